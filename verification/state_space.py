@@ -4,8 +4,7 @@ Two workers of one service, two topics of one partition, one saga. States are va
 turns are interned, and a document's number is its version.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,19 +14,16 @@ from saga.commands import TYPES, Command
 from saga.controls import Book
 from saga.errors import SagaError
 from saga.messages import Message, Position
-from saga.policies import turns
-from saga.progress import history as transitions
-from saga.progress import record
 from saga.progress.document import encode
 from saga.runtime.beginning import begin
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import TurnState
 from saga.testing.single_turns import SetClock
 from verification import environment
+from verification.bounds import SHORT, TIGHT, bounded
 from verification.contents import Contents
 from verification.operations import (
     AGES_OF_MEMORY,
-    TICK_MS,
     Answer,
     Batched,
     Done,
@@ -58,12 +54,6 @@ from verification.state import (
     with_number,
 )
 
-TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
-"""Bounds so small that they are reached within a scenario."""
-
-
-SHORT = {(turns, "AWAY_S_MAX"): TICK_MS / 1000, (turns, "STAYS_S"): 0}
-"""Bounds by which what is paused is parked at once, and looked at again after the time that passes at once."""
 FAST = 2
 """Ticks by which a clock is ahead that is ahead by a little."""
 
@@ -137,7 +127,7 @@ class StateSpace(Contents):
         become."""
         known = self._next.get((turn, history))
         if known is None:
-            with _bounded(TIGHT if self.explored.tight else SHORT if self.books else {}):
+            with bounded(TIGHT if self.explored.tight else SHORT if self.books else {}):
                 known = self._next[turn, history] = self._run(self._turns[turn], history)
         return known
 
@@ -382,19 +372,6 @@ class StateSpace(Contents):
 
 def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
     return None if recalled is None else tuple(sorted(recalled))
-
-
-@contextmanager
-def _bounded(bounds: Mapping[tuple[Any, str], float]) -> Iterator[None]:
-    """Block in which these bounds hold."""
-    before = {where: getattr(*where) for where in bounds}
-    for (module, name), bound in bounds.items():
-        setattr(module, name, bound)
-    try:
-        yield
-    finally:
-        for (module, name), bound in before.items():
-            setattr(module, name, bound)
 
 
 def is_due(s: State, command: Command) -> bool:

@@ -5,7 +5,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from saga import envelope, wakes
+from saga import wakes
 from saga.errors import (
     Ambiguous,
     BrokerUnavailable,
@@ -40,6 +40,7 @@ from saga.runtime import deadletters, spilling
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
+from saga.runtime.publishing import records_of, wake_record
 from saga.runtime.turn_state import TurnState
 from saga.store.port import Document
 
@@ -334,31 +335,6 @@ async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Ent
     for dead in entry.letters:
         if service.ports.watching.is_news(dead.id):
             tell(service, p.saga, dead)
-
-
-def wake_record(service: Participant, saga: str, id_: str, due_ms: int) -> Outgoing:
-    """Record of a wake that is published now."""
-    return wakes.to_record(service.name, saga, id_, due_ms, service.ports.clock.now_ms())
-
-
-def records_of(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing]:
-    """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
-    so a repeat has the same bytes."""
-    contracts = service.contracts
-    said = messages_of(p, entry)
-    if (tracing := service.ports.watching.tracing) is not None:
-        said = [replace(m, trace=tracing.handed_on(m)) for m in said]
-    records = [envelope.to_record(m, contracts[m.type]) for m in said]
-    return records + [
-        deadletters.letter(
-            service.name,
-            letter,
-            entry.time,
-            f"transition {entry.n} of {service.name} in saga {p.saga}",
-            contracts.get(letter.message.type),
-        )
-        for letter in entry.letters
-    ]
 
 
 def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:

@@ -58,7 +58,7 @@ class Noted(NamedTuple):
 
     saga: str
     known: _Known
-    """What is known of its saga, in the life that it is of."""
+    """Knowledge of its saga, in the life that it is of."""
     number: int
     record: Outgoing
 

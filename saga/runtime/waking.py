@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from saga.runtime import persistence
+from saga.runtime import persistence, publishing
 from saga.runtime.participant import Participant
 from saga.runtime.turn_state import TurnState
 
@@ -11,5 +11,5 @@ async def send_on(service: Participant, turn: TurnState, due_ms: int) -> TurnSta
     """Publish the current wake again, for this time; then nothing is left to do."""
     p = turn.known
     assert p.wake is not None
-    await persistence.send(service, turn.position, [persistence.wake_record(service, p.saga, p.wake.id, due_ms)])
+    await persistence.send(service, turn.position, [publishing.wake_record(service, p.saga, p.wake.id, due_ms)])
     return replace(turn, over=True)

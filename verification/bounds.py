@@ -1,0 +1,28 @@
+"""Bounds of the runtime, so small that they are reached within a scenario."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from saga.policies import turns
+from saga.progress import history as transitions
+from saga.progress import record
+from verification.operations import TICK_MS
+
+TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
+"""Bounds of what a progress holds."""
+SHORT = {(turns, "AWAY_S_MAX"): TICK_MS / 1000, (turns, "STAYS_S"): 0}
+"""Bounds by which what is paused is parked at once, and looked at again after the time that passes at once."""
+
+
+@contextmanager
+def bounded(bounds: Mapping[tuple[Any, str], float]) -> Iterator[None]:
+    """Block in which these bounds hold."""
+    before = {where: getattr(*where) for where in bounds}
+    for (module, name), bound in bounds.items():
+        setattr(module, name, bound)
+    try:
+        yield
+    finally:
+        for (module, name), bound in before.items():
+            setattr(module, name, bound)
