@@ -106,8 +106,9 @@ class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     turn: int
     """Number of its turns that are over."""
     first_ms: int
-    """Time of its first turn, in milliseconds since 1970; and of its last one."""
+    """Time of its first turn, in milliseconds since 1970."""
     seen_ms: int
+    """Time of its last turn."""
     due_ms: int
     """Time at which it goes on, if nothing for which it waits comes before; of the next attempt, if one has failed."""
     until: tuple[str, ...] = ()

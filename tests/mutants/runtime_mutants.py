@@ -22,7 +22,7 @@ from saga.progress.document import Call, Intent, Kept, Result, Snapshot, decode_
 from saga.progress.giving_up import Failure
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role, Roles
-from saga.runtime import documents, handling, lanes, persistence, turn
+from saga.runtime import documents, handling, lanes, persistence, publishing, turn
 from saga.runtime.delivery import Delivery
 from saga.runtime.lanes import Item, Lanes
 from saga.runtime.offsets import Prefix
@@ -116,12 +116,12 @@ def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    records_of = persistence.records_of
+    records_of = publishing.records_of
     patch.setattr(persistence, "records_of", lambda service, p, entry: list(records_of(service, p, entry))[::-1])
 
 
 def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
-    real = persistence.records_of
+    real = publishing.records_of
 
     def records_of(service: Participant, p: Snapshot, entry: Any) -> Any:
         return real(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
@@ -244,7 +244,7 @@ def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
-    records_of = persistence.records_of
+    records_of = publishing.records_of
     patch.setattr(
         persistence, "records_of", lambda service, p, entry: records_of(service, p, replace(entry, letters=()))
     )
