@@ -361,9 +361,8 @@ def decode(content: bytes) -> Snapshot:
     try:
         snapshot = _snapshots.decode(content)
     except UNREADABLE as why:
-        raise SagaError(
-            f"a progress document cannot be read: {why}; restore it, or read it with the version that wrote it"
-        ) from why
+        said = f"a progress document cannot be read: {why}; restore it, or read it with the version that wrote it"
+        raise SagaError(said) from why
     if snapshot.format > FORMAT:
         raise SagaError(
             f"the progress of saga {snapshot.saga!r} has format {snapshot.format}, this version reads up to {FORMAT}: "
