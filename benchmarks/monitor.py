@@ -19,7 +19,7 @@ from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
 from saga.monitor.views import Filter, Page
 from saga.names import TRANSITIONS
-from saga.transitions import Awaited, Cause, Said, Told, from_record, to_record
+from saga.transitions import Awaited, Cause, Said, Told, from_record, line_of, to_records
 from saga.wiring import broker_of
 
 SAGAS = 1_000_000
@@ -81,12 +81,13 @@ def told_of(n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = Non
 def monitor() -> list[Figure]:
     """Monitor: a million sagas of ten transitions, one process and core."""
     before = _resident_bytes()
-    records = [to_record(each) for n in range(SMALL) for each in told_of(n, _begin_ms())]
+    records = to_records(line_of(each) for n in range(SMALL) for each in told_of(n, _begin_ms()))
     begin_s = time.process_time()
     small = Folds()
     for each in records:
-        small.take(from_record(_record(each)), 1 << 50)
-    folded = len(records) / (time.process_time() - begin_s)
+        for told in from_record(_record(each)):
+            small.take(told, 1 << 50)
+    folded = small.taken / (time.process_time() - begin_s)
     del small, records
     folds, clock = Folds(), SystemClock()
     begin_ms = _begin_ms()
@@ -126,20 +127,20 @@ def monitor() -> list[Figure]:
 async def _through(settings: Settings, folds: Folds) -> tuple[float, float]:
     """Transitions a second through a broker, and seconds until a dead letter that was told is seen."""
     clock = SystemClock()
-    records = [to_record(each) for n in range(THROUGH // len(SHAPE)) for each in told_of(n, _begin_ms())]
+    lines = [line_of(each) for n in range(THROUGH // len(SHAPE)) for each in told_of(n, _begin_ms())]
     async with broker_of(None, clock, settings) as broker:
         await broker.ensure([Topic(TRANSITIONS, 12)])
-        for begin in range(0, len(records), 1000):
-            await broker.publish(records[begin : begin + 1000])
+        for begin in range(0, len(lines), 1000):
+            await broker.publish(to_records(lines[begin : begin + 1000]))
         fresh = Folds()
-        rate = await _until(fresh, settings, lambda: fresh.taken == len(records))
+        rate = await _until(fresh, settings, lambda: fresh.taken == len(lines))
         reader = Reader(folds, clock, print)
         following = asyncio.get_running_loop().create_task(reader.follow(settings, clock.now_ms()))
         await clock.sleep(2)
         first = next(told_of(SAGAS + 1, 0))
         dead = replace(first, time=iso(clock.now_ms()), outcome="dead", open=True, error="KeyError")
         begin_s = time.perf_counter()
-        await broker.publish([to_record(dead)])
+        await broker.publish(to_records([line_of(dead)]))
         views = Answers(folds)
         while not any(each.saga == dead.saga for each in views.stuck(clock.now_ms()).sagas):
             await clock.sleep(0.01)

@@ -1,10 +1,15 @@
-"""Transitions as services tell them to whoever watches: records on the topic `saga.transitions`, by saga.
+"""Transitions as services tell them to whoever watches: records on the topic `saga.transitions`.
 
-Each says that a service has written one transition of one saga: which message, what became of it, how long it took, and
-what the saga waits for there now. Ids, types, names and times alone: no payload, and no text of an error.
+A record holds those of several sagas, as JSON, a line each: one record for each would cost a service more than all else
+of telling. All of one saga are under one key, so in order. Each line says that a service has written one transition of
+one saga: which message, what became of it, how long it took, and what the saga waits for there now. Ids, types, names
+and times alone: no payload, and no text of an error.
 """
 
-from typing import Annotated, Literal
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Literal, NamedTuple
+from zlib import crc32
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,6 +21,11 @@ from saga.names import TRANSITIONS
 
 VALUE_BYTES_MAX = 1 << 20
 """Bytes of a record that is read: a longer one is none of ours."""
+RECORD_BYTES = 32 << 10
+"""Bytes of a record that is written, unless a single line is longer."""
+KEYS = 16
+"""Keys under which sagas are told. With fewer, records are fuller; with more, they spread over more partitions. Another
+number would take sagas to other partitions."""
 TOPIC = Topic(TRANSITIONS)
 """Topic of all services, as it is made where nobody says otherwise."""
 Result = Literal["success", "failure"]
@@ -98,29 +108,57 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Told)
 
 
-def to_record(told: Told) -> Outgoing:
-    """Record of a transition.
+class Line(NamedTuple):
+    """Transition as it stands in a record."""
 
-    >>> to_record(Told(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z", handler="reserve",
+    key: bytes
+    text: bytes
+
+
+def line_of(told: Told) -> Line:
+    """Line of a transition.
+
+    >>> line_of(Told(service="payment", saga="order-17", number=0, time="2026-11-21T14:06:40.123Z", handler="reserve",
     ...     outcome="handled", message=Cause(id="1", type="OrderPlaced", source="order"), hash="ab", previous="")).key
-    b'order-17'
+    b'4'
     """
-    return Outgoing(TRANSITIONS, told.saga.encode(), _encoder.encode(told), ())
+    return Line(_key_of(told.saga), _encoder.encode(told))
 
 
-def from_record(record: Record) -> Told:
-    """Transition in a record. Raises `BadInput`: anybody may write to the topic."""
+def to_records(lines: Iterable[Line]) -> list[Outgoing]:
+    """Records of these transitions, in their order for each key."""
+    full, begun, sizes = list[Outgoing](), dict[bytes, list[bytes]](), Counter[bytes]()
+    for key, text in lines:
+        if key in begun and sizes[key] + len(text) > RECORD_BYTES:
+            full.append(Outgoing(TRANSITIONS, key, b"\n".join(begun.pop(key)), ()))
+            del sizes[key]
+        begun.setdefault(key, []).append(text)
+        sizes[key] += len(text) + 1
+    return full + [Outgoing(TRANSITIONS, key, b"\n".join(texts), ()) for key, texts in begun.items()]
+
+
+def _key_of(saga: str) -> bytes:
+    return b"%d" % (crc32(saga.encode()) % KEYS)
+
+
+def from_record(record: Record) -> list[Told]:
+    """Transitions in a record. Raises `BadInput`: anybody may write to the topic."""
     value = record.value
     if value is None:
         raise BadInput("it is no transition: it has no value")
     if len(value) > VALUE_BYTES_MAX:
         raise BadInput(f"it is no transition: it has {len(value)} bytes, and may have {VALUE_BYTES_MAX}")
+    return [_read(line, record.key) for line in value.split(b"\n")]
+
+
+def _read(line: bytes, key: bytes | None) -> Told:
     try:
-        told = _decoder.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        told = _decoder.decode(line)
+        its_key = _key_of(told.saga)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as why:
         raise BadInput(f"it is no transition that this version reads: {why}") from why
-    if record.key != told.saga.encode():
-        raise BadInput("it is no transition: its key is not its saga")
+    if key != its_key:
+        raise BadInput(f"it is no transition: its key is not that of its saga, {its_key.decode()}")
     for name in ("time", "parked_until", "due"):
         time: str | None = getattr(told, name)
         try:

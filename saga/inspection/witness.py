@@ -146,10 +146,11 @@ async def witness_of(settings: Settings, clock: Clock, saga: str | None = None) 
             return f"there is no topic {topic.name}: saga topics apply makes it"
         async for record in broker.scan(topic.name):
             try:
-                told = from_record(record)
+                several = from_record(record)
             except BadInput:
                 found.strange += 1
                 continue
-            if saga in (None, told.saga):
-                found.hear(told)
+            for told in several:
+                if saga in (None, told.saga):
+                    found.hear(told)
     return found

@@ -16,10 +16,10 @@ from saga.monitor.folds import Folds
 from saga.names import TRANSITIONS
 from saga.transitions import from_record
 
-RECORDS_MAX = 2000
+RECORDS_MAX = 500
 """Records that are asked for at once."""
-SLICE = 100
-"""Records that are folded before others get their turn: those who ask."""
+SLICE_BYTES = 64 << 10
+"""Bytes of records that are folded before others get their turn: those who ask."""
 POLL_S = 1.0
 """Longest wait for records, and pause before a broker is tried again that did not answer."""
 LOOK_S = 30.0
@@ -90,16 +90,22 @@ class Reader:
             positions = {**{partition: each.begin for partition, each in more.items()}, **positions}
 
     async def _fold_all(self, records: Sequence[Record]) -> None:
-        for begin in range(0, len(records), SLICE):
-            for record in records[begin : begin + SLICE]:
-                self._fold(record)
-            await self._clock.sleep(0)
+        folded = 0
+        for record in records:
+            self._fold(record)
+            folded += len(record.value or b"")
+            if folded > SLICE_BYTES:
+                folded = 0
+                await self._clock.sleep(0)
 
     def _fold(self, record: Record) -> None:
         try:
-            self.folds.take(from_record(record), record.time_ms)
+            several = from_record(record)
         except BadInput:  # anybody may write to the topic, and later versions tell other things
             self.refused += 1
+            return
+        for told in several:
+            self.folds.take(told, record.time_ms)
 
     def _trouble(self, what: object) -> None:
         """Tell what keeps it from reading, once."""

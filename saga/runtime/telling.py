@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from saga.clock import Clock, iso
 from saga.errors import BrokerUnavailable
-from saga.messages import Outgoing
 from saga.observe.moments import Untold
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 from saga.progress.parts import held
@@ -25,7 +24,7 @@ from saga.runtime.ports import Log
 from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import Stages
 from saga.runtime.watching import MOMENT_EVERY_S, Watching
-from saga.transitions import Awaited, Cause, Result, Said, Told, to_record
+from saga.transitions import Awaited, Cause, Line, Result, Said, Told, line_of, to_records
 
 TELL_S = 0.1
 """Pause before what is noted is told, so that it goes with what many lanes have written."""
@@ -60,7 +59,7 @@ class Noted(NamedTuple):
     known: _Known
     """Knowledge of its saga, in the life that it is of."""
     number: int
-    record: Outgoing
+    line: Line
 
 
 @dataclass(slots=True)
@@ -126,13 +125,13 @@ class Telling:
         return known
 
     def _note(self, p: Snapshot, known: _Known, told: Told) -> None:
-        record = to_record(told)
-        size = len(record.value or b"")
+        line = line_of(told)
+        size = len(line.text)
         if self._bytes + size > NOTED_BYTES_MAX:
             self._lost(p.saga, BrokerUnavailable(f"{NOTED_BYTES_MAX >> 20} MiB of them wait for the log"))
             return
         self._bytes += size
-        self._waiting.append(Noted(p.saga, known, told.number, record))
+        self._waiting.append(Noted(p.saga, known, told.number, line))
         self._due.set()
 
     async def run(self) -> None:
@@ -150,7 +149,7 @@ class Telling:
                 batch = [self._waiting[i] for i in range(min(left, BATCH_MAX))]
                 left -= len(batch)
                 try:
-                    await self.clock.within(WITHIN_S, self.log.publish([noted.record for noted in batch]))
+                    await self.clock.within(WITHIN_S, self.log.publish(to_records(noted.line for noted in batch)))
                 except (BrokerUnavailable, TimeoutError):  # kept: it is told when the log is there again
                     now = self.clock.monotonic_s()
                     self._rests_until_s = now + AGAIN_S
@@ -173,7 +172,7 @@ class Telling:
         """Take a batch from what waits."""
         for noted in batch:
             self._waiting.popleft()
-            self._bytes -= len(noted.record.value or b"")
+            self._bytes -= len(noted.line.text)
 
     def _acknowledged(self, batch: Sequence[Noted]) -> None:
         for noted in batch:

@@ -3,12 +3,19 @@
 from dataclasses import dataclass, field
 
 from saga.clock import iso
+from saga.messages import Outgoing
 from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
-from saga.transitions import Awaited, Cause, Result, Said, Told
+from saga.transitions import Awaited, Cause, Result, Said, Told, line_of, to_records
 
 BEGIN_MS = 1_795_270_000_000
 S, MINUTE = 1000, 60_000
+
+
+def record_of(told: Told) -> Outgoing:
+    """Record in which a transition is told alone."""
+    (record,) = to_records([line_of(told)])
+    return record
 
 
 def told(  # an argument for each field that tests choose

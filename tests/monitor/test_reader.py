@@ -17,9 +17,9 @@ from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
 from saga.names import TRANSITIONS
-from saga.transitions import Told, to_record
+from saga.transitions import Told
 from saga.wiring import broker_of
-from tests.monitor.telling import BEGIN_MS, S, told
+from tests.monitor.telling import BEGIN_MS, S, record_of, told
 
 CLOCK = SystemClock()
 WITHIN_S = 60.0
@@ -46,7 +46,7 @@ async def publish(settings: Settings, *transitions: Told | Outgoing) -> None:
     """Tell these, as services do."""
     async with broker_of(None, CLOCK, settings) as broker:
         await with_topic(broker)
-        await broker.publish([to_record(each) if isinstance(each, Told) else each for each in transitions])
+        await broker.publish([record_of(each) if isinstance(each, Told) else each for each in transitions])
 
 
 async def with_topic(broker: Broker) -> None:
@@ -124,10 +124,10 @@ async def test_it_reads_partitions_that_the_topic_gets_while_it_reads(
     async with administration_of(either, CLOCK) as broker:
         await broker.ensure([Topic(topic, 1)])
         async with following(either) as (reader, _):
-            await broker.publish([to_record(told("order", 0, 0))._replace(topic=topic)])
+            await broker.publish([record_of(told("order", 0, 0))._replace(topic=topic)])
             await until(lambda: len(reader.folds.known) == 1)
             await broker.grow(topic, 8)
-            many = [to_record(told("order", 0, 0, saga=f"s{n}"))._replace(topic=topic) for n in range(50)]
+            many = [record_of(told("order", 0, 0, saga=f"s{n}"))._replace(topic=topic) for n in range(50)]
             await broker.publish(many)
             await until(lambda: len(reader.folds.known) == 51)
 
@@ -145,7 +145,7 @@ async def test_it_begins_at_a_time_if_it_is_told_to(either: Settings) -> None:
 
 async def test_what_is_no_transition_is_counted_and_keeps_nobody_out(either: Settings) -> None:
     strangers = [Outgoing(TRANSITIONS, b"strange-0", value, ()) for value in (None, b"", b"{}", b"\xff", b"[" * 5000)]
-    other = to_record(told("order", 0, 0, saga="strange-0"))._replace(key=b"other")
+    other = record_of(told("order", 0, 0, saga="strange-0"))._replace(key=b"other")
     await publish(either, *strangers, other, *some("strange-"))
     async with following(either) as (reader, _):
         await until(lambda: len(sagas(reader, "strange-")) == 3 and reader.refused >= 6)

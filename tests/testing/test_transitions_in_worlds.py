@@ -40,7 +40,8 @@ def play(world: SimulatedWorld) -> None:
 
 def told_in(world: SimulatedWorld) -> list[Told]:
     log = [record for record in world.evidence().log if record.topic == TRANSITIONS]
-    return [from_record(Record(TRANSITIONS, 0, n, r.key, r.value, r.headers, 0)) for n, r in enumerate(log)]
+    records = [Record(TRANSITIONS, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(log)]
+    return [told for record in records for told in from_record(record)]
 
 
 def written_in(world: SimulatedWorld) -> dict[tuple[str, str, int], Entry]:
