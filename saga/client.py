@@ -1,5 +1,6 @@
 """Clients outside any service, as a web page or a script: they publish events, ask for outcomes, and listen."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -50,6 +51,7 @@ class Client:
         self._keys = wiring.keys_of(settings, self._clock)
         self._trace = wiring.current_trace(settings)
         self._broker = await self._stack.enter_async_context(administration_of(settings, self._clock))
+        self._looking = asyncio.Lock()
         self._known: set[tuple[str, bool]] = set()
         """Topics that are there, each with whether they were looked at for writing."""
         self._outcomes: dict[frozenset[type[Event]], Outcomes[Any]] = {}
@@ -172,6 +174,12 @@ class Client:
         people have to act."""
         if self._known.issuperset((topic, writes) for topic in topics):
             return
+        async with self._looking:  # one after another: whoever comes second nearly always finds that all is known
+            if not self._known.issuperset((topic, writes) for topic in topics):
+                await self._check_topics(topics, writes=writes)
+                self._known |= {(topic, writes) for topic in topics}
+
+    async def _check_topics(self, topics: Mapping[str, Topic], *, writes: bool) -> None:
         nothing = "nothing was published" if writes else "nothing can be heard"
         reads, written = ((), topics) if writes else (topics, ())
         problems = await topic_problems(list(topics.values()), self._broker, reads, written)
@@ -185,7 +193,6 @@ class Client:
             raise ConfigurationError(
                 f"{nothing}: have this user allowed to {'publish' if writes else 'listen'}:", forbidden
             )
-        self._known |= {(topic, writes) for topic in topics}
 
     async def _with_schemas(self, bindings: Sequence[Binding]) -> None:
         """Return when these events can be published as their topics want it. Raises `ConfigurationError` if people have

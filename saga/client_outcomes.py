@@ -115,6 +115,7 @@ class Outcomes(Generic[E]):
         self._strands: dict[Partition, Strand] = {}
         self._askers: set[Asker] = set()
         self._reader: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[Mapping[str, int]] | None = None
         self._news = asyncio.Event()
         """Set when somebody has begun to ask."""
         self._trouble = ""
@@ -124,7 +125,7 @@ class Outcomes(Generic[E]):
         """Outcome of a saga; `None` if nobody has said one within so many seconds from when all that was there had been
         looked through. Raises `BrokerUnavailable`: that could not be done; `BadInput`: it cannot be read."""
         key = saga.encode()
-        counts = await self._broker.partitions(self._hearing.topics)
+        counts = await self._counted()
         asker = Asker(key, tuple(Partition(topic, partition_of(key, count)) for topic, count in counts.items()))
         self._askers.add(asker)
         self._news.set()
@@ -142,11 +143,26 @@ class Outcomes(Generic[E]):
                 asker.said.exception()  # seen
         return await self._hearing.event_in(record)
 
+    async def _counted(self) -> Mapping[str, int]:
+        """Partitions of each topic. Those who ask at the same time share one look: on Kafka it is an answer about all
+        topics that there are."""
+        if self._counting is None:
+            self._counting = asyncio.get_running_loop().create_task(self._look())
+            self._counting.add_done_callback(lambda look: look.cancelled() or look.exception())  # seen
+        return await asyncio.shield(self._counting)
+
+    async def _look(self) -> Mapping[str, int]:
+        try:
+            return await self._broker.partitions(self._hearing.topics)
+        finally:
+            self._counting = None
+
     async def close(self) -> None:
         """Let go of the broker; who still asks is told so."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
+        for task in (self._reader, self._counting):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
 
     # ---------------------------------------------------------------- what is there already
 

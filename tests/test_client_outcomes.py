@@ -3,7 +3,7 @@ without a scan for each question, and with bounded memory."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -123,6 +123,25 @@ async def test_many_ask_at_once_and_each_is_told_its_own(shop: Shop) -> None:
         shop.cancelled(order_id=f"o-{n}", reason=str(n)) if n % 2 else shop.confirmed(order_id=f"o-{n}", parcel=str(n))
         for n in range(100)
     ]
+
+
+async def test_those_who_ask_at_once_share_one_look_at_the_topics(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, partitions = list[object](), EmbeddedAdministration.partitions
+
+    async def counted(self: EmbeddedAdministration, topics: Collection[str]) -> Mapping[str, int]:
+        looks.append(topics)
+        await CLOCK.sleep(0.01)
+        return await partitions(self, topics)
+
+    monkeypatch.setattr(EmbeddedAdministration, "partitions", counted)
+    async with Client() as client:
+        both = embedded.confirmed, embedded.cancelled
+        asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(50)]
+        await embedded.say(*(embedded.cancelled(order_id=f"o-{n}", reason="-") for n in range(50)))
+        assert len(await asyncio.gather(*asked)) == 50
+    assert len(looks) == 1
 
 
 # -------------------------------------------------------------------- from where it reads

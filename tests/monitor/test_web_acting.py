@@ -34,6 +34,14 @@ async def letters_of(browser: Browser, saga: str, count: int = 1) -> list[str]:
         await CLOCK.sleep(0.2)
 
 
+async def shown(browser: Browser, path: str, text: str) -> None:
+    """Wait until a page says it: what the service has written last may not be in the log yet."""
+    end_s = CLOCK.monotonic_s() + WITHIN_S
+    while text not in (page := await browser.get(path)).text:
+        assert CLOCK.monotonic_s() < end_s, page.text
+        await CLOCK.sleep(0.2)
+
+
 async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_switched(
     dead: Running, pottery_on: Pottery, saga: Call, folder: Path
 ) -> None:
@@ -52,7 +60,7 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         done = await browser.send(form_to(letter, "/dead/act", wanted="replay"), ("why", "the kiln is hot"))
         told = await browser.get(done.headers["location"])
         assert f"{service}, cup-1: replayed, then handled" in told.text
-        assert "Now: replayed" in told.text
+        await shown(browser, done.headers["location"], "Now: replayed")
         assert await letters_of(browser, "cup-1", 0) == []
 
         both = await browser.get("/dead")
@@ -154,6 +162,6 @@ async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
         done = await browser.send(form_to(escalation, "/dead/act", wanted="resolve"), ("why", "put right by hand"))
         told = await browser.get(done.headers["location"])
         assert "cup-1: resolved" in told.text
-        assert "Now: resolved" in told.text
+        await shown(browser, done.headers["location"], "Now: resolved")
         assert not (await browser.get("/sagas?state=escalated")).links("/saga?")
         assert await letters_of(browser, "cup-1", 0) == []

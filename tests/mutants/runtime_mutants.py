@@ -138,9 +138,9 @@ def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
         persistence,
         "save",
         "if turn.cas:",
-        "there = await store.get(PROGRESS, key)\n        if there is not None:\n"
-        "            return await store.replace(PROGRESS, key, content, cas=there.cas, expiry_s=expiry_s)\n"
-        "        if turn.cas:",
+        "there = await store.get(PROGRESS, where)\n            if there is not None:\n"
+        "                cas = await store.replace(PROGRESS, where, content, cas=there.cas, expiry_s=expiry_s)\n"
+        "            elif turn.cas:",
     )
 
 
@@ -204,8 +204,8 @@ def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> No
         patch,
         decide,
         "_repetition",
-        "if type_ == message.type and schema == message.schema and content != mine:",
-        "if content != mine:",
+        "is_another = type_ == message.type and schema == message.schema and content != mine",
+        "is_another = content != mine",
     )
 
 
