@@ -7,9 +7,17 @@ from verification.scenario import Scenario
 from verification.scenarios import scenarios
 
 EVERY = list(scenarios())
+LONG = frozenset({"many: two owners", "deadline: two of them, and what is parked"})
+"""Scenarios of so many states that `make explore` alone goes through them."""
 
 
-@pytest.mark.parametrize("scenario", EVERY, ids=lambda scenario: scenario.name)
+def test_the_long_ones_are_among_the_scenarios() -> None:
+    assert {scenario.name for scenario in EVERY} >= LONG
+
+
+@pytest.mark.parametrize(
+    "scenario", [each for each in EVERY if each.name not in LONG], ids=lambda scenario: scenario.name
+)
 def test_nothing_is_lost_doubled_or_left_standing(scenario: Scenario) -> None:
     report = explore(scenario)
     assert report.loss is None, str(report)
