@@ -1,5 +1,7 @@
 """The protocol holds: every interleaving of two workers with faults, on the shipped turn and progress."""
 
+from zlib import crc32
+
 import pytest
 
 from verification.explore import explore
@@ -9,15 +11,15 @@ from verification.scenarios import scenarios
 EVERY = list(scenarios())
 LONG = frozenset({"many: two owners", "deadline: two of them, and what is parked"})
 """Scenarios of so many states that `make explore` alone goes through them."""
+HALF = [each for each in EVERY if each.name not in LONG and crc32(each.name.encode()) % 2]
+"""Half of the others: `make explore` goes through all."""
 
 
 def test_the_long_ones_are_among_the_scenarios() -> None:
     assert {scenario.name for scenario in EVERY} >= LONG
 
 
-@pytest.mark.parametrize(
-    "scenario", [each for each in EVERY if each.name not in LONG], ids=lambda scenario: scenario.name
-)
+@pytest.mark.parametrize("scenario", HALF, ids=lambda scenario: scenario.name)
 def test_nothing_is_lost_doubled_or_left_standing(scenario: Scenario) -> None:
     report = explore(scenario)
     assert report.loss is None, str(report)

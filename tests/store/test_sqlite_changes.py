@@ -9,7 +9,7 @@ import pytest
 
 from saga.clock import SystemClock
 from saga.store.sqlite import SqliteStore
-from saga.testing.conformance.changes import ChangesConformance, OpensNoting, changes
+from saga.testing.conformance.changes import OVER_S, ChangesConformance, OpensNoting, changes
 
 INSERT = "INSERT INTO business_documents (collection, key, content) VALUES (?, ?, ?)"
 UPDATE = "UPDATE business_documents SET content = ? WHERE collection = ? AND key = ?"
@@ -89,6 +89,7 @@ async def test_the_toolkits_marks_stay_and_are_not_seen(store: SqliteStore, file
 
 async def test_a_document_that_has_expired_is_not_there_and_makes_room(store: SqliteStore, file: Path) -> None:
     await store.insert("orders", "o-1", b'{"n":1}', expiry_s=0)
+    await SystemClock().sleep(OVER_S)
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("SELECT * FROM business_documents").fetchall() == []
     program(file, INSERT, "orders", "o-1", '{"n":2}')
