@@ -8,13 +8,12 @@ from saga.contracts import codec
 from saga.contracts.codegen import event_class
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library, binding_of, contract_of, find
-from saga.contracts.sealing import opened
+from saga.contracts.sealing import names_in, opened
 from saga.errors import BadInput, Problems, SagaError
 from saga.inspection.taking import message_in
 from saga.messages import Event, Record, Topic, name_of
 from saga.runtime.foreign import single_object
 from saga.sealing.port import Keys
-from saga.sealing.text import names_in
 
 E = TypeVar("E", bound=Event)
 
@@ -41,7 +40,7 @@ class Hearing(Generic[E]):
 
     async def event_in(self, record: Record) -> E | None:
         """Event in a record; `None`: it is another one. Sealed values are opened, if there are keys. Raises `BadInput`:
-        it says that it is one of these, and cannot be read; `KeysUnavailable`."""
+        it says that it is one of these, and cannot be read; `KeysUnavailable` and `KeyMissing`."""
         said = envelope.type_of(record)
         if said is not None and said not in self._classes:
             return None
@@ -55,7 +54,7 @@ class Hearing(Generic[E]):
         if to is None:
             return None
         value = single_object(message, self.library)
-        if self._keys is not None and (names := names_in(value)):
+        if self._keys is not None and (names := names_in(value, self.library)):
             known = {name: await self._keys.named(name) for name in names}
             value = opened(value, self.library, message.saga, known.__getitem__)
         event = codec.decode(value, to, self.library)

@@ -203,8 +203,8 @@ class Listening(Generic[E]):
 
     async def __anext__(self) -> E:
         """Wait for the next event. An outage of the broker is waited for, and told to the log once. Raises
-        `UnknownSchema`: it is of a contract's version that is not here; `KeysUnavailable`. Both keep their place: when
-        it is asked for again the same event is tried again."""
+        `UnknownSchema`: it is of a contract's version that is not here; `KeysUnavailable` and `KeyMissing`. All keep
+        their place: when it is asked for again the same event is tried again."""
         if self._given is not None:
             given, self._given = self._given, None
             await self._taking.heard(given)

@@ -191,10 +191,10 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
     monkeypatch.setenv("SAGA_KEYS", str(tmp_path / "keys"))
     address = field("address", "string", sensitive=True)
     ends = {"topic": "moves", "said": "outside", "heard": "outside", "outcome": "success"}
-    write(tmp_path, schema("Moved", address, **ends))
+    write(tmp_path, schema("Moved", address, field("note", "string"), **ends))
     moved: Any = generated(tmp_path, "Moved").Moved
     KeyFolder(tmp_path / "keys", CLOCK).new("ada", "the first one")
-    event = moved(order_id="o-1", address="Kiel")
+    event = moved(order_id="o-1", address="Kiel", note=f"sealed:1:{'0' * 32}:AAAA")  # what anybody can type into a form
     async with Client() as client, client.listen(moved, begin="beginning") as events:
         await client.publish(event)
         assert await heard(events, 1) == Counter([event])

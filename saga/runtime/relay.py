@@ -15,7 +15,7 @@ from saga.broker.port import Broker, size_of
 from saga.changes.port import ChangeSource, Noted
 from saga.changes.records import to_record
 from saga.clock import Clock
-from saga.errors import BrokerError, BrokerUnavailable, StoreError, StoreUnavailable
+from saga.errors import Broken, BrokerError, BrokerUnavailable, SagaError, StoreError
 from saga.messages import Outgoing
 from saga.names import changes_of
 from saga.runtime.watching import Watching
@@ -41,19 +41,22 @@ class Relay:
     watching: Watching
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop`, or until it is cancelled."""
-        pause_s = IDLE_S_MIN
+        """Relay until `stop`, or until it is cancelled. Raises `Broken` for a file that no waiting mends."""
+        pause_s, away = IDLE_S_MIN, dict[str, SagaError]()
         while not stop.is_set():
             try:
                 count = await self.once()
-            except (BrokerUnavailable, StoreUnavailable) as why:
-                self.watching.unavailable("publish" if isinstance(why, BrokerError) else "get", why)
+            except Broken:
+                raise
+            except (BrokerUnavailable, StoreError) as why:  # also if it may be forgotten already: it is published again
+                operation = "publish" if isinstance(why, BrokerError) else "get"
+                away[operation] = why
+                self.watching.unavailable(operation, why)
                 await self.clock.sleep(AGAIN_S)
                 continue
-            except StoreError as why:  # one that is ambiguous: it is published again
-                self.watching.unavailable("get", why)
-                await self.clock.sleep(AGAIN_S)
-                continue
+            for why in away.values():
+                self.watching.recovered(why)
+            away.clear()
             pause_s = IDLE_S_MIN if count else min(IDLE_S_MAX, pause_s * 2)
             if count < AT_ONCE_MAX:
                 await self.clock.sleep(pause_s)

@@ -264,9 +264,12 @@ class SqliteStore:
     def leads(self, service: str) -> bool:
         if self._file is None:
             return False
-        if service not in self._leading:
-            self._leading[service] = WriteLock(self.path.with_name(f"{self.path.name}.{service}.changes.lock"))
-        return self._leading[service].taken()
+        try:
+            if service not in self._leading:
+                self._leading[service] = WriteLock(self.path.with_name(f"{self.path.name}.{service}.changes.lock"))
+            return self._leading[service].taken()
+        except OSError as why:
+            raise StoreUnavailable(f"the lock of who takes on the changes of {service!r}: {why}") from why
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The relay moves changes from the store that noted them to the topic, in order; repetitions have the same ids."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from saga.broker.port import RECORD_BYTES_LEAST, Broker
 from saga.changes.records import changed_in
 from saga.clock import SystemClock
-from saga.errors import Ambiguous, BadInput, BrokerUnavailable, StoreUnavailable
+from saga.errors import Ambiguous, BadInput, BrokerUnavailable, StoreBroken, StoreUnavailable
 from saga.messages import Outgoing, Record
-from saga.observe.moments import Moment
+from saga.observe.moments import Moment, Recovered
 from saga.runtime.relay import AT_ONCE_MAX, STALE_MS, Relay
 from saga.runtime.watching import Watching
+from saga.sqlite.lock import WriteLock
 from saga.store.sqlite import SqliteStore
 from tests.broker.waiting import until
 
@@ -95,8 +97,24 @@ async def test_it_goes_on_after_each_failure_and_ends_when_told(store: SqliteSto
         stop.set()
     assert not log.failures
     assert len(moments) >= 2
+    assert {moment.what for moment in moments if isinstance(moment, Recovered)} == {"broker", "store"}
     first = list(dict.fromkeys(log.keys()))
     assert first == [f"{n}" for n in range(AT_ONCE_MAX + 7)]
+
+
+async def test_what_no_waiting_mends_ends_it(store: SqliteStore) -> None:
+    await store.insert("bags", "a", b"{}")
+    with pytest.raises(StoreBroken, match="it was replaced"):
+        await relay_of(store, Log(failures=[StoreBroken("it was replaced")])).run(asyncio.Event())
+
+
+async def test_a_lock_that_cannot_be_taken_is_an_outage(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(lock: WriteLock) -> bool:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(WriteLock, "taken", fails)
+    with pytest.raises(StoreUnavailable, match=r"the lock of who takes on the changes of 's': .*no locks"):
+        await relay_of(store, Log()).once()
 
 
 async def test_one_of_two_relays_and_the_other_takes_on_what_lies_there_for_long(
