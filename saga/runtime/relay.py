@@ -54,8 +54,8 @@ class Relay:
                 self.watching.unavailable(operation, why)
                 await self.clock.sleep(AGAIN_S)
                 continue
-            for why in away.values():
-                self.watching.recovered(why)
+            for ended in away.values():
+                self.watching.recovered(ended)
             away.clear()
             pause_s = IDLE_S_MIN if count else min(IDLE_S_MAX, pause_s * 2)
             if count < AT_ONCE_MAX:
