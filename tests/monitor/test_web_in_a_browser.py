@@ -139,13 +139,18 @@ async def test_what_is_live_is_renewed_unless_somebody_is_at_it(shop: Path, scri
     async with served(Settings(), views) as url, a_tab(shop) as tab:
         await tab.call(
             "Page.addScriptToEvaluateOnNewDocument",
-            source="const later = window.setTimeout; window.setTimeout = (what, ms) => later(what, ms / 50);",
+            source="const later = window.setTimeout; window.setTimeout = (what, ms) => later(what, ms / 50);"
+            "const ask = window.fetch; window.fetch = async (...what) => {"
+            "  const answer = await ask(...what); window.answers = (window.answers || 0) + 1; await window.held;"
+            "  return answer; };",
         )
         await shown(tab, url, "/sagas")
         views.text = "after-"
         await tab.until("document.querySelector('main').textContent.includes('after-1')")
-        await tab.value("document.querySelector('[data-live] a').focus()")
+        await tab.value("window.held = new Promise(done => { window.go = done; }); window.answers = 0;")
         views.text = "once-more-"
+        await tab.until("window.answers === 1")  # it is under way when somebody gets at the page
+        await tab.value("document.querySelector('[data-live] a').focus(); window.go();")
         asked = len(tab.asked)
         await tab.value("new Promise(done => setTimeout(done, 30000))")  # 600 ms: six rounds
         assert "after-1" in await tab.value("document.querySelector('main').textContent")

@@ -33,7 +33,9 @@ async function renew() {
         const part = coming ? "#main" : "[data-live]";
         const there = document.querySelector(part);
         const fresh = page.querySelector(part);
-        if (there !== null && fresh !== null) there.replaceWith(document.importNode(fresh, true));
+        // Somebody may have got at it while the answer was under way.
+        const free = there !== null && fresh !== null && (coming || !busy(there));
+        if (free) there.replaceWith(document.importNode(fresh, true));
         coming = document.querySelector("[data-coming]") !== null;
       }
     } catch {
