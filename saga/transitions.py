@@ -51,11 +51,15 @@ class Said(Struct, frozen=True, kw_only=True, gc=False):
     type: str
 
 
-class Awaited(Struct, frozen=True, kw_only=True, gc=False):
-    """Message that waits here, and the types of events of which it needs one each."""
+class Awaited(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Message that waits here, and the types of events of which it needs one each; or a run that goes on later, and
+    those with any of which it may go on sooner."""
 
     handler: str
-    types: tuple[str, ...]
+    types: tuple[str, ...] = ()
+    until: str | None = None
+    """Time at which the run goes on, as it asked for by `Later`; `None`: it is no such run, or a dead letter blocks
+    it."""
 
 
 class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="v", tag=1):
@@ -159,11 +163,17 @@ def _read(line: bytes, key: bytes | None) -> Told:
         raise BadInput(f"it is no transition that this version reads: {why}") from why
     if key != its_key:
         raise BadInput(f"it is no transition: its key is not that of its saga, {its_key.decode()}")
-    for name in ("time", "parked_until", "due"):
-        time: str | None = getattr(told, name)
-        try:
-            if time is not None:
-                from_iso(time)
-        except (ValueError, OverflowError) as why:
-            raise BadInput(f"it is no transition: its {name} is no time: {why}") from why
+    _check("time", told.time)
+    _check("parked_until", told.parked_until)
+    _check("due", told.due)
+    for each in told.awaits:
+        _check("until", each.until)
     return told
+
+
+def _check(name: str, time: str | None) -> None:
+    try:
+        if time is not None:
+            from_iso(time)
+    except (ValueError, OverflowError) as why:
+        raise BadInput(f"it is no transition: its {name} is no time: {why}") from why

@@ -70,7 +70,8 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
     \b
     dead      a dead letter blocks it: it waits for a person
-    overdue   the time of its next attempt, or of a deadline, has passed by 10 s, and nothing was told since
+    overdue   the time of its next attempt, of a deadline, or for which a handler asked by `Later` has passed by 10 s,
+              and nothing was told since
     waiting   a handler waits for events, for four times as long as 99 % of its waits took, and at least a minute
     silent    it has no outcome, waits for nothing that is known, and nothing was told for four times as long as 99 % of
               the sagas took, and at least a minute

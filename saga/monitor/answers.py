@@ -6,8 +6,8 @@ from heapq import nlargest
 from saga.clock import LATEST_MS, iso
 from saga.monitor.counting import MINUTE_MS, MINUTES, Histogram, Minute, is_storm, per_second, together
 from saga.monitor.folds import Folds
-from saga.monitor.known import Known
-from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, dead_in, measure_of, waits_of
+from saga.monitor.known import Goes, Known
+from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, Wait, dead_in, measure_of, waits_of
 from saga.monitor.views import (
     PAGE_MAX,
     AllStuck,
@@ -129,18 +129,16 @@ class Answers:
         for standing in sorted(known.standings, key=lambda each: names[each.service]):
             service, until_ms = names[standing.service], standing.due_ms or None
             for wait in waits_of(known, self.folds.words, standing):
-                by = " and ".join(wait.types)
                 yield Awaited(
                     service=service,
                     handler=wait.handler,
                     for_=wait.types,
                     since_ms=wait.since_ms,
-                    until_ms=until_ms,
-                    ends=_later(by) if wait.later else f"{by or 'an event'}, published to its topic{_or_at(until_ms)}",
+                    until_ms=wait.until_ms or until_ms,
+                    ends=_later(wait) if wait.until_ms else _events(wait, until_ms),
                 )
-            if until_ms is not None and not standing.awaits:
-                what = "a deadline" if standing.deadline else "its next attempt"
-                ends = f"{what} at {_time(until_ms)}"
+            if until_ms is not None and standing.goes != "later" and all(each.until_ms for each in standing.awaits):
+                ends = f"{_GOES[standing.goes]} at {_time(until_ms)}"
                 yield Awaited(
                     service=service, handler="", for_=(), since_ms=known.changed_ms, until_ms=until_ms, ends=ends
                 )
@@ -196,9 +194,11 @@ class Answers:
                 (each for each in known.standings if each.due_ms), key=lambda each: (each.due_ms, names[each.service])
             )
             service = names[late.service]
-            what = "its deadline" if late.deadline else "its next attempt"
-            ends = f"{what}, which was due at {_time(late.due_ms)}: see whether {service} runs and keeps up"
-            return Awaited(service=service, handler="", for_=(), since_ms=since_ms, until_ms=since_ms, ends=ends)
+            at = f"due at {_time(late.due_ms)}: see whether {service} runs and keeps up"
+            ends = f"{_GOES[late.goes]}, which was {at}"
+            goes_on = [each.handler for each in late.awaits if late.goes == "later" and each.until_ms == late.due_ms]
+            handler = min(goes_on, default="")
+            return Awaited(service=service, handler=handler, for_=(), since_ms=since_ms, until_ms=since_ms, ends=ends)
         last = max(known, key=lambda each: (each.time_ms, names[each.service], each.number))
         said = self.folds.words.whats[last.what].emitted
         who = f"those that take {' and '.join(said)}" if said else f"{names[last.service]} and the others"
@@ -303,13 +303,23 @@ def _time(ms: int) -> str:
     return iso(min(ms, LATEST_MS))
 
 
-def _later(by: str) -> str:
-    """Words for a run that goes on later, or with these events."""
-    return f"its time, at which it goes on by itself{f', or {by}' if by else ''}"
+_GOES: dict[Goes, str] = {
+    "attempt": "its next attempt",
+    "deadline": "its deadline",
+    "later": "the time that it asked for by `Later`",
+}
 
 
-def _or_at(until_ms: int | None) -> str:
-    return "" if until_ms is None else f"; or the time {_time(until_ms)}"
+def _later(wait: Wait) -> str:
+    """Words for a run that goes on later."""
+    by = " or ".join(wait.types)
+    return f"it goes on at {_time(wait.until_ms)}, asked for by `Later`{f'; or with {by}' if by else ''}"
+
+
+def _events(wait: Wait, until_ms: int | None) -> str:
+    """Words for a handler that waits for events."""
+    or_at = "" if until_ms is None else f"; or the time {_time(until_ms)}"
+    return f"{' and '.join(wait.types) or 'an event'}, published to its topic{or_at}"
 
 
 def _cursor(after: str) -> tuple[int, str] | None:

@@ -10,7 +10,7 @@ from itertools import islice
 from saga.clock import from_iso
 from saga.monitor.by_time import ByTime
 from saga.monitor.counting import Counts, Histogram
-from saga.monitor.known import UNSEEN_MS, Known, Packed, Standing, What, Words
+from saga.monitor.known import UNSEEN_MS, Awaits, Goes, Known, Packed, Standing, What, Words
 from saga.monitor.standing import RUNS, Reason, places_of, waits_between
 from saga.transitions import Told
 
@@ -219,17 +219,30 @@ class Folds:
         del self.known[known.saga]
 
 
+_NO_TIME: tuple[int, Goes] = (0, "")
+
+
 def _standing(told: Told, service: int) -> Standing:
     """Expectation of the service, after the transition that it told."""
-    times = [(from_iso(time), is_due) for time, is_due in ((told.parked_until, False), (told.due, True)) if time]
-    due_ms, is_deadline = min(times, default=(0, False))
+    awaits = [
+        Awaits(_cut(each.handler), _types(each.types), max(0, from_iso(each.until)) if each.until else 0)
+        for each in told.awaits[:TYPES_MAX]
+    ]
+    times: list[tuple[int, Goes]] = []
+    if told.due:
+        times.append((from_iso(told.due), "deadline"))
+    if told.parked_until:
+        times.append((from_iso(told.parked_until), "attempt"))
+    else:  # what is parked blocks runs that would go on
+        times.extend((each.until_ms, "later") for each in awaits if each.until_ms)
+    due_ms, goes = min(times) if times else _NO_TIME
     return Standing(
         service=service,
         number=told.number,
         open=told.open,
         due_ms=max(0, due_ms),
-        deadline=is_deadline,
-        awaits=tuple((_cut(each.handler), _types(each.types)) for each in told.awaits[:TYPES_MAX]),
+        goes=goes,
+        awaits=tuple(awaits),
     )
 
 

@@ -3,7 +3,7 @@ service said of it last."""
 
 from collections.abc import Iterator, Sequence
 from struct import Struct as Packing
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -96,6 +96,20 @@ class Words:
         )
 
 
+Goes = Literal["", "attempt", "deadline", "later"]
+"""Kind of what happens at a time by itself: the next attempt, a deadline, or a run that asked for it by `Later`."""
+
+
+class Awaits(NamedTuple):
+    """Handler that waits."""
+
+    handler: str
+    types: tuple[str, ...]
+    """Types of events for which it does."""
+    until_ms: int
+    """Time at which it goes on by itself; 0: it does not."""
+
+
 class Standing(Struct, frozen=True, order=True, gc=False):
     """Last word of a service on a saga. Ordered: of two by one number the greater counts, whichever came first."""
 
@@ -104,10 +118,9 @@ class Standing(Struct, frozen=True, order=True, gc=False):
     open: bool
     due_ms: int
     """Time at which it goes on by itself; 0: no time is set."""
-    deadline: bool
-    """True if that is a deadline, and no next attempt."""
-    awaits: tuple[tuple[str, tuple[str, ...]], ...]
-    """Handlers that wait, and the types for which each does."""
+    goes: Goes
+    """Kind of what happens then."""
+    awaits: tuple[Awaits, ...]
 
     @property
     def is_quiet(self) -> bool:

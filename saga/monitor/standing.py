@@ -2,15 +2,15 @@
 
 A saga is stuck for one of four reasons, by this measure:
 - **dead**: a dead letter blocks it in a service; since that transition.
-- **overdue**: the time of a next attempt or of a deadline has passed by `OVERDUE_MS`, and nothing was told since.
+- **overdue**: the time of a next attempt, of a deadline, or of a run that goes on later has passed by `OVERDUE_MS`, and
+  nothing was told since.
 - **waiting**: a handler waits for events, and no time is set anywhere in the saga at which it goes on by itself; since
   four times as long as 99 % of this handler's earlier waits took, and at least `LEAST_MS`.
 - **silent**: the saga has no outcome, no service waits for an event or a time, and nothing was told for four times as
   long as 99 % of the sagas took from beginning to end, and at least `LEAST_MS`.
 
 Where fewer than `USUAL_LEAST` waits, or ends of sagas, are known, `UNKNOWN_MS` is allowed. After the outcome only what
-a service says is open counts. A saga of which the beginning was not told is never silent: it may have ended before. One
-in which a run goes on later is never waiting or silent: the time at which it does so is not always told.
+a service says is open counts. A saga of which the beginning was not told is never silent: it may have ended before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -79,16 +79,16 @@ class Wait(NamedTuple):
     handler: str
     types: tuple[str, ...]
     since_ms: int
-    later: bool
-    """True if a turn of it is over and it goes on later by itself, at a time that is not told."""
+    until_ms: int
+    """Time at which it goes on by itself, as it asked for by `Later`; 0: it waits for events alone."""
 
 
 def waits_of(known: Known, words: Words, standing: Standing) -> Iterator[Wait]:
     """Handlers of a service that wait, with the types for which each does and the time since when."""
     transitions = known.of(standing.service)
     last_ms = next((each.time_ms for each in transitions if each.number == standing.number), known.changed_ms)
-    for handler, types in standing.awaits:
-        since_ms, later = None, False
+    for handler, types, until_ms in standing.awaits:
+        since_ms = None
         for each in transitions:
             what = words.whats[each.what]
             if what.handler != handler:
@@ -96,9 +96,8 @@ def waits_of(known: Known, words: Words, standing: Standing) -> Iterator[Wait]:
             if what.outcome == "waiting":
                 since_ms = each.time_ms if since_ms is None else since_ms
             elif what.outcome in RUNS:
-                later = what.outcome == "later"
-                since_ms = each.time_ms if later else None
-        yield Wait(handler, types, last_ms if since_ms is None else since_ms, later)
+                since_ms = each.time_ms if what.outcome == "later" else None
+        yield Wait(handler, types, last_ms if since_ms is None else since_ms, until_ms)
 
 
 def places_of(known: Known, words: Words) -> tuple[tuple[Reason, int], ...]:
@@ -115,8 +114,6 @@ def places_of(known: Known, words: Words) -> tuple[tuple[Reason, int], ...]:
     waiting: dict[Reason, int] = {}
     for standing in expecting:
         for wait in waits_of(known, words, standing):
-            if wait.later:
-                return ()
             reason = ("waiting", words.names[standing.service], wait.handler)
             waiting[reason] = min(wait.since_ms, waiting.get(reason, wait.since_ms))
     if waiting:

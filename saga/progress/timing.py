@@ -23,10 +23,10 @@ def waits_for_time(p: Snapshot) -> frozenset[tuple[str, str, int]]:
         return _NOTHING
     kept: tuple[Kept, ...] = (*p.queue, *p.compensating, *p.deadlines)
     waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
-    return frozenset(waits + [_of_turn(c) for c in _not_queued(p)])
+    return frozenset(waits + [_of_turn(c) for c in timed_turns(p)])
 
 
-def _not_queued(p: Snapshot) -> Iterable[Continuation]:
+def timed_turns(p: Snapshot) -> Iterable[Continuation]:
     """Runs that go on by themselves: one whose turn was given up waits for a person."""
     if not p.queue:
         return p.later
@@ -45,7 +45,7 @@ def next_look(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int |
     """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
     progress without the turns that are new in it: those that are due at once have nothing in their way."""
     known = _NOTHING if before is None or not p.later else waits_for_time(before)
-    new = [max(c.due_ms, now_ms) for c in _not_queued(p) if before is not None and _of_turn(c) not in known]
+    new = [max(c.due_ms, now_ms) for c in timed_turns(p) if before is not None and _of_turn(c) not in known]
     return min([_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)] + new, default=None)
 
 

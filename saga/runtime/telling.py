@@ -20,6 +20,7 @@ from saga.errors import BrokerUnavailable
 from saga.observe.moments import Untold
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 from saga.progress.parts import held
+from saga.progress.timing import timed_turns
 from saga.runtime.ports import Log
 from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import Stages
@@ -239,15 +240,17 @@ def _error_of(entry: Entry) -> str | None:
 
 
 def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
-    """For each message that waits, the types of which it lacks an event; for each run that goes on later, those with
-    which it may go on sooner."""
+    """For each message that waits, the types of which it lacks an event; for each run that goes on later, when, and the
+    types with which it may go on sooner."""
     found = dict[Awaited, None]()
     for kept in p.waiting:
         role = service.roles.handlers.get(kept.handler)
         lacking = [types for i, types in enumerate(role.takes) if next(held(p, role, i), None) is None] if role else []
         found[Awaited(handler=kept.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
+    timed = timed_turns(p) if p.later else ()
     for later in p.later:
-        found[Awaited(handler=later.handler, types=later.until)] = None
+        until = iso(later.due_ms) if later in timed else None
+        found[Awaited(handler=later.handler, types=later.until, until=until)] = None
     return tuple(found)
 
 

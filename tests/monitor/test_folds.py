@@ -13,6 +13,8 @@ from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 
 OUTCOMES = ("handled", "waiting", "retrying", "dead", "ignored", "queued", "compensated", "later", "replayed")
 
+LATER = ("book", ("Paid",), 12 * MINUTE)
+
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Told]:
@@ -34,6 +36,7 @@ def histories(draw: st.DrawFn) -> list[Told]:
                         saga=saga,
                         handler=draw(st.sampled_from(("reserve", "book"))),
                         awaits=awaits,
+                        later=draw(st.sampled_from(((), (LATER,), (LATER, (*LATER[:2], 99 * MINUTE))))),
                         open_=draw(st.booleans()),
                         due_ms=draw(st.none() | st.integers(0, 200 * MINUTE)),
                         parked_ms=draw(st.none() | st.integers(0, 200 * MINUTE)),

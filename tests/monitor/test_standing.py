@@ -7,6 +7,7 @@ from saga.monitor.folds import Folds
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 
 PAID = (("book", ("PaymentReserved",)),)
+LATER = (("book", ("PaymentReserved",), 60 * MINUTE),)
 
 
 def test_a_dead_letter_is_stuck_at_once_until_a_person_has_ended_it() -> None:
@@ -105,24 +106,40 @@ def test_after_the_outcome_only_what_is_open_counts() -> None:
     assert Monitor().take(ended, open_still).stuck(1000 * MINUTE) == [("order-1", "waiting", standing.UNKNOWN_MS)]
 
 
-def test_a_run_that_goes_on_later_is_not_stuck_until_it_has_ended() -> None:
+def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it() -> None:
     monitor = Monitor().take(
         told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
-        told("shipping", 1, MINUTE, "later", handler="book", awaits=PAID, open_=True),
+        told("shipping", 1, MINUTE, "later", handler="book", later=LATER, open_=True),
     )
-    assert monitor.stuck(1000 * MINUTE) == []
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
     (awaited,) = timeline.awaited
-    assert awaited.ends == "its time, at which it goes on by itself, or PaymentReserved"
-    assert awaited.since_ms == BEGIN_MS + MINUTE
-    monitor.take(told("shipping", 2, 2 * MINUTE, handler="book"))
-    assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", 2 * MINUTE + standing.UNKNOWN_MS)]
+    assert awaited.ends == "it goes on at 2026-11-21T15:06:40.000Z, asked for by `Later`; or with PaymentReserved"
+    assert (awaited.handler, awaited.for_) == ("book", ("PaymentReserved",))
+    assert (awaited.since_ms, awaited.until_ms) == (BEGIN_MS + MINUTE, BEGIN_MS + 60 * MINUTE)
+    late = 60 * MINUTE + standing.OVERDUE_MS
+    assert monitor.stuck(late - 1) == []
+    assert monitor.stuck(late) == [("order-1", "overdue", late)]
+    (stuck,) = monitor.answers.stuck(BEGIN_MS + late).sagas
+    assert (stuck.awaited.service, stuck.awaited.handler) == ("shipping", "book")
+    assert "asked for by `Later`, which was due at 2026-11-21T15:06:40.000Z: see whether" in stuck.awaited.ends
+    monitor.take(told("shipping", 2, late, handler="book"))
+    assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", late + standing.UNKNOWN_MS)]
 
 
-def test_a_time_that_is_told_of_a_run_that_goes_on_later_may_be_overdue() -> None:
-    monitor = Monitor().take(told("shipping", 0, 0, "later", handler="book", awaits=PAID, due_ms=MINUTE, open_=True))
+def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_run_that_goes_on_later() -> None:
+    monitor = Monitor().take(told("shipping", 0, 0, "later", handler="book", later=LATER, due_ms=MINUTE, open_=True))
     assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + standing.OVERDUE_MS)]
+    assert "its deadline" in monitor.ends(2 * MINUTE)
+    timeline = monitor.answers.saga("order-1", BEGIN_MS)
+    assert timeline is not None
+    assert [each.ends[:27] for each in timeline.awaited] == [
+        "it goes on at 2026-11-21T15",
+        "its deadline at 2026-11-21T",
+    ]
+    monitor.take(told("shipping", 1, 1, "retrying", later=LATER, parked_ms=90 * MINUTE, open_=True))
+    assert monitor.stuck(91 * MINUTE) == [("order-1", "overdue", 90 * MINUTE + standing.OVERDUE_MS)]
+    assert "next attempt" in monitor.ends(91 * MINUTE)
 
 
 def test_two_messages_that_wait_for_one_handler_are_one_wait() -> None:

@@ -15,7 +15,7 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record
 from saga.names import TRANSITIONS
 from saga.observe.moments import Untold
-from saga.progress.document import Entry, Kept, Snapshot, decode_entry
+from saga.progress.document import Continuation, Entry, Kept, Snapshot, decode_entry
 from saga.runtime import telling
 from saga.runtime.prepared import prepare
 from saga.runtime.telling import Telling
@@ -298,6 +298,25 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
         ("1970-01-01T00:00:09.000Z", None, True),
         (None, "1970-01-01T00:00:05.000Z", True),
         (None, None, False),
+    ]
+
+
+async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_has_to_let_it(tmp_path: Path) -> None:
+    desk = Desk()
+    one, *_ = await history_at(tmp_path)
+    message = one.results[0].event
+    goes_on = Continuation(
+        handler="reserve", parts=(message,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=7000, until=("OrderConfirmed",)
+    )
+    dead = Kept(handler="reserve", message=message, n=0, dead="letter")
+    telling = desk.telling()
+    for queue in ((), (replace(dead, handler="capture"),), (dead,)):
+        telling.written(replace(one, later=(goes_on,), queue=queue), last(one), Stages())
+    await telling.tell()
+    assert [(each.handler, each.types, each.until) for t in desk.log.told() for each in t.awaits] == [
+        ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
+        ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
+        ("reserve", ("OrderConfirmed",), None),
     ]
 
 
