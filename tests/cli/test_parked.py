@@ -155,7 +155,7 @@ def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
         check_wakes_are_counted_apart(saga, service)
         mend(pottery_on, "cup-1", "cup-2")
         until(lambda: all_are_sold(["cup-1", "cup-2"]))
-    check_each_once_and_in_order(saga, ["cup-1", "cup-2"])
+        check_each_once_and_in_order(saga, ["cup-1", "cup-2"])
 
 
 def test_a_worker_that_is_killed_again_and_again_loses_no_wake(
