@@ -79,9 +79,9 @@ settings: .venv/tools ## Write docs/settings.md anew.
 
 lock: .venv/tools ## Pin the newest versions that fit, with hashes.
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \
-	  --custom-compile-command "make lock" pyproject.toml requirements-build.in -o requirements.lock
+	  --custom-compile-command "make lock" --extra monitor pyproject.toml requirements-build.in -o requirements.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \
 	  --custom-compile-command "make lock" -c requirements.lock requirements-dev.in -o requirements-dev.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --upgrade --quiet \
-	  --custom-compile-command "make lock" -c requirements.lock -c requirements-dev.lock --extra kafka --extra couchbase --extra encryption --extra http --extra traces \
+	  --custom-compile-command "make lock" -c requirements.lock -c requirements-dev.lock --extra kafka --extra couchbase --extra encryption --extra http --extra monitor --extra traces \
 	  pyproject.toml requirements-build.in -o requirements-servers.lock

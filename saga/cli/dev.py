@@ -1,4 +1,4 @@
-"""`saga dev`: all services of a folder, on files, started again when something changes."""
+"""`saga dev`: all services of a folder, on files, started again when something changes; and a page that shows them."""
 
 import asyncio
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from saga.cli.monitor import ADDRESS
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell_of
 from saga.clock import SystemClock
@@ -20,9 +21,15 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
 
 @click.command()
 @click.argument("folder", default="services", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--page",
+    metavar="HOST:PORT",
+    help=f"Where a page shows what the services do, in the place of SAGA_MONITOR, or {ADDRESS}; port 0: any.",
+)
+@click.option("--no-page", is_flag=True, help="Show no page.")
 @broker_option
 @stores_option
-def dev(folder: Path, broker: str | None, store: str | None) -> None:
+def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store: str | None) -> None:
     """Run all services of FOLDER, each in a process of its own, and again when something changes.
 
     FOLDER is a package of the current folder, by default services/; each module or package directly in it that says
@@ -33,26 +40,35 @@ def dev(folder: Path, broker: str | None, store: str | None) -> None:
     below the current folder (tests left out), all of them. Before that each is loaded: of what cannot be loaded it is
     said why, and the process that runs goes on. A service that has ended by itself waits for the next change.
 
+    A page shows them at the address that it prints: sagas, what is stuck, rates, the graph. It is `saga monitor`, and
+    needs `pip install 'saga-choreography[monitor]'`; without it, or if somebody else listens there, that is said, and
+    the services run all the same.
+
     Ctrl-C has all of them drain, and ends them; a second one ends them at once.
 
     \b
     Exit code 0: ended as told.
     Exit code 2: there is no such folder, or the settings cannot work.
     """
-    settings = Settings.from_environment(broker=broker, store=store)
+    if page is not None and no_page:
+        raise click.UsageError("give --page or --no-page, not both")
+    settings = Settings.from_environment(broker=broker, store=store, monitor=page)
     environment = {**os.environ, "SAGA_BROKER": settings.broker, "SAGA_STORE": settings.store}
     environment.setdefault("SAGA_LOG", "text")
     environment.setdefault("PYTHONUNBUFFERED", "1")
     shown = _Shown()
     if environment.pop("SAGA_HTTP", ""):
         shown("", "SAGA_HTTP is left out: one address cannot be that of several processes")
-    asyncio.run(_until_stopped(folder, environment, shown))
+    at = None if no_page else settings.monitor or ADDRESS
+    asyncio.run(_until_stopped(folder, environment, shown, at))
 
 
-async def _until_stopped(folder: Path, environment: dict[str, str], show: Callable[[str, str], None]) -> None:
+async def _until_stopped(
+    folder: Path, environment: dict[str, str], show: Callable[[str, str], None], page: str | None
+) -> None:
     stop, contracts = asyncio.Event(), environment.get("SAGA_CONTRACTS", "").strip()
     root = Path.cwd()
-    crew = Crew(root / folder, root, environment, SystemClock(), show, Path(contracts) if contracts else None)
+    crew = Crew(root / folder, root, environment, SystemClock(), show, Path(contracts) if contracts else None, page)
 
     def told_to_stop() -> None:
         if stop.is_set():

@@ -1,4 +1,5 @@
-"""Processes of services that are being written: one each, started again when their code or a contract changes.
+"""Processes of services that are being written: one each, started again when their code or a contract changes; and one
+for the page that shows what they do.
 
 Before a service is started anew it is loaded in a process of its own: what cannot be loaded is said, and the one that
 runs goes on. A service that has ended by itself waits for the next change.
@@ -25,11 +26,13 @@ LOAD_S_MAX: Final = 60.0
 """Longest time for a service to be loaded."""
 LINE_BYTES_MAX: Final = 1 << 16
 """Longest line that is shown: what is longer comes in parts."""
+PAGE: Final = ".page"
+"""Name of the page among modules: none is called so."""
 
 
 @dataclass(eq=False)
 class Running:
-    """Process of one service."""
+    """Process of one service, or of the page."""
 
     module: str
     process: Process
@@ -51,6 +54,8 @@ class Crew:
     """Function to call with what is to be shown: a service's name, or empty, and a line."""
     contracts: Path | None = None
     """Folder of contracts, if it is not below `root`."""
+    page: str | None = None
+    """Host and port at which a page shows what the services do; `None`: no page."""
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by who does not want to wait until all have drained."""
     _running: dict[str, Running] = field(default_factory=dict)
@@ -60,6 +65,8 @@ class Crew:
         seen = look(self.root, self.contracts)
         found = services_in(self.folder, self.root)
         try:
+            if self.page is not None:
+                await self._start([PAGE])
             await self._start(self._usable(found.modules, found.broken))
             if not found.modules:
                 self.say("", f"there is no service in {self.folder} yet: a module there says name = Service(...)")
@@ -87,7 +94,7 @@ class Crew:
         some = sorted(str(path.relative_to(self.root)) for path in paths if self.root in path.parents)[:3]
         self.say("", f"changed: {', '.join(some) or len(paths)}{' and more' if len(paths) > 3 else ''}")
         found = services_in(self.folder, self.root)
-        there = {*found.modules, *found.broken}
+        there = {*found.modules, *found.broken, PAGE}
         gone = [module for module in self._running if module not in there]
         for module in gone:
             self.say(_name(module), "is not there any more")
@@ -96,6 +103,8 @@ class Crew:
         anew = self._usable([module for module in wanted if module not in found.broken], found.broken)
         anew += [module for module in found.modules if module not in self._running and module not in anew]
         ready = [module for module in anew if await self._can_be_loaded(module)]
+        if self.page is not None and any(path.suffix in (".avsc", ".json") for path in paths):
+            ready.insert(0, PAGE)  # it reads contracts and manifests once
         await self._stop(ready)
         await self._start(ready)
 
@@ -144,7 +153,8 @@ class Crew:
 
     async def _start(self, modules: Iterable[str]) -> None:
         for module in modules:
-            process = await self._process("run", module)
+            what = ("run", module) if module != PAGE else ("monitor", "--listen", self.page or "")
+            process = await self._process(*what)
             reader = asyncio.get_running_loop().create_task(self._read(module, process), name=module)
             self._running[module] = Running(module, process, reader)
             self.say(_name(module), f"started, process {process.pid}")
@@ -165,7 +175,8 @@ class Crew:
         code = await process.wait()
         running = self._running.get(module)
         if running is not None and running.process is process and not running.is_stopping:
-            self.say(_name(module), f"has ended by itself, with {code}; it is started again when something changes")
+            then = "something" if module != PAGE else "a contract"
+            self.say(_name(module), f"has ended by itself, with {code}; it is started again when {then} changes")
 
     async def _stop(self, modules: Iterable[str]) -> None:
         """End processes: they drain, side by side; those that take too long are killed, which nothing is lost by."""

@@ -24,6 +24,7 @@ from services.audit.__main__ import report, table
 from services.audit.books import read_books
 from services.audit.checks import audit, outcomes
 from services.demo.fleet import ROOT, Fallen, Fleet
+from services.demo.page import Page
 from services.demo.watch import CANCELLED, CONFIRMED, TOPIC, Watch, unsettled
 from services.inventory.seed import seed
 from services.order.events import OrderPlaced
@@ -50,15 +51,15 @@ ON_TERMINAL = sys.stdout.isatty()
 @click.command()
 def main() -> None:
     """Run the order saga: four services as four processes, 640 orders, a kill -9 in the middle, an order that nobody
-    answers, and an audit.
+    answers, and an audit; with a page on which all of it can be watched.
 
     Everything is kept in .saga/demo, which is made anew. Exits with 1 if the books differ or an order did not end.
     """
     clock = SystemClock()
     shutil.rmtree(FOLDER, ignore_errors=True)
-    with Fleet(FOLDER, clock, patience_s=PATIENCE_S) as fleet:
+    with Fleet(FOLDER, clock, patience_s=PATIENCE_S) as fleet, Page(fleet) as page:
         try:
-            differs = asyncio.run(_unless_told_to_end(fleet, clock))
+            differs = asyncio.run(_unless_told_to_end(fleet, page, clock))
         except (Fallen, SagaError) as why:
             raise click.ClickException(str(why)) from why
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -67,15 +68,15 @@ def main() -> None:
     raise SystemExit(differs)
 
 
-async def _unless_told_to_end(fleet: Fleet, clock: Clock) -> bool:
+async def _unless_told_to_end(fleet: Fleet, page: Page, clock: Clock) -> bool:
     task = asyncio.current_task()
     assert task is not None  # a coroutine that runs is a task's
     for name in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(name, task.cancel)
-    return await story(fleet, clock)
+    return await story(fleet, page, clock)
 
 
-async def story(fleet: Fleet, clock: Clock) -> bool:
+async def story(fleet: Fleet, page: Page, clock: Clock) -> bool:
     """Tell the story; true if the books differ."""
     began_s = clock.monotonic_s()
     first, *others = read_orders(ORDERS)
@@ -89,19 +90,21 @@ async def story(fleet: Fleet, clock: Clock) -> bool:
     )
     pids = fleet.start_all()
     click.echo(f"four services run: {', '.join(f'{service} ({pid})' for service, pid in pids.items())}")
+    page.start()
     async with wiring.broker_of(fleet.broker, clock) as broker:
-        watch = await _all_ended(fleet, broker, orders, clock)
+        watch = await _all_ended(fleet, page, broker, orders, clock)
     await _all_settled(fleet, orders, clock)
     await fleet.stop()
     click.echo(f"all settled after {clock.monotonic_s() - began_s:.0f} s; the services are stopped\n")
     return await _compare(orders, min(watch.ended[CANCELLED], default=orders[0].order_id))
 
 
-async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
+async def _all_ended(fleet: Fleet, page: Page, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
     """Place the orders and kill a service, until every order has its outcome."""
     await broker.ensure([find(ROOT).topics[TOPIC]])
     progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
     accident, silence = Accident(fleet, progress, clock), Silence(fleet, progress, orders[0].order_id)
+    news: str | None = None
     async with Watch().on(broker) as watch, Client(fleet.broker) as client:
         while watch.count < len(orders):
             while progress.placed < min(len(orders), ORDERS_PER_S * (clock.monotonic_s() - began_s)):
@@ -110,6 +113,8 @@ async def _all_ended(fleet: Fleet, broker: Broker, orders: list[OrderPlaced], cl
                 progress.placed += len(batch)
             await watch.look(LOOK_S)
             progress.show(watch)
+            if news is None and (news := page.news()) is not None:
+                progress.say(printable(news))
             accident.happen(watch.count / len(orders))
             silence.end_if_expired(watch)
             fleet.check()
@@ -141,6 +146,8 @@ async def _compare(orders: list[OrderPlaced], one: str) -> bool:
     click.echo(f"  {stores} {saga} show {one}")
     click.echo(f"  {stores} {saga} list")
     click.echo(f"  {stores} {saga} verify-history")
+    click.echo("To look at all of them in a browser, until Ctrl-C:")
+    click.echo(f"  SAGA_BROKER='embedded:///{FOLDER}/broker.db' {stores} {saga} monitor")
     return any(check.differences for check in checks)
 
 

@@ -1,16 +1,21 @@
 """`saga dev` in a project as `saga new` writes it: it runs its services, starts them again, and leaves none behind."""
 
+import asyncio
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
+from saga.clock import SystemClock
+from saga.development.crew import Crew
 from tests.cli.test_dead import until
 from tests.scaffold.test_new import ROOT, saga
 
@@ -20,13 +25,13 @@ ORDER = "services/order/__init__.py"
 class Dev:
     """The command, in a process of its own, and what it has said."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.folder, self.log = folder, folder / "log.txt"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
         environment = {**kept, "PYTHONPATH": str(ROOT), "SAGA_HTTP": "127.0.0.1:1", "SAGA_DRAIN_S": "5"}
         with self.log.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "saga.cli.main", "dev"],
+                [sys.executable, "-m", "saga.cli.main", "dev", *options],
                 cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
@@ -52,14 +57,14 @@ class Dev:
 
 
 @pytest.fixture
-def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dev]:
+def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Dev]:
     monkeypatch.chdir(tmp_path)
     for name in ("SAGA_BROKER", "SAGA_STORE", "SAGA_CONTRACTS"):
         monkeypatch.delenv(name, raising=False)
     assert saga("new", "project", "shop").exit_code == 0
     monkeypatch.chdir(tmp_path / "shop")
     assert saga("new", "service", "payment").exit_code == 0
-    running = Dev(tmp_path / "shop")
+    running = Dev(tmp_path / "shop", *getattr(request, "param", ("--page", "127.0.0.1:0")))
     try:
         yield running
     finally:
@@ -89,10 +94,12 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     )  # fmt: skip
     assert put.returncode == 0, put.stderr
     dev.until_said(r"^order +\| .* handled .*saga=o-1")
+    dev.until_said(r"^page +\| the monitor answers at ")
+    until(lambda: "o-1" in page_of(dev), dev.said)
 
     dev.edit(ORDER, lambda text: text.replace("= 100", "= 100 +"))
     dev.until_said(r"^order +\| cannot be read: .*services/order/__init__.py:7: .*; what ran before goes on")
-    assert len(dev.processes()) == 2
+    assert len(dev.processes()) == 3
     assert all(map(is_alive, dev.processes()))
 
     dev.edit(ORDER, lambda text: text.replace("= 100 +", "= nobody"))
@@ -102,10 +109,13 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     dev.edit(ORDER, lambda text: text.replace("= nobody", "= 10"))
     dev.until_said(r"^order +\| started, process", times=2)
     assert dev.times(r"^payment +\| started, process") == 1, "its code has not changed"
+    assert dev.times(r"^page +\| started, process") == 1, "no contract has changed"
 
     dev.edit("contracts/payment/PaymentDone.v1.avsc", lambda text: text.replace("has done", "did"))
     dev.until_said(r"^payment +\| started, process", times=2)
     dev.until_said(r"^order +\| started, process", times=3)
+    dev.until_said(r"^page +\| the monitor answers at ", times=2)
+    until(lambda: "o-1" in page_of(dev), dev.said)
     last = dev.processes()[-2:]
     os.kill(last[0], signal.SIGKILL)
     dev.until_said(r"has ended by itself, with -9; it is started again when something changes")
@@ -116,6 +126,39 @@ def test_services_run_are_started_again_when_they_change_and_end_with_it(dev: De
     assert not any(map(is_alive, dev.processes()))
 
 
+def page_of(dev: Dev) -> str:
+    """Sagas, as the page shows them."""
+    (*_, said) = [line for line in dev.said() if "the monitor answers at " in line]
+    connection = HTTPConnection(said.rpartition("/")[2], timeout=40)
+    try:
+        connection.request("GET", "/sagas")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+async def test_a_page_that_cannot_be_shown_is_said_and_the_services_go_on(tmp_path: Path) -> None:
+    said, ended, stop = list[tuple[str, str]](), asyncio.Event(), asyncio.Event()
+
+    def say(who: str, line: str) -> None:
+        said.append((who, line))
+        if "has ended by itself" in line:
+            ended.set()
+
+    (tmp_path / "services").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        crew = Crew(tmp_path / "services", tmp_path, os.environ, SystemClock(), say, page=address)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(crew.run(stop))
+            await ended.wait()
+            assert not running.done()
+            stop.set()
+    assert any(who == "page" and "it cannot listen at" in line for who, line in said), said
+    assert ("page", "has ended by itself, with 2; it is started again when a contract changes") in said
+
+
+@pytest.mark.parametrize("dev", [("--no-page",)], indirect=True)
 def test_a_service_that_does_not_drain_is_ended_by_a_second_signal(dev: Dev) -> None:
     dev.until_said(r"^order +\| .* assigned ")
     dev.until_said(r"^payment +\| .* assigned ")
@@ -127,6 +170,7 @@ def test_a_service_that_does_not_drain_is_ended_by_a_second_signal(dev: Dev) -> 
     dev.process.send_signal(signal.SIGINT)
     assert dev.process.wait(60) == 0, dev.said()
     assert dev.times("did not end in time, and is killed: nothing is lost by that") == 2
+    assert dev.times(r"^page ") == 0
     assert not any(map(is_alive, dev.processes()))
 
 
@@ -141,3 +185,9 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pyte
     told = saga("dev", "elsewhere")
     assert told.exit_code == 2
     assert "elsewhere is no package of the folder" in told.stderr
+
+
+def test_a_page_and_none_are_not_asked_for_at_once() -> None:
+    told = saga("dev", "--page", "127.0.0.1:0", "--no-page")
+    assert told.exit_code == 2
+    assert "give --page or --no-page, not both" in told.stderr

@@ -3,15 +3,21 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
-from services.demo.fleet import ROOT
+from saga.clock import SystemClock
+from services.demo.fleet import ROOT, Fleet
+from services.demo.page import HOST, Page
+from tests.cli.test_dead import until
 
 ENDED_S_MAX = 60.0
+PAGE = re.compile(r"a page shows them at http://(\S+), as long as this runs\n")
 OK = re.compile(r"^ok {7}(every|the|confirmed|cancelled|nothing) ", re.MULTILINE)
 
 
@@ -25,6 +31,16 @@ def demo(folder: Path) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def answer(address: str, path: str) -> str:
+    """Page at an address."""
+    connection = HTTPConnection(address, timeout=ENDED_S_MAX)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
 
 
 def is_running(pid: int) -> bool:
@@ -52,13 +68,25 @@ def test_the_demonstration_ends_with_balanced_books_and_commands_that_work(tmp_p
     assert len(OK.findall(said)) == 8, said
     assert "640 orders = " in said
     assert [pid for pid in pids(said) if is_running(pid)] == []
-    commands = said.partition("To look further:\n")[2].splitlines()
+    assert PAGE.search(said), said
+    further, _, page = said.partition("To look further:\n")[2].partition("To look at all of them in a browser")
+    commands = further.splitlines()
     for command, shown in zip(
         commands, ("expire     handled", "and more: --limit shows them", "all unchanged"), strict=True
     ):
         looked = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert looked.returncode == 0, f"{command}: {looked.stderr}"
         assert shown in looked.stdout, f"{command}: {looked.stdout[:2000]}"
+    with subprocess.Popen(
+        f"exec env {page.splitlines()[1]} --listen 127.0.0.1:0",
+        shell=True, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as monitor:  # fmt: skip
+        try:
+            assert monitor.stdout is not None
+            address = monitor.stdout.readline().strip().rpartition("/")[2]
+            until(lambda: ">order-0001<" in answer(address, "/sagas?text=order-0001"))
+        finally:
+            monitor.kill()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
@@ -66,14 +94,38 @@ def test_a_demonstration_that_is_ended_early_leaves_nothing_running(tmp_path: Pa
     process = demo(tmp_path)
     assert process.stdout is not None
     lines: list[str] = []
-    while not (lines and "placed" in lines[-1]):
+    while not (shown := PAGE.search("".join(lines))) or "placed" not in lines[-1]:
         lines.append(process.stdout.readline())
         assert lines[-1], lines
+    assert "<title>" in answer(shown[1], "/sagas")
     process.send_signal(how)
     said, _ = process.communicate(timeout=ENDED_S_MAX)
     assert process.returncode == 130, said
     assert "nothing is left running" in said
     assert [pid for pid in pids("".join([*lines, said])) if is_running(pid)] == []
+    with pytest.raises(ConnectionRefusedError):
+        answer(shown[1], "/sagas")
+
+
+def test_a_page_that_cannot_be_shown_is_told_and_keeps_nobody(tmp_path: Path) -> None:
+    (tmp_path / "starlette.py").write_text("raise ImportError('no starlette here')")
+    with Fleet(tmp_path / "demo", SystemClock()) as fleet, Page(fleet) as page:
+        page.start(PYTHONPATH=f"{tmp_path}:{ROOT}")
+        until(lambda: page.news() is not None)
+        assert "no page shows them: saga: the monitor was not started" in (page.news() or "")
+        assert "pip install 'saga-choreography[monitor]'" in (page.news() or "")
+
+
+def test_where_somebody_else_listens_the_page_is_shown_elsewhere(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken, Fleet(tmp_path / "demo", SystemClock()) as fleet:
+        port = taken.getsockname()[1]
+        with Page(fleet, port) as page:
+            page.start()
+            until(lambda: page.news() is not None)
+            shown = PAGE.search(f"{page.news()}\n")
+            assert shown is not None
+            assert shown[1] != f"{HOST}:{port}"
+            assert "<title>" in answer(shown[1], "/sagas")
 
 
 def test_a_service_that_falls_ends_the_demonstration_with_its_name_and_its_log(tmp_path: Path) -> None:
