@@ -75,15 +75,17 @@ class Answer(NamedTuple):
 
 
 async def shown_of(services: Sequence[str], settings: Settings, clock: Clock) -> list[Shown]:
-    """Positions of each of these services, in the topics in which it has one. Raises `SagaError`."""
+    """Positions of each of these services, in the topics in which it has one or which it reads now. Raises
+    `SagaError`."""
     _check_there(settings)
     async with administration_of(settings, clock) as broker:
-        return [await _shown(service, broker) for service in services]
+        return [await shown(service, broker) for service in services]
 
 
-async def _shown(service: str, broker: Administration) -> Shown:
+async def shown(service: str, broker: Administration) -> Shown:
+    """Positions of a service. What it reads and has committed nothing of counts as not handled."""
     group = await broker.group(service)
-    bounds = await broker.bounds(sorted({partition.topic for partition in group.positions}))
+    bounds = await broker.bounds(sorted({partition.topic for partition in group.positions} | group.reads))
     return Shown(service, group.members, partition_states(group, bounds))
 
 

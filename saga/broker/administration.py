@@ -52,6 +52,8 @@ class Group(NamedTuple):
     """Members, each in a few words for people: who it is, and where."""
     positions: Mapping[Partition, int] = {}
     """Positions that were committed. A partition that is not in here begins at its oldest record."""
+    reads: frozenset[str] = frozenset()
+    """Topics that its members read now, those too in which nothing was committed yet."""
 
 
 class Unreadable(NamedTuple):

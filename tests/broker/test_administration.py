@@ -11,6 +11,7 @@ import pytest
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request
 
+from saga.administration.positions import shown
 from saga.broker.administration import DAY_MS, Administration, Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
@@ -52,12 +53,15 @@ def records(topic: str, count: int) -> list[Outgoing]:
 
 
 @asynccontextmanager
-async def a_member(broker: Tools, group: str, topic: str, partitions: int) -> AsyncIterator[None]:
-    """In the group, with all of the topic, of which it has committed one record of each partition."""
+async def a_member(
+    broker: Tools, group: str, topic: str, partitions: int, *, commits: int | None = 1
+) -> AsyncIterator[None]:
+    """In the group, with all of the topic, of which it has committed one record of each partition, or none."""
     listener = Listening()
     async with broker.join(group, [topic], listener) as membership:
         await until(lambda: len(listener.has) == partitions)
-        await membership.commit({Partition(topic, number): 1 for number in range(partitions)})
+        if commits is not None:
+            await membership.commit({Partition(topic, number): commits for number in range(partitions)})
         yield
 
 
@@ -169,10 +173,11 @@ async def test_embedded_topics_keep_their_partitions(tmp_path: Path) -> None:
 async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: Tools, name: str) -> None:
     await broker.ensure([Topic(name, 2), Topic(f"{name}.other", 2)])
     await publish_everywhere(broker, name, 2, 3)
-    assert await broker.group(name) == ((), {})
+    assert await broker.group(name) == ((), {}, frozenset())
     async with a_member(broker, name, name, 2):
         group = await broker.group(name)
         assert len(group.members) == 1
+        assert group.reads == {name}
         assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
         assert list(await broker.readers(name)) == [name]
         assert await broker.readers(f"{name}.other") == {}
@@ -181,6 +186,13 @@ async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: 
     assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
     bounds = await broker.bounds([name, f"{name}.missing"])
     assert bounds == {Partition(name, 0): Bounds(0, 3), Partition(name, 1): Bounds(0, 3)}
+
+
+async def test_what_a_service_reads_and_has_committed_nothing_of_is_not_handled(broker: Tools, name: str) -> None:
+    await broker.ensure([Topic(name, 2)])
+    await publish_everywhere(broker, name, 2, 3)
+    async with a_member(broker, name, name, 2, commits=None):
+        assert (await shown(name, broker)).lag == 6
 
 
 async def test_a_time_is_found_in_each_partition(broker: Tools, name: str) -> None:

@@ -79,6 +79,13 @@ def pending(pottery: Pottery) -> int:
         return count
 
 
+def known(pottery: Pottery) -> int:
+    """Number of sagas of which the potter knows."""
+    with closing(sqlite3.connect(store_of(pottery), timeout=60)) as connection:
+        count: int = connection.execute("SELECT count(*) FROM documents WHERE collection = 'saga'").fetchone()[0]
+        return count
+
+
 def finished(pottery: Pottery) -> Iterator[tuple[str, list[str]]]:
     """Sagas that the potter knows, each with what became of its messages."""
     with closing(sqlite3.connect(store_of(pottery), timeout=60)) as connection:
@@ -111,6 +118,7 @@ def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: 
                 asyncio.run(CLOCK.sleep(chance.random() / 2))
                 continue
             until(lambda: not pending(wisher), worker)
+            until(lambda: known(wisher) == DOCUMENTS, worker)
             until(lambda: not lag(saga, wisher), worker)
     sagas = dict(finished(wisher))
     assert len(sagas) == DOCUMENTS

@@ -36,12 +36,19 @@ async def letters_of(browser: Browser, saga: str, count: int = 1, *, besides: Co
         await CLOCK.sleep(0.2)
 
 
-async def shown(browser: Browser, path: str, text: str) -> None:
-    """Wait until a page says it: what the service has written last may not be in the log yet."""
+async def shown(browser: Browser, path: str, text: str) -> Seen:
+    """Page, once it says this: what the service has written last may not be in the log yet."""
     end_s = CLOCK.monotonic_s() + WITHIN_S
     while text not in (page := await browser.get(path)).text:
         assert CLOCK.monotonic_s() < end_s, page.text
         await CLOCK.sleep(0.2)
+    return page
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page waits for the service as long as we do: on a busy machine it takes its time."""
+    monkeypatch.setattr("saga.monitor.web.desk.ACTING_S", WITHIN_S)
 
 
 async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_switched(
@@ -84,20 +91,17 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         pause = form_to(await browser.get("/controls"), "/controls/switch", kind="pause")
         fields = (("service", service), ("handler", "forget"), ("until", "2h"), ("why", "to see"))
         await browser.send(pause, *fields)
-        page = await browser.get("/controls")
-        assert f"{service}: pause of handler forget until " in page.text
+        page = await shown(browser, "/controls", f"{service}: pause of handler forget until ")
         assert "End it" in page.text
         refused = await browser.send(pause, ("service", service), ("handler", "bake"), ("why", "to see"), status=400)
         assert "there is no handler &#39;bake&#39;" in refused.text
         end = form_to(page, "/controls/switch", kind="pause", off="yes", handler="forget")
         await browser.send(end, ("why", "seen"))
-        page = await browser.get("/controls")
-        assert "Nothing is switched." in page.text
+        page = await shown(browser, "/controls", "Nothing is switched.")
         flag = form_to(page, "/controls/switch", kind="flag")
         await browser.send(flag, ("service", service), ("flag", "blue"), ("percent", "12.5"), ("why", "a part"))
-        book = await browser.get(f"/audit?service={service}")
+        book = await shown(browser, f"/audit?service={service}", "It has 4 entries")
         assert "The book is whole" in book.text
-        assert "It has 4 entries" in book.text
         for told_of in ("flag blue for 12.5 % of the sagas a part", "ada no pause any more of handler forget seen"):
             assert told_of in book.text, told_of
     await asyncio.to_thread(_recorded, saga)  # commands have an event loop of their own
@@ -155,7 +159,7 @@ async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
         assert not (await browser.get("/sagas?state=escalated")).links("/saga?")
         [path] = await letters_of(browser, "cup-1")
         await browser.send(form_to(await browser.get(path), "/dead/act", wanted="discard"), ("why", "it is broken"))
-        [path] = await letters_of(browser, "cup-1")
+        [path] = await letters_of(browser, "cup-1", besides=[path])
         escalation = await browser.get(path)
         assert "Escalation of cup-1" in escalation.text
         assert "Calls that stand" in escalation.text

@@ -40,7 +40,9 @@ class EmbeddedAdministration(EmbeddedBroker):
         )
 
     async def group(self, name: str) -> Group:
-        return Group(self._members_of(name), self._positions_of(name))
+        members, positions = self._members_of(name), self._positions_of(name)
+        # Who joins begins at a position, so each topic that is read has one.
+        return Group(members, positions, frozenset({p.topic for p in positions} if members else ()))
 
     async def readers(self, topic: str) -> Mapping[str, Group]:
         self._one(topic)

@@ -106,17 +106,17 @@ class KafkaAdministration(KafkaBroker):
     # ---------------------------------------------------------------- groups and positions
 
     async def group(self, name: str) -> Group:
-        return (await self._asked(lambda: self._groups([name]), f"group {name!r}"))[name][0]
+        return (await self._asked(lambda: self._groups([name]), f"group {name!r}"))[name]
 
     async def readers(self, topic: str) -> Mapping[str, Group]:
         groups = await self._asked(self._all_groups, "asking for groups")
         return {
             name: group
-            for name, (group, reads) in groups.items()
-            if topic in reads or any(p.topic == topic for p in group.positions)
+            for name, group in groups.items()
+            if topic in group.reads or any(p.topic == topic for p in group.positions)
         }
 
-    async def _all_groups(self) -> Mapping[str, tuple[Group, frozenset[str]]]:
+    async def _all_groups(self) -> Mapping[str, Group]:
         names: set[str] = set()
         for node, *_ in (await self._send(Topics([]))).brokers:
             answer = await self._send(ListGroupsRequest(), node)
@@ -124,9 +124,9 @@ class KafkaAdministration(KafkaBroker):
             names |= {name for name, kind, *_ in answer.groups if kind in ("consumer", "")}
         return await self._groups(sorted(names))
 
-    async def _groups(self, names: Iterable[str]) -> Mapping[str, tuple[Group, frozenset[str]]]:
-        """Groups by name, each with the topics that its members read."""
-        found: dict[str, tuple[Group, frozenset[str]]] = {}
+    async def _groups(self, names: Iterable[str]) -> Mapping[str, Group]:
+        """Groups by name."""
+        found: dict[str, Group] = {}
         for name in names:
             node = await self._client.coordinator_lookup(0, name)
             described = await self._send(DescribeGroupsRequest([name]), node)
@@ -141,7 +141,7 @@ class KafkaAdministration(KafkaBroker):
                 if at >= 0
             }
             reads = frozenset(topic for _, _, _, told, *_ in members for topic in _subscribed(told))
-            found[name] = Group(tuple(_member(client, host) for _, client, host, *_ in members), positions), reads
+            found[name] = Group(tuple(_member(client, host) for _, client, host, *_ in members), positions, reads)
         return found
 
     async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
@@ -206,7 +206,7 @@ class KafkaAdministration(KafkaBroker):
         node = await self._client.coordinator_lookup(0, group)
         answer = await self._send(OffsetCommitRequest(group, -1, "", -1, list(by_topic.items())), node)
         codes = {code for _, partitions in answer.topics for _, code in partitions}
-        if codes - {0} and (members := (await self._groups([group]))[group][0].members):
+        if codes - {0} and (members := (await self._groups([group]))[group].members):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         _check(((code, "") for code in codes), f"group {group!r}: moving positions in {', '.join(by_topic)}")
 
