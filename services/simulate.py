@@ -79,7 +79,7 @@ def simulated(seeds: Sequence[int]) -> Batch:
     began, tally, mode = process_time(), Tally(), Seeds(1, faults.everything())
     failed = run_all(books_balance, mode, tally, Care(), seeds=seeds)
     said = "" if failed is None else report(failed, "books_balance")
-    return Batch(tally.runs, tally.sagas, tally.faults, tally.dead.total(), process_time() - began, said)
+    return Batch(tally.runs, tally.events, tally.faults, tally.dead.total(), process_time() - began, said)
 
 
 @click.command()

@@ -43,6 +43,9 @@ class ChangeSource(Protocol):
     async def forget(self, service: str, number: int) -> None:
         """Forget the changes for a service up to this one. Raises `StoreError`."""
 
+    async def pause(self, seconds: float) -> None:
+        """Wait between two looks: so long, or less, if something may have been noted."""
+
     def leads(self, service: str) -> bool:
         """Return whether this process is the one that is to take them on: of several at most one, until it closes the
         store or dies."""

@@ -38,7 +38,7 @@ def message_of(changed: Changed, event: type[Event], started_ms: int) -> Message
     fields = {KEY: changed.key, KIND: changed.kind, BEFORE: changed.before, AFTER: changed.after}
     value = codec.encode(event(**fields, **{_key_of(event): saga}))
     return Message(
-        id=identity(f"{SOURCE}{kind.collection}", f"{changed.key}@{changed.version}", name, OWNER),
+        id=identity(f"{SOURCE}{kind.collection}", f"{changed.key}@{_version_of(changed)}", name, OWNER),
         type=name,
         schema=contract,
         saga=saga,
@@ -47,6 +47,12 @@ def message_of(changed: Changed, event: type[Event], started_ms: int) -> Message
         value=value,
         started=iso(started_ms),
     )
+
+
+def _version_of(changed: Changed) -> str:
+    """Version that tells a change of its document from all others. SQLite tells a removal with the version that was
+    removed, which the write before it has had."""
+    return f"{changed.version}{'-gone' if changed.after is None else ''}"
 
 
 def _key_of(event: type[Event]) -> str:

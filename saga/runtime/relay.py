@@ -59,7 +59,7 @@ class Relay:
             away.clear()
             pause_s = IDLE_S_MIN if count else min(IDLE_S_MAX, pause_s * 2)
             if count < AT_ONCE_MAX:
-                await self.clock.sleep(pause_s)
+                await self.source.pause(pause_s)
 
     async def once(self) -> int:
         """Relay what there is, up to a bound; returns how many changes."""

@@ -261,6 +261,9 @@ class SqliteStore:
     async def forget(self, service: str, number: int) -> None:
         await self._writer_of(b"").do(partial(sqlite_changes.forget, self._connection(), service, number))
 
+    async def pause(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
     def leads(self, service: str) -> bool:
         if self._file is None:
             return False

@@ -24,6 +24,7 @@ FaultKind: TypeAlias = Literal[
     "newer schema",
     "poison",
     "deploy",
+    "gap",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -43,7 +44,8 @@ EVERYTHING: dict[FaultKind, float] = {
     "expiry": 0.004,
 }
 """Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil stands still until dead
-letters can be replayed. So are deployments: of most services there is one release."""
+letters can be replayed. So are deployments, for of most services there is one release; and gaps, after which nobody can
+tell what was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +92,14 @@ class faults:
     - poison: a message comes that nobody can read.
     - deploy: a worker is restarted as another release of its service, and after a while as the newest; only where
       `world.deploy` has given another one.
+    - gap: a connector was away for so long that it begins anew: documents that are there come again, as they are now,
+      and what was removed is never told; only in a world with `world.use_connector()`.
     """
 
     @staticmethod
     def everything() -> Faults:
-        """All kinds, everywhere, all the time, at rates that let most sagas end. Without newer schemas, poison and
-        deployments."""
+        """All kinds, everywhere, all the time, at rates that let most sagas end. Without newer schemas, poison,
+        deployments and gaps."""
         return Faults(tuple(Rule(kind=k, rate=r, target="*", window_s=None) for k, r in EVERYTHING.items()))
 
     @staticmethod

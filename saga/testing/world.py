@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ _D = TypeVar("_D", bound="DataclassInstance")
 NOTHING_STARTED = (
     "nothing was started in this world, so a test in it shows nothing: world.start(a_service, use=[a_fake]) comes first"
 )
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
@@ -56,6 +57,34 @@ def answer_of(step: str, answered: object, raised: Exception | None) -> Answered
     if raised is not None:
         return Answered(step=step, value=msgspec.json.encode(raised.args).decode(), raised=type(raised).__name__)
     return Answered(step=step, value=msgspec.json.encode(answered).decode())
+
+
+class Written(NamedTuple):
+    """Document as an application writes it."""
+
+    collection: str
+    key: str
+    content: bytes | None
+    """JSON of the document; `None`: it is removed."""
+    expires: timedelta | None
+
+
+def with_marks_of(before: bytes, content: bytes) -> bytes:
+    """JSON of a document with the toolkit's marks of what was before, as a store keeps them that other programs write
+    to.
+
+    >>> with_marks_of(b'{"_saga":{"markers":{}},"n":1}', b'{"n":2}')
+    b'{"_saga":{"markers":{}},"n":2}'
+    """
+    marks = _fields.decode(before).get("_saga")
+    return content if marks is None else msgspec.json.encode({"_saga": marks, **_fields.decode(content)})
+
+
+def _collection_of(service: "Service[DataclassInstance | None]", kind: type) -> str:
+    collection = next((d.collection for d in service.declared.documents if d.kind is kind), None)
+    if collection is None:
+        raise SagaError(f"{service.declared.name!r} declares no document {kind.__name__}")
+    return collection
 
 
 class World(ABC):
@@ -91,6 +120,36 @@ class World(ABC):
     @abstractmethod
     def read(self, service: "Service[DataclassInstance | None]", kind: type[_D], key: str, /) -> _D | None:
         """A service's document as it is now."""
+
+    def use_connector(self) -> None:
+        """Have changes of documents told by a connector, as on Couchbase: quick writes of one document come as the
+        last, without what was before, and a stretch may come again. Otherwise the services' stores note them, as on
+        SQLite. Before `start`. Raises `SagaError` in a world of real processes."""
+        raise SagaError("this world has no connector of its own: use it in the simulated world")
+
+    def write(
+        self,
+        service: "Service[DataclassInstance | None]",
+        key: str,
+        document: "DataclassInstance",
+        /,
+        *,
+        expires: timedelta | None = None,
+    ) -> None:
+        """Have an application write a document into the service's store, with its own driver and no library of ours;
+        takes effect with `run_until_quiet`, in order with what is published. `expires`: after which the document is
+        gone. Raises `SagaError` for a document that the service does not declare."""
+        collection = _collection_of(service, type(document))
+        self._change(service, Written(collection, key, msgspec.json.encode(document), expires))
+
+    def remove(self, service: "Service[DataclassInstance | None]", kind: type, key: str, /) -> None:
+        """Have an application remove a document from the service's store; nothing happens if it is not there. As
+        `write`."""
+        self._change(service, Written(_collection_of(service, kind), key, None, None))
+
+    @abstractmethod
+    def _change(self, service: "Service[DataclassInstance | None]", written: "Written") -> None:
+        """Have an application change a document. Raises `SagaError` if the service does not run."""
 
     @abstractmethod
     def publish(self, *events: Event, principal: str | None = None) -> None:

@@ -9,6 +9,7 @@ from tests.exploration import test_rules_of_later as later_rules
 from tests.exploration import test_rules_of_results as results_rules
 from tests.exploration import test_rules_of_taking_back as taking_back_rules
 from tests.exploration import test_rules_of_versions as versions
+from tests.mutants import change_mutants as changes
 from tests.mutants import control_mutants as control
 from tests.mutants import cure_mutants as cure
 from tests.mutants import later_mutants as later
@@ -114,6 +115,17 @@ MUTANTS = [
             versions.a_rerun_is_shown_the_state_as_it_was,
             versions.a_transition_holds_what_a_run_changed_and_no_more,
             releases.a_flag_counts_as_any_other_call,
+        ),
+        "changed parcels": (
+            changes.a_removal_has_the_id_of_what_it_removes,
+            changes.changes_are_forgotten_before_they_are_published,
+            changes.changes_are_known_by_their_place_in_the_log,
+            changes.changes_are_told_in_any_order,
+            changes.what_is_noted_while_publishing_is_forgotten_with_it,
+        ),
+        "parcels behind a connector": (
+            changes.changes_are_known_by_their_key_alone,
+            changes.changes_are_known_by_their_time,
         ),
         "switched orders": (cure.a_flag_changes_under_a_rerun,),
         "cured orders": (

@@ -37,6 +37,7 @@ from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
 from tests.mutants import large_orders
+from tests.mutants.changed_parcels import changed_parcels, connected_parcels
 from tests.mutants.closed_rooms import ClosedRooms
 from tests.mutants.copied_wakes import an_order_at_a_bank_that_is_away_for_hours
 from tests.mutants.cured_orders import cured_orders, late_cure
@@ -422,6 +423,8 @@ SCENARIOS = {
             faults=faults.of("lost answer", rate=0.95, target="hall.seat") | RESTLESS,
         ),
         Scenario(name="paused orders", play=paused_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
+        Scenario(name="changed parcels", play=changed_parcels, faults=CLUMSY | RESTLESS),
+        Scenario(name="parcels behind a connector", play=connected_parcels, faults=CLUMSY | RESTLESS),
         Scenario(name="switched orders", play=switched_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
         Scenario(
             name="released orders",

@@ -14,6 +14,7 @@ from saga.changes.records import Changed, changed_in, to_record
 from saga.errors import BadInput
 from saga.messages import Message, Record
 from saga.names import changes_of
+from saga.runtime.changed import message_of
 from saga.runtime.intake import UNTOUCHED, Letter, Received, received
 from saga.runtime.prepared import prepare
 from tests.service.documents import OrderDocument, intake
@@ -104,6 +105,14 @@ def test_quick_writes_that_the_connector_merges_come_as_the_last() -> None:
 def test_a_version_that_comes_twice_has_one_id_and_another_one_another() -> None:
     assert taken(MUTATION).id == taken({**MUTATION, "bySeqno": 99}).id
     assert taken(MUTATION).id != taken({**MUTATION, "cas": CAS + 1}).id
+
+
+def test_a_removal_has_another_id_than_the_version_that_it_removes() -> None:
+    event = SERVICE.changes[TOPIC]
+    written = Changed(kind="insert", key="k", version=7, time_ms=APPENDED_MS, after=b"{}")
+    removed = Changed(kind="delete", key="k", version=7, time_ms=APPENDED_MS, before=b"{}")
+    ids = [message_of(each, event, APPENDED_MS).id for each in (written, removed, removed)]
+    assert ids[0] != ids[1] == ids[2]
 
 
 def test_what_we_write_we_read() -> None:

@@ -252,6 +252,9 @@ def by_world(world: World, order: OrderPlaced, bank: Bank) -> None:
     assert world.outcome("order-17") is OrderConfirmed
     assert_type(world.read(inventory, Stock, "tea"), Stock | None)
     assert_type(world.read(stateful, Memory, "tea"), Memory | None)
+    world.use_connector()
+    world.write(plain, "LH1", Cabin(seats=("1A",)), expires=timedelta(hours=1))
+    world.remove(plain, Cabin, "LH1")
     assert_type(world.save_schedule(), Path)
 
 

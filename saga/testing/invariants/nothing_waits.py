@@ -60,8 +60,11 @@ def nothing_waits(case: SagaCase) -> Iterator[Violation]:
             for id_, role in _unheard(case, life, own):
                 what = f"{own[id_]} {id_} was said here, {role.name} has all that it takes, and has not run on it"
                 yield case.violation("nothing waits", what, service.name)
+    changes = case.frame.changes
     for said in case.said:
         for service in case.frame.services.values():
+            if said.record.topic in changes and said.record.topic not in service.changes:
+                continue  # another service's changes of documents of that name
             if said.type in service.consumed and said.source != service.name:
                 lost = _lost(case, service.name, said)
                 if lost is not None:

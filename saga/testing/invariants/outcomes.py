@@ -23,7 +23,12 @@ def one_outcome(case: SagaCase) -> Iterator[Violation]:
     if outcomes or case.spoiled or case.letters:
         return
     contracts = case.frame.contracts
-    kinds = {contracts[s.type].key for s in case.said if s.type in contracts and contracts[s.type].starts}
+    changes = case.frame.changes  # a handler may answer a document with nothing: then no saga has begun
+    kinds = {
+        contracts[s.type].key
+        for s in case.said
+        if s.type in contracts and contracts[s.type].starts and s.record.topic not in changes
+    }
     kinds &= case.frame.ending
     if kinds and not _awaited_from_outside(case, kinds):
         known = ", ".join(sorted(case.lives)) or "nobody"

@@ -13,8 +13,9 @@ from saga.contracts.contract import Contract
 from saga.contracts.library import Library
 from saga.errors import BadInput, SagaError
 from saga.identity import identity
-from saga.messages import Record, texts_of
+from saga.messages import Event, Record, name_of, texts_of
 from saga.names import dead_letters_of
+from saga.runtime.changed import message_in
 from saga.runtime.prepared import Prepared
 from saga.testing.invariants.evidence import Evidence, Invariant, Violation
 from saga.testing.invariants.progress_lives import ProgressLife, lives_of
@@ -60,6 +61,11 @@ class Frame:
     """Types that some service here consumes."""
     spoiled: frozenset[bytes]
     """Keys of sagas in which anybody may have said anything, in the name of a service too."""
+
+    @property
+    def changes(self) -> Mapping[str, type[Event]]:
+        """Topics of changes of documents, each with the class that stands for them."""
+        return {topic: event for service in self.services.values() for topic, event in service.changes.items()}
 
     @property
     def library(self) -> Library | None:
@@ -141,6 +147,8 @@ def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
     dead = {dead_letters_of(name): name for name in frame.services}
     wakes = {topic: name for name in frame.services for topic in tiers_of(name)}
 
+    changes = frame.changes
+
     def case(saga: str) -> SagaCase:
         if saga not in cases:
             cases[saga] = SagaCase(frame, saga, saga in evidence.spoiled)
@@ -155,6 +163,17 @@ def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
             continue
         if record.topic in wakes and (wake := _wake(record)) is not None:
             case(wake.saga).wakes.add((wakes[record.topic], wake.id))
+            continue
+        if record.topic in changes:
+            try:
+                change = message_in(record, changes[record.topic])
+            except BadInput:
+                unreadable.append((record, name_of(changes[record.topic])))
+                continue
+            if change is not None:  # else the toolkit's marks alone are others
+                one = case(change.saga)
+                one.spoiled = one.spoiled or (record.key or b"") in frame.spoiled
+                one.said.append(Said(*(change.saga, change.id, change.type, change.source, change.started), record))
             continue
         type_, schema = _identified(record, frame)
         said = None if type_ is None else _said(record, type_, schema, frame)

@@ -47,6 +47,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "newer schema": "all processes run the code of this tree",
         "poison": "only clients of this world publish, and they publish what contracts allow",
         "deploy": "each service is started as one release, and its processes stay what they are",
+        "gap": "the stores note changes themselves, and forget none before it is in the log",
     }
 )
 """Kinds of faults that this world does not have on the embedded broker and stores, and why."""
@@ -54,7 +55,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
 OF_SERVERS = "whoever gave the servers has no way to bring it about"
 LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
     {
-        kind: why if kind in ("clock", "expiry", "newer schema", "poison", "deploy") else OF_SERVERS
+        kind: why if kind in ("clock", "expiry", "newer schema", "poison", "deploy", "gap") else OF_SERVERS
         for kind, why in LEFT_OUT.items()
     }
 )

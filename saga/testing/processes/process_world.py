@@ -36,10 +36,10 @@ from saga.testing.processes.accidents import (
 from saga.testing.processes.crew import WORKERS, Crew, Member
 from saga.testing.processes.remote_fakes import Outside
 from saga.testing.processes.servers import Giver, Place, Trouble
-from saga.testing.processes.shared_files import Group, SharedFiles
+from saga.testing.processes.shared_files import Changed, Group, SharedFiles
 from saga.testing.processes.shared_servers import SharedServers
 from saga.testing.processes.worker_setup import WorkerSetup, declarations_of, module_and_name, remote_fakes_of
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, Written
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -96,8 +96,9 @@ class ProcessWorld(World):
         self._employed: dict[str, Employed] = {}
         self._topics: dict[str, Topic] = {}
         """All to which something was published."""
-        self._pending: list[Outgoing] = []
+        self._pending: list[Outgoing | Changed] = []
         self._published: list[Outgoing] = []
+        self._changed: list[Changed] = []
         self._always: list[tuple[str, Callable[[], bool]]] = []
 
     def __enter__(self) -> Self:
@@ -181,6 +182,18 @@ class ProcessWorld(World):
         self._pending += [to_record(event, self._clock.now_ms(), principal=principal) for event in events]
         for binding in map(binding_of, map(type, events)):
             self._topics[binding.contract.topic] = binding.library.topics[binding.contract.topic]
+
+    def _change(self, service: "Service[DataclassInstance | None]", written: Written) -> None:
+        name = service.declared.name
+        if name not in self._employed:
+            raise SagaError(f"{name!r} was not started in this world")
+        if self._place is not None:
+            raise SagaError(
+                f"no connector tells of documents here: write them on files, or in the simulated world: {name}"
+            )
+        if written.expires is not None:
+            raise SagaError("what expires does so up to an hour after its time: let it in the simulated world")
+        self._pending.append(Changed(name, written))
 
     def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
         name = service.declared.name
@@ -289,11 +302,13 @@ class ProcessWorld(World):
         if self._pending:
             said, self._pending = self._pending, []
             self._shared.publish(said, tuple(self._topics.values()))
-            self._published += said
+            self._published += [each for each in said if isinstance(each, Outgoing)]
+            self._changed += [each for each in said if isinstance(each, Changed)]
             self._accidents.begin()
 
     def _publish_again(self, chance: Random) -> None:
-        self._shared.publish([chance.choice(self._published)])
+        if self._published:
+            self._shared.publish([chance.choice(self._published)])
 
     def _run(self, is_over: Callable[[], bool], until_s: float) -> None:
         """Run until it is over, seen several times in a row."""
@@ -332,7 +347,11 @@ class ProcessWorld(World):
     def _is_quiet(self) -> bool:
         """True if no fault is to come or still felt, everything that is in the log is handled and committed, and
         nothing waits for a time."""
-        if not self._accidents.are_over or self._shared.is_publishing or not self._is_whole(lag_max=0):
+        if not self._accidents.are_over or self._shared.is_publishing:
+            return False
+        if any(map(self._shared.is_relaying, {changed.service for changed in self._changed})):
+            return False  # looked at before the groups: what is in the log by then is in their lag
+        if not self._is_whole(lag_max=0):
             return False
         groups = self._shared.groups()
         return not any(groups.get(name, Group()).wakes and self._waits(name) for name in self._employed)
@@ -340,7 +359,8 @@ class ProcessWorld(World):
     def _waits(self, service: str) -> bool:
         """True if a saga that this world has begun has a wake to come: those of others are of deadlines that are
         closed, and lie in the log until their time."""
-        sagas = {record.key.decode() for record in self._published}
+        keys = {changed.written.key for changed in self._changed}
+        sagas = keys | {record.key.decode() for record in self._published}
         contents = (self._shared.get(service, PROGRESS, progress_key(service, saga)) for saga in sorted(sagas))
         return any(content is not None and decode(content).wake is not None for content in contents)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -14,6 +15,7 @@ from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.membership import Timing
 from saga.clock import Clock
 from saga.declarations.values import Declared
+from saga.errors import Conflict, Exists
 from saga.messages import Outgoing, Record, Topic
 from saga.names import ARCHIVES, PROGRESS, is_wakes
 from saga.runtime.prepared import topics_of
@@ -21,6 +23,7 @@ from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.processes.evidence import Left, witnessed_at_the_end
+from saga.testing.world import Written, with_marks_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -54,6 +57,13 @@ class Group(NamedTuple):
     def is_whole(self, size: int) -> bool:
         """True if there are so many members, and each has its share."""
         return self.members == size and self.moving == 0
+
+
+class Changed(NamedTuple):
+    """Document that the test has an application write into a service's store, or remove."""
+
+    service: str
+    written: Written
 
 
 class SharedFiles:
@@ -123,14 +133,44 @@ class SharedFiles:
                 if type(document) in collections:
                     await store.insert(collections[type(document)], key, msgspec.json.encode(document))
 
-    def publish(self, records: Sequence[Outgoing], topics: Sequence[Topic] = ()) -> None:
-        """Begin to publish, in this order; `topics`: those that may be missing. It goes on while the world waits: a
-        frozen process may hold the lock, and only we can let it go on."""
-        self._publishing.append(self._runner.get_loop().create_task(self._publish(records, topics)))
+    def publish(self, said: "Sequence[Outgoing | Changed]", topics: Sequence[Topic] = ()) -> None:
+        """Begin to publish and to write, in this order; `topics`: those that may be missing. It goes on while the world
+        waits: a frozen process may hold the lock, and only we can let it go on."""
+        self._publishing.append(self._runner.get_loop().create_task(self._publish(said, topics)))
 
-    async def _publish(self, records: Sequence[Outgoing], topics: Sequence[Topic]) -> None:
+    async def _publish(self, said: "Sequence[Outgoing | Changed]", topics: Sequence[Topic]) -> None:
         await self._broker.ensure(topics)
-        await self._broker.publish(records)
+        for kind, group in groupby(said, type):
+            if kind is Changed:
+                for service, written in (each for each in group if isinstance(each, Changed)):
+                    await self._write(service, written)
+            else:
+                await self._broker.publish([each for each in group if isinstance(each, Outgoing)])
+
+    async def _write(self, service: str, written: Written) -> None:
+        """Write or remove a document while the service may write it, too: its marks stay."""
+        collection, key, content, _ = written
+        async with SqliteStore(self.store_file(service), clock=self._clock) as store:
+            while True:
+                there = await store.get(collection, key)
+                try:
+                    if there is None and content is not None:
+                        await store.insert(collection, key, content)
+                    elif there is not None and content is None:
+                        await store.remove(collection, key, cas=there.cas)
+                    elif there is not None and content is not None:
+                        await store.replace(collection, key, with_marks_of(there.content, content), cas=there.cas)
+                except (Conflict, Exists):
+                    continue
+                return
+
+    def is_relaying(self, service: str) -> bool:
+        """True if a change of the service's documents is not known to be in the log."""
+        return self._runner.run(self._is_relaying(service))
+
+    async def _is_relaying(self, service: str) -> bool:
+        async with self._to_read(service) as store:
+            return bool(store.noted(service, 1))
 
     @property
     def is_publishing(self) -> bool:

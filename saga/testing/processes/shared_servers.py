@@ -18,7 +18,7 @@ from saga.runtime.prepared import reads_of, topics_of
 from saga.store.port import Document
 from saga.testing.processes.evidence import Left
 from saga.testing.processes.servers import Servers
-from saga.testing.processes.shared_files import Group, SharedFiles
+from saga.testing.processes.shared_files import Changed, Group, SharedFiles
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -57,10 +57,10 @@ class SharedServers(SharedFiles):
             if type(document) in collections:
                 await self._store.insert(collections[type(document)], key, msgspec.json.encode(document))
 
-    async def _publish(self, records: Sequence[Outgoing], topics: Sequence[Topic]) -> None:
+    async def _publish(self, said: Sequence[Outgoing | Changed], topics: Sequence[Topic]) -> None:
         while True:
             try:
-                await super()._publish(records, topics)
+                await super()._publish(said, topics)
             except BrokerUnavailable:
                 await self._clock.sleep(AGAIN_S)
             else:

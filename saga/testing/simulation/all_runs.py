@@ -13,6 +13,7 @@ from saga.testing.simulation.run import Care, Run, Scenario, check_repeatable, r
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.shrinking import Shrunk, shrink
 from saga.testing.simulation.trace import Asked, Noted
+from saga.testing.world import Written
 
 CAREFUL = 3
 """Number of first runs that are guarded, and made again transition by transition."""
@@ -24,10 +25,11 @@ PAIRS_MAX = 2_000
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of all runs: published events, faults, dead letters."""
+    """Counts of all runs: published events, written documents, faults, dead letters."""
 
     runs: int = 0
-    sagas: int = 0
+    events: int = 0
+    documents: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     points: int = 0
     """Points at which a process died, for `crash_everywhere`."""
@@ -42,7 +44,9 @@ class Tally:
     def add(self, done: Run) -> None:
         self.runs += 1
         self.ended = self.ended or not done.world.decides or any(map(done.world.outcome, done.world.sagas()))
-        self.sagas += len(done.world.published) - len(done.schedule.without)
+        said = [each for n, each in enumerate(done.world.published) if n not in done.schedule.without]
+        written = sum(isinstance(each, Written) for each in said)
+        self.events, self.documents = self.events + len(said) - written, self.documents + written
         self.faults.update(planted.kind for planted in done.schedule.planted)
         for line in done.world.trace.lines:
             if isinstance(line, Noted) and isinstance(line.moment, DeadLettered):

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.loop import SimulatedLoop
-from saga.testing.simulation.plan import WRITES, Operation, Plan, Planned, What
+from saga.testing.simulation.plan import READS, WRITES, Operation, Plan, Planned, What
 from saga.testing.simulation.processes import Process
 from saga.testing.simulation.trace import Asked, Injected, Noted, Trace
 
@@ -207,7 +207,7 @@ class Network:
             if answer.done():
                 return
             if lost or self.cut_for_s(process, backend.name):
-                error = backend.unavailable if operation.what == "get" else backend.unsure  # a read has changed nothing
+                error = backend.unavailable if operation.what in READS else backend.unsure  # a read has changed nothing
                 answer.set_exception(error("planted: the answer was lost"))
             elif isinstance(given, Exception):
                 answer.set_exception(given)

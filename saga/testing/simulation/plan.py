@@ -8,16 +8,17 @@ from saga.errors import SagaError
 from saga.testing.fault_kinds import KINDS, FaultKind, Faults, Rule
 from saga.testing.simulation.chance import Chance
 
-What: TypeAlias = Literal["get", "insert", "replace", "remove", "publish", "poll", "commit", "step"]
+What: TypeAlias = Literal["get", "insert", "replace", "remove", "changes", "publish", "poll", "commit", "step"]
 
 WRITES = frozenset[What]({"insert", "replace", "remove"})
-STORE = frozenset[What]({*WRITES, "get"})
+READS = frozenset[What]({"get", "changes"})
+STORE = WRITES | READS
 PUBLISH = frozenset[What]({"publish"})
 EVERY = frozenset[What](get_args(What))
 POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "crash": EVERY,
-    "lost answer": EVERY - {"get", "poll"},
-    "late answer": EVERY - {"get", "poll", "commit"},
+    "lost answer": EVERY - READS - {"poll"},
+    "late answer": EVERY - READS - {"poll", "commit"},
     "duplicate": PUBLISH,
     "delay": EVERY - {"poll"},
     "partition": EVERY - {"step"},
@@ -31,6 +32,7 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "newer schema": PUBLISH,
     "poison": PUBLISH,
     "deploy": EVERY,
+    "gap": frozenset[What]({"changes"}),
 }
 """Operations that each kind can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {

@@ -6,6 +6,7 @@ from saga.testing.simulation.all_runs import Failed, Tally
 from saga.testing.simulation.run import Run
 from saga.testing.simulation.simulated_world import Broken
 from saga.testing.simulation.timeline import timeline
+from saga.testing.world import Written
 
 DEAD_MAX, REASON_MAX = 3, 160
 """Reasons of dead letters that are told at most, and characters of each."""
@@ -21,7 +22,7 @@ def report(failed: Failed, name: str) -> str:
         f"from {counted(len(old), what)} to {len(new)}"
         for what, old, new in (
             ("fault", first.schedule.planted, small.schedule.planted),
-            ("event", _published(first), _published(small)),
+            (_kind_of_said(first), _published(first), _published(small)),
         )
         if len(old) != len(new)
     ]
@@ -41,7 +42,11 @@ def report(failed: Failed, name: str) -> str:
 
 def summary(tally: Tally) -> str:
     """One line about all runs."""
-    parts = [counted(tally.runs, "run"), f"{counted(tally.sagas, 'event')} published"]
+    parts = [counted(tally.runs, "run")]
+    if tally.events or not tally.documents:
+        parts.append(f"{counted(tally.events, 'event')} published")
+    if tally.documents:
+        parts.append(f"{counted(tally.documents, 'document')} written or removed")
     if tally.points:
         parts.append(f"a crash at each of {counted(tally.points, 'point')}")
     if tally.pairs:
@@ -70,6 +75,12 @@ def _said(failure: BaseException | None) -> str:
 
 def _published(run: Run) -> list[int]:
     return [n for n in range(len(run.world.published)) if n not in run.schedule.without]
+
+
+def _kind_of_said(run: Run) -> str:
+    """Word for one of all that the test has said."""
+    written = [isinstance(each, Written) for each in run.world.published]
+    return "document" if written and all(written) else "event or document" if any(written) else "event"
 
 
 def _sagas(run: Run) -> Collection[str]:

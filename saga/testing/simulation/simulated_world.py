@@ -38,7 +38,7 @@ from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
 from saga.testing.simulation.workers import Accident, Workers
-from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World
+from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, Written
 from saga.transitions import TOPIC
 
 if TYPE_CHECKING:
@@ -74,6 +74,13 @@ class _Said(NamedTuple):
     principal: str | None
 
 
+class _Changed(NamedTuple):
+    """Document that the test has an application write into a service's store, or remove."""
+
+    service: str
+    written: Written
+
+
 class SimulatedWorld(World):
     """See `World` for the promises."""
 
@@ -92,11 +99,11 @@ class SimulatedWorld(World):
         if tells:
             self.workers.tells = TOPIC._replace(partitions=PARTITIONS)
             self.cluster.ensure([self.workers.tells])
-        self.published: list[Event] = []
-        """All that the test has published, in order."""
+        self.published: list[Event | Written] = []
+        """All that the test has published, and written into stores, in order."""
         self.left_out: frozenset[int] = frozenset()
-        """Numbers of events of the test that are left out: a run is shrunk so."""
-        self._said: list[_Said | Outgoing] = []
+        """Numbers of events and documents of the test that are left out: a run is shrunk so."""
+        self._said: list[_Said | _Changed | Outgoing] = []
         self._saying: asyncio.Task[None] | None = None
         """Task of the application, which says one thing after another, however much time a test lets pass in
         between."""
@@ -187,6 +194,17 @@ class SimulatedWorld(World):
             if len(self.published) not in self.left_out:
                 self._said.append(_Said(event, principal))
             self.published.append(event)
+
+    def use_connector(self) -> None:
+        if self.declared:
+            raise SagaError("services have begun without it: world.use_connector() comes before world.start(...)")
+        self.workers.connected = True
+
+    def _change(self, service: "Service[DataclassInstance | None]", written: Written) -> None:
+        changed = _Changed(self._started(service).name, written)
+        if len(self.published) not in self.left_out:
+            self._said.append(changed)
+        self.published.append(written)
 
     def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
         return self.progress(self._started(service).name, saga)
@@ -311,12 +329,15 @@ class SimulatedWorld(World):
                 self._guard.check()
         self._look()
 
-    async def _says(self, events: Sequence[_Said | Outgoing], before: "asyncio.Task[None] | None") -> None:
+    async def _says(self, events: Sequence[_Said | _Changed | Outgoing], before: "asyncio.Task[None] | None") -> None:
         if before is not None:
             await before
         broker = SimulatedBroker(self.cluster, self._application, self.network, self._memory_s())
         async with broker:
             for said in events:
+                if isinstance(said, _Changed):
+                    await self.workers.changes(self._application, said.service, said.written)
+                    continue
                 record = said if isinstance(said, Outgoing) else await self._record_of(*said)
                 if record.topic not in self.cluster.topics:  # of a service that is not here
                     self.cluster.ensure([Topic(record.topic, PARTITIONS, None)])

@@ -2,9 +2,10 @@
 
 import asyncio
 from asyncio import Future
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, Self
 
 from saga.errors import (
     Ambiguous,
@@ -20,6 +21,7 @@ from saga.store.port import Document
 from saga.testing.simulation.network import Backend, Effect, Network
 from saga.testing.simulation.plan import What
 from saga.testing.simulation.processes import Process
+from saga.testing.world import with_marks_of
 
 DOCUMENT_BYTES_MAX = 20 * 2**20
 """Most bytes of a document: the bound of that real store which takes least."""
@@ -36,6 +38,18 @@ class Kept(NamedTuple):
     expires_s: float | None
 
 
+class Mutation(NamedTuple):
+    """A change of a document, as it takes effect."""
+
+    kind: Literal["insert", "update", "delete", "expiry"]
+    collection: str
+    key: str
+    cas: int
+    """Version that it made, or removed."""
+    before: bytes | None
+    after: bytes | None
+
+
 @dataclass(slots=True)
 class Disk:
     """Documents of one service, which its workers share."""
@@ -44,12 +58,14 @@ class Disk:
     versions: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     """Every content that took effect, oldest first."""
     document_bytes_max: int = DOCUMENT_BYTES_MAX
+    told: list[Callable[[Mutation], None]] = field(default_factory=list)
+    """Functions that are told of each change of a document."""
     _cas: int = 0
 
     def there(self, collection: str, key: str, now_s: float) -> Kept | None:
         kept = self.documents.get((collection, key))
         if kept is not None and kept.expires_s is not None and now_s >= kept.expires_s:
-            del self.documents[collection, key]
+            self._gone("expiry", collection, key)
             return None
         return kept
 
@@ -60,9 +76,36 @@ class Disk:
                 f"{key!r} in {collection!r} would have {len(content)} bytes: {self.document_bytes_max} may be"
             )
         self._cas += 1
+        before = self.documents.get((collection, key))
         self.documents[collection, key] = Kept(content, self._cas, expires_s)
         self.versions.setdefault((collection, key), []).append(content)
+        if before is None:
+            self._tell(Mutation("insert", collection, key, self._cas, None, content))
+        else:
+            self._tell(Mutation("update", collection, key, self._cas, before.content, content))
         return self._cas
+
+    def write(self, collection: str, key: str, content: bytes | None, expires: timedelta | None, now_s: float) -> None:
+        """Write or remove a document as a program does that knows nothing of the toolkit: its marks stay, and what is
+        not there needs no removal."""
+        kept = self.there(collection, key, now_s)
+        if content is not None:
+            content = content if kept is None else with_marks_of(kept.content, content)
+            self.put(collection, key, content, None if expires is None else now_s + expires.total_seconds())
+        elif kept is not None:
+            self.remove(collection, key)
+
+    def remove(self, collection: str, key: str) -> None:
+        """Remove a document that is there."""
+        self._gone("delete", collection, key)
+
+    def _gone(self, kind: Literal["delete", "expiry"], collection: str, key: str) -> None:
+        kept = self.documents.pop((collection, key))
+        self._tell(Mutation(kind, collection, key, kept.cas, kept.content, None))
+
+    def _tell(self, mutation: Mutation) -> None:
+        for tell in self.told:
+            tell(mutation)
 
 
 class SimulatedStore:
@@ -135,7 +178,7 @@ class SimulatedStore:
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
         def land(*_: object) -> None:
             self._of(collection, key, cas)
-            del self._disk.documents[collection, key]
+            self._disk.remove(collection, key)
 
         await self._ask("remove", collection, key, land)
 

@@ -55,11 +55,21 @@ def _asked(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dic
     if operation.what == "publish" and operation.process == APPLICATION and line.said == "done":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
             yield f"publishes {operation.where}"
+    elif operation.what in ("replace", "remove") and operation.process == APPLICATION and line.said == "done":
+        document, _, service = operation.where.rpartition(" of ")
+        if not sagas or document.partition("/")[2] in sagas or _has_sagas_of_fields(world, service, document):
+            yield f"{'writes' if operation.what == 'replace' else 'removes'} {operation.where}"
     elif operation.what == "step":
         if not sagas or any(operation.where.endswith(f" of {saga}") for saga in sagas):
             yield f"calls {operation.where}" if line.said == "done" else f"{operation.where}: {line.said}"
     elif operation.what in ("insert", "replace") and operation.where.startswith(f"{PROGRESS}/"):
         yield from _written(world, line, sagas, seen)
+
+
+def _has_sagas_of_fields(world: SimulatedWorld, service: str, document: str) -> bool:
+    """True if a document may be of any saga: its key does not tell."""
+    collection = document.partition("/")[0]
+    return any(kind.collection == collection and kind.saga for kind in world.declared[service].documents)
 
 
 def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: dict[str, int]) -> Iterator[str]:

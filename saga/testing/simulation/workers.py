@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared
+from saga.errors import StoreUnavailable
 from saga.messages import Topic
 from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
 from saga.runtime.lifecycle import Options, serve
@@ -20,14 +22,20 @@ from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock
 from saga.testing.simulation.cluster import Cluster
+from saga.testing.simulation.connector import TAKEN_OVER_S, Connector
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.network import RESTART_S, Backend, Disruptions, Network
+from saga.testing.simulation.noting import Notes, NotingStore
+from saga.testing.simulation.plan import What
 from saga.testing.simulation.processes import CURRENT, Process
 from saga.testing.simulation.store import Disk, SimulatedStore
 from saga.testing.simulation.trace import Noted
+from saga.testing.world import Written
 
 NOTICED_S = 10.0
 """Longest time until a group notices that a member has died."""
+PURGED_S = 60.0
+"""Longest time until a document whose time is over is removed, if nobody asks for it."""
 ROLLOUT_S = 3.0
 """Longest time until a worker is restarted as a release that is deployed; most are much sooner."""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
@@ -78,6 +86,12 @@ class Workers(Disruptions):
     ) -> None:
         """`failed`: called when a worker ends by itself, which none does."""
         self.disks: dict[str, Disk] = {}
+        self.connected = False
+        """True if connectors tell the changes of documents; else the stores note them."""
+        self._notes: dict[str, Notes] = {}
+        """Changes that stores have noted, by service."""
+        self._connectors: dict[str, Connector] = {}
+        """Connectors by the names of their processes."""
         self._loop, self._network, self._cluster, self._chance = loop, network, cluster, chance
         self._failed = failed
         self.releases: dict[str, list[Release]] = {}
@@ -102,6 +116,7 @@ class Workers(Disruptions):
         for number in range(1, count + 1):
             self._next[f"{declared.name}-{number}"] = first
             self._begin(f"{declared.name}-{number}", declared.name, 1)
+        self._take_changes(first)
 
     def deploy(self, declared: Declared, use: Sequence[object]) -> None:
         """Have the workers of a service restarted as this release, one after another; one that was there already is
@@ -112,10 +127,45 @@ class Workers(Disruptions):
             release = Release(len(known) + 1, prepare(declared), use)
             known.append(release)
         self.newest[declared.name] = release
+        self._take_changes(release)
         for name, life in self._lives.items():
             if life.process.service == declared.name:
                 after_s = ROLLOUT_S * self._chance.draw(f"{name} becomes {release.number} at {self._loop.time()}") ** 3
                 self._network.later(after_s, partial(self._rolled_out, name, release))
+
+    def _take_changes(self, release: Release) -> None:
+        """Have changes of documents told to a service that takes them."""
+        service, name = release.prepared.name, f"{release.prepared.name}-connector"
+        collections = {kind.collection for event in release.prepared.changes.values() if (kind := kind_of(event))}
+        if name in self._connectors:
+            self._connectors[name].collections |= collections
+        elif collections and self.connected:
+            self._connectors[name] = Connector(service, self.disks[service], self._network, self._loop.time)
+            self._connectors[name].collections |= collections
+            self._next[name] = release
+            self._begin(name, name, 1)
+        elif collections and service not in self._notes:
+            self._notes[service] = Notes(self.disks[service], self._loop.time)
+
+    async def changes(self, application: Process, service: str, written: Written) -> None:
+        """Have an application write or remove a document, until the store has taken it."""
+        disk, where = self.disks[service], f"{written.collection}/{written.key} of {service}"
+        backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
+
+        def land(*_: object) -> None:
+            now_s = self._loop.time()
+            disk.write(written.collection, written.key, written.content, written.expires, now_s)
+            if written.expires is not None and written.content is not None:
+                over_s = written.expires.total_seconds() + PURGED_S * self._chance.draw(f"{where} expires at {now_s}")
+                self._network.later(over_s, lambda: disk.there(written.collection, written.key, self._loop.time()))
+
+        while True:
+            what: What = "remove" if written.content is None else "replace"
+            try:
+                await self._network.ask(application, backend, what, where, (), land)
+            except StoreUnavailable:
+                continue
+            return
 
     def _rolled_out(self, name: str, release: Release) -> None:
         if self.newest[self._lives[name].process.service] is release:  # else the next one came in between
@@ -143,7 +193,11 @@ class Workers(Disruptions):
 
     async def _serve(self, life: WorkerLife) -> None:
         process, release = life.process, life.release
-        async with SimulatedStore(self.disks[process.service], process, self._network) as store, life.broker as broker:
+        if (connector := self._connectors.get(process.name)) is not None:
+            async with life.broker as broker:
+                await connector.run(process, broker, SimulatedClock(process, self._chance), life.stop)
+            return
+        async with self._store_of(process) as store, life.broker as broker:
             await serve(
                 release.prepared,
                 store=store,
@@ -161,6 +215,12 @@ class Workers(Disruptions):
                     keys=self.keys,
                 ),
             )
+
+    def _store_of(self, process: Process) -> SimulatedStore:
+        disk, notes = self.disks[process.service], self._notes.get(process.service)
+        if notes is None:
+            return SimulatedStore(disk, process, self._network)
+        return NotingStore(disk, process, self._network, notes)
 
     def _ended(self, life: WorkerLife, task: "asyncio.Task[None]") -> None:
         why = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -236,7 +296,7 @@ class Workers(Disruptions):
         noticed_s = NOTICED_S * self._chance.draw(f"{process.name} {process.life} dies") ** 2
         for member in life.broker.members:
             self._network.later(noticed_s, member.gone)
-        self._again(life, after_s)
+        self._again(life, after_s + (TAKEN_OVER_S if process.name in self._connectors else 0.0))
 
     def freeze(self, process: Process, time_s: float) -> None:
         if process.frozen or not process.alive:
@@ -264,7 +324,7 @@ class Workers(Disruptions):
                     member.silent_for(time_s)
 
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        if draws[2] < 0.25:
+        if draws[2] < 0.25 or process.name in self._connectors:
             life = self._lives[process.name]
             self._network.later(0.0, life.stop.set)
             return f"{process.name} is restarted in good order"
@@ -279,7 +339,7 @@ class Workers(Disruptions):
         return f"partitions of {process.service} move {times} times"
 
     def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:
-        others = [each for each in self.releases[process.service] if each is not self._next[process.name]]
+        others = [each for each in self.releases.get(process.service, ()) if each is not self._next[process.name]]
         if not others:
             return f"{process.service} has no other release here"
         other, time_s = others[int(len(others) * draws[2])], 0.5 + 20 * draws[3] ** 2

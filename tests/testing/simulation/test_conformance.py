@@ -9,12 +9,14 @@ from saga.clock import SystemClock
 from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
+from saga.testing.conformance.changes import ChangesConformance, OpensNoting
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from saga.testing.conformance.unreadable_records import Damage
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.network import Network
+from saga.testing.simulation.noting import Notes, NotingStore
 from saga.testing.simulation.processes import Process
 from saga.testing.simulation.store import Disk, SimulatedStore
 from saga.testing.simulation.trace import Trace
@@ -43,6 +45,14 @@ class TestSimulatedStore(StoreConformance):
                     disk.documents[key] = kept._replace(expires_s=kept.expires_s - seconds)
 
         return passes
+
+
+class TestSimulatedChanges(ChangesConformance):
+    @pytest.fixture
+    async def opens(self, network: Network) -> OpensNoting:
+        disk = Disk()
+        notes = Notes(disk, asyncio.get_running_loop().time)
+        return lambda: NotingStore(disk, Process("test", "test"), network, notes)
 
 
 class TestSimulatedBroker(BrokerConformance):

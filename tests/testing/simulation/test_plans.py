@@ -57,7 +57,7 @@ def test_faults_are_joined() -> None:
 
 
 def test_everything_is_all_kinds_that_can_be_got_over() -> None:
-    assert {rule.kind for rule in faults.everything().rules} == set(KINDS) - {"poison", "newer schema", "deploy"}
+    assert {rule.kind for rule in faults.everything().rules} == set(KINDS) - {"poison", "newer schema", "deploy", "gap"}
     assert set(EVERYTHING) <= set(POSSIBLE) == set(KINDS)
 
 

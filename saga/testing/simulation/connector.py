@@ -1,0 +1,160 @@
+"""Kafka connector of Couchbase in a simulated world: a process that reads what changed in a service's store, and writes
+it to the topics from which the service takes it.
+
+As the real one it tells of quick writes of one document the last alone, goes on from a position that it has saved now
+and then, and so tells a stretch again after its death. What it has merged once it never tells apart again.
+"""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from saga.clock import Clock
+from saga.errors import BrokerUnavailable, StoreUnavailable
+from saga.messages import Outgoing
+from saga.names import ARCHIVES, PROGRESS, changes_of
+from saga.testing.connector_records import ConnectorRecord
+from saga.testing.simulation.broker import SimulatedBroker
+from saga.testing.simulation.clock import BEGINNING_MS
+from saga.testing.simulation.network import Backend, Network
+from saga.testing.simulation.noting import wake
+from saga.testing.simulation.plan import Planned
+from saga.testing.simulation.processes import Process
+from saga.testing.simulation.store import Disk, Mutation
+
+READ_MAX = 20
+"""Most mutations that are read together."""
+LAG_S_MAX = 2.0
+"""Longest time until it looks: whatever is written meanwhile may be merged."""
+AGAIN_S = 0.5
+"""Pause after a failure."""
+TAKEN_OVER_S = 6.0
+"""Shortest time after which another process goes on for a dead one: what that had sent has arrived by then. Kafka
+Connect waits for minutes."""
+
+
+class Kept(NamedTuple):
+    """A mutation as the store keeps it for connectors."""
+
+    number: int
+    revision: int
+    """Number of this version among those of its document, removals counted."""
+    time_s: float
+    made: Mutation
+
+    @property
+    def where(self) -> tuple[str, str]:
+        return self.made.collection, self.made.key
+
+
+class Connector:
+    """Connector of one service: what outlives its process."""
+
+    def __init__(self, service: str, disk: Disk, network: Network, now_s: Callable[[], float]) -> None:
+        self._service, self._network, self._now_s = service, network, now_s
+        self.collections: set[str] = set()
+        """Collections whose changes it tells."""
+        self._backend = Backend(f"{service}'s store", StoreUnavailable, StoreUnavailable)
+        self._own = Backend("broker", BrokerUnavailable, BrokerUnavailable)
+        self._kept: list[Kept] = []
+        self._revisions: dict[tuple[str, str], int] = {}
+        self._number = self._saved = 0
+        self._waiting: list[Future[None]] = []
+        disk.told.append(self._keep)
+
+    def _keep(self, made: Mutation) -> None:
+        if made.collection in (PROGRESS, ARCHIVES):
+            return
+        where = (made.collection, made.key)
+        self._number += 1
+        self._revisions[where] = self._revisions.get(where, 0) + 1
+        self._kept.append(Kept(self._number, self._revisions[where], self._now_s(), made))
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            wake(each)
+
+    # ---------------------------------------------------------------- its process
+
+    async def run(self, process: Process, broker: SimulatedBroker, clock: Clock, stop: asyncio.Event) -> None:
+        """Tell changes from the saved position on, until `stop`."""
+        position = self._saved
+        while await self._has_news(position, stop):
+            await clock.sleep(LAG_S_MAX * clock.chance() ** 4)
+            try:
+                told, position = await self._read(process, position)
+            except StoreUnavailable:
+                await clock.sleep(AGAIN_S)
+                continue
+            while told:
+                try:
+                    await broker.publish(told)
+                except BrokerUnavailable:  # the same again: to read anew would merge what may be on its way
+                    await clock.sleep(AGAIN_S)
+                    continue
+                break
+            if clock.chance() < 0.5:
+                with suppress(BrokerUnavailable):
+                    await self._save(process, position)
+
+    async def _has_news(self, position: int, stop: asyncio.Event) -> bool:
+        """Wait for something to tell; false if it is to stop."""
+        while not stop.is_set() and not (self._kept and self._kept[-1].number > position):
+            loop = asyncio.get_running_loop()
+            waiting: Future[None] = loop.create_future()
+            self._waiting.append(waiting)
+            stopping = loop.create_task(stop.wait(), name=f"{self._service} connector stops")
+            stopping.add_done_callback(partial(_stopped, waiting))
+            await waiting
+            stopping.cancel()
+        return not stop.is_set()
+
+    async def _read(self, process: Process, position: int) -> tuple[list[Outgoing], int]:
+        """Read what comes after a position: its records, and the position behind them."""
+
+        def land(planned: Planned | None, draws: tuple[float, float, float, float]) -> tuple[list[Outgoing], int]:
+            after = position
+            if planned is not None and planned.kind == "gap":
+                last = {each.where: each for each in self._kept}
+                after, self._kept = 0, [each for each in last.values() if each.made.after is not None]
+                self._kept.sort(key=lambda each: each.number)
+            ahead = [each for each in self._kept if each.number > after][:READ_MAX]
+            if not ahead:
+                return [], self._number
+            end = ahead[int(len(ahead) * draws[2])].number
+            newest = {each.where: each for each in ahead if each.number <= end}
+            self._kept = [e for e in self._kept if not after < e.number <= end or newest[e.where] is e]
+            told = sorted(newest.values(), key=lambda each: each.number)
+            return [self._record(each) for each in told if each.made.collection in self.collections], end
+
+        topics = tuple(changes_of(self._service, collection) for collection in sorted(self.collections))
+        where = f"changes of {self._service}"
+        read: tuple[list[Outgoing], int] = await self._network.ask(
+            process, self._backend, "changes", where, topics, land
+        )
+        return read
+
+    async def _save(self, process: Process, position: int) -> None:
+        def land(*_: object) -> None:
+            self._saved = position
+
+        await self._network.ask(process, self._own, "commit", f"position of {process.name}", (), land)
+
+    def _record(self, kept: Kept) -> Outgoing:
+        made = kept.made
+        topic = changes_of(self._service, made.collection)
+        record = ConnectorRecord(
+            key=made.key,
+            cas=(BEGINNING_MS + int(kept.time_s * 1000)) * 1_000_000 + kept.number,
+            number=kept.number,
+            revision=kept.revision,
+            content=made.after,
+            expired=made.kind == "expiry",
+        )
+        return Outgoing(topic, made.key.encode(), record.raw(), ())
+
+
+def _stopped(waiting: "Future[None]", stopping: object) -> None:
+    wake(waiting)

@@ -1,0 +1,55 @@
+"""Bugs planted in the way of a document's changes to a handler, one each: changes that are lost, come twice, or in
+another order."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from saga.messages import Event, Message, Record
+from saga.runtime import changed
+from saga.runtime.relay import Relay
+from tests.mutants.runtime_mutants import rewritten
+
+PUBLISHED = "await self.broker.publish(self._records(noted))"
+FORGOTTEN = "await self.source.forget(self.service, noted[-1].number)"
+
+
+def a_removal_has_the_id_of_what_it_removes(patch: pytest.MonkeyPatch) -> None:
+    """On SQLite both have one version."""
+    patch.setattr(changed, "_version_of", lambda changed: str(changed.version))
+
+
+def changes_are_forgotten_before_they_are_published(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, Relay, "once", f"{PUBLISHED}\n        {FORGOTTEN}", f"{FORGOTTEN}\n        {PUBLISHED}")
+
+
+def what_is_noted_while_publishing_is_forgotten_with_it(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, Relay, "once", FORGOTTEN, "await self.source.forget(self.service, 2**60)")
+
+
+def changes_are_told_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    rewritten(patch, Relay, "_records", "in noted:", "in reversed(noted):")
+
+
+def changes_are_known_by_their_place_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    _other_ids(patch, lambda message, record: f"|{record.topic}/{record.partition}/{record.offset}")
+
+
+def changes_are_known_by_their_key_alone(patch: pytest.MonkeyPatch) -> None:
+    _other_ids(patch, lambda message, record: message.id.partition("@")[0])
+
+
+def changes_are_known_by_their_time(patch: pytest.MonkeyPatch) -> None:
+    """The time at which the log has taken them: a repetition has another one."""
+    _other_ids(patch, lambda message, record: f"{message.id.partition('@')[0]}@{record.time_ms}")
+
+
+def _other_ids(patch: pytest.MonkeyPatch, id_of: Callable[[Message, Record], str]) -> None:
+    honest = changed.message_in
+
+    def message_in(record: Record, event: type[Event]) -> Message | None:
+        message = honest(record, event)
+        return None if message is None else replace(message, id=id_of(message, record))
+
+    patch.setattr("saga.runtime.intake.message_in", message_in)

@@ -1,0 +1,283 @@
+"""Documents that an application writes in a world: simulated under faults, noted by the store or told by a connector,
+and in real processes."""
+
+import json
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from saga import envelope
+from saga.errors import SagaError
+from saga.messages import Record
+from saga.testing.decorators import Crashes, Seeds
+from saga.testing.fault_kinds import Faults, faults
+from saga.testing.processes import ProcessWorld
+from saga.testing.simulation.all_runs import Tally, run_all
+from saga.testing.simulation.reports import report, summary
+from saga.testing.simulation.run import Care
+from saga.testing.simulation.schedules import Schedule
+from saga.testing.simulation.simulated_world import SimulatedWorld
+from saga.testing.simulation.timeline import timeline
+from saga.testing.world import World
+from services.inventory import inventory
+from services.inventory.stock import Stock
+from services.order import order
+from services.order.events import OrderConfirmed
+from services.payment import payment
+from services.payment.bank import Bank
+from services.shipping import shipping
+from services.shipping.carrier import Carrier
+from tests.service.documents import OrderDocument, intake
+from tests.testing.faulty_worlds import seeds, simulated
+from tests.testing.parcels import GONE, Parcel, watching, wrong_with
+
+SEEDS = seeds(6)
+VERSIONS = (1, 2, 3, GONE)
+SOURCES = pytest.mark.parametrize("connector", [False, True], ids=["noted by the store", "told by a connector"])
+
+
+def parcels_are_written(world: World) -> None:
+    """Three parcels, each written and removed: some quickly, some with time between."""
+    world.start(watching)
+    for version in (1, 2):
+        for key in "abc":
+            world.write(watching, key, Parcel(version))
+        world.run_for(timedelta(seconds=2 * (version - 1)))
+    for key in "abc":
+        world.write(watching, key, Parcel(3))
+        world.remove(watching, Parcel, key)
+    world.run_until_quiet()
+
+
+def seen(world: SimulatedWorld) -> dict[str, tuple[int, ...]]:
+    """Versions that each parcel's saga was shown."""
+    progresses = {key: world.progress("watching", key) for key in "abc"}
+    return {key: tuple(p.state["versions"]) for key, p in progresses.items() if p is not None}
+
+
+def told(world: SimulatedWorld) -> list[Record]:
+    return [record for record in world.cluster.log if record.topic == "watching.changes.parcels"]
+
+
+@SOURCES
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_version_is_shown_once_in_order_and_the_last_surely_whatever_happens(seed: int, connector: bool) -> None:
+    with simulated(seed) as world:
+        if connector:
+            world.use_connector()
+        parcels_are_written(world)
+        world.verify()
+        assert {key: wrong_with(v, VERSIONS, merges=connector) for key, v in seen(world).items()} == dict.fromkeys(
+            "abc"
+        )
+
+
+def test_a_store_tells_what_was_before_and_a_connector_does_not() -> None:
+    for connector, before in ((False, (None, 1, 2, 3)), (True, (None,))):
+        with simulated(0) as world:
+            if connector:
+                world.use_connector()
+            parcels_are_written(world)
+            p = world.progress("watching", "a")
+            assert p is not None
+            shown = tuple(p.state["before"])
+            assert shown == (before if not connector else before * len(shown))
+            if not connector:
+                assert p.state["kinds"] == ["Insert", "Update", "Update", "Delete"]
+
+
+def test_a_connector_tells_of_quick_writes_the_last_alone() -> None:
+    merged = []
+    for seed in range(5):
+        with SimulatedWorld(seed, guarded=False) as world:
+            world.use_connector()
+            parcels_are_written(world)
+            merged += [key for key, versions in seen(world).items() if len(versions) < len(VERSIONS)]
+    assert merged
+
+
+def test_a_connector_that_died_tells_a_stretch_again_and_nobody_sees_it_twice() -> None:
+    again = 0
+    for seed in range(8):
+        with simulated_with(seed, faults.of("crash", rate=0.2, target="watching-connector")) as world:
+            world.use_connector()
+            parcels_are_written(world)
+            world.verify()
+            versions = [(record.key, json.loads(record.value or b"")["cas"]) for record in told(world)]
+            again += len(versions) - len(set(versions))
+            assert all(wrong_with(v, VERSIONS, merges=True) is None for v in seen(world).values())
+    assert again
+
+
+def test_after_a_gap_what_was_removed_is_never_told_and_what_is_there_is() -> None:
+    lost = 0
+    for seed in range(10):
+        with simulated_with(seed, faults.of("gap", rate=0.3)) as world:
+            world.use_connector()
+            world.start(watching)
+            for version in (1, 2):
+                for key in "abc":
+                    world.write(watching, key, Parcel(version))
+                world.run_for(timedelta(seconds=1))
+            world.remove(watching, Parcel, "a")
+            world.run_until_quiet()
+            world.verify()
+            shown = seen(world)
+            assert [shown[key][-1] for key in "bc"] == [2, 2]
+            lost += shown.get("a", ())[-1:] != (GONE,)
+    assert lost
+
+
+def simulated_with(seed: int, asked: Faults) -> SimulatedWorld:
+    return SimulatedWorld(seed, Schedule(seed=seed, drawn=asked).plan(), guarded=False)
+
+
+@SOURCES
+def test_a_document_whose_time_is_over_has_expired(connector: bool) -> None:
+    with simulated(0) as world:
+        if connector:
+            world.use_connector()
+        world.start(watching)
+        world.write(watching, "a", Parcel(1), expires=timedelta(hours=1))
+        world.run_for(timedelta(minutes=59))
+        assert world.read(watching, Parcel, "a") == Parcel(1)
+        world.run_until_quiet()
+        p = world.progress("watching", "a")
+        assert p is not None
+        assert (p.state["versions"], p.state["kinds"][-1]) == ([1, GONE], "Expiry")
+        assert world.read(watching, Parcel, "a") is None
+        assert timedelta(hours=1) <= timedelta(seconds=world.now_s) <= timedelta(hours=1, minutes=2)
+
+
+@SOURCES
+def test_documents_that_are_there_from_the_beginning_are_insertions(connector: bool) -> None:
+    with simulated(0) as world:
+        if connector:
+            world.use_connector()
+        world.start(watching, documents={"a": Parcel(1), "b": Parcel(1)})
+        world.run_until_quiet()
+        assert seen(world) == {"a": (1,), "b": (1,)}
+        world.verify()
+
+
+# -------------------------------------------------------------------- whole choreographies
+
+
+def an_order(sku: str = "tea") -> OrderDocument:
+    return OrderDocument(customer_id="c-1", sku=sku, total=Decimal("9.80"), quantity=2)
+
+
+def ordered_by_documents(world: World) -> Bank:
+    bank = Bank()
+    world.start(intake, order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=9)})
+    for number in (1, 2):
+        world.write(intake, f"order-{number}", an_order())
+        world.write(intake, f"order-{number}", an_order())
+    world.remove(intake, OrderDocument, "order-2")
+    world.run_until_quiet()
+    return bank
+
+
+@SOURCES
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_each_document_is_one_order_whatever_happens(seed: int, connector: bool) -> None:
+    with simulated(seed) as world:
+        if connector:
+            world.use_connector()
+        bank = ordered_by_documents(world)
+        world.verify()
+        placed = {r.key for r in world.cluster.log if r.topic == "orders" and envelope.type_of(r) == "OrderPlaced"}
+        ended = [world.outcome(saga.decode()) for saga in placed if saga]
+        assert b"order-1" in placed
+        assert ended == [OrderConfirmed] * len(placed), "a document that is gone before it is told is no order"
+        assert (len(bank.taken), bank.held) == (len(placed), {})
+
+
+def test_documents_of_real_processes_are_shown_whoever_is_killed() -> None:
+    with ProcessWorld(1, {"crash": 0.01}) as world:
+        parcels_are_written(world)
+        for key in "abc":
+            p = world._known(watching, key)
+            assert p is not None
+            # What is written before the service first runs comes as it is then.
+            assert wrong_with(p.state["versions"], VERSIONS, merges=True) is None
+        world.verify()
+        assert "killed" in " ".join(world.happened)
+        with pytest.raises(SagaError, match="up to an hour after its time"):
+            world.write(watching, "d", Parcel(1), expires=timedelta(seconds=1))
+        with pytest.raises(SagaError, match="'intake' was not started in this world"):
+            world.write(intake, "order-1", an_order())
+
+
+@SOURCES
+def test_a_crash_at_every_point_changes_nothing(connector: bool) -> None:
+    def scenario(world: SimulatedWorld) -> None:
+        if connector:
+            world.use_connector()
+        world.start(watching)
+        for version in (1, 2):
+            world.write(watching, "a", Parcel(version))
+        world.remove(watching, Parcel, "a")
+        world.run_until_quiet()
+        assert wrong_with(seen(world)["a"], (1, 2, GONE), merges=connector) is None
+
+    tally = Tally()
+    failed = run_all(scenario, Crashes(pairs=False), tally, Care())
+    assert failed is None, report(failed, "it")
+    assert tally.points >= 12
+    assert f"{3 * tally.runs} documents written or removed; a crash at each of" in summary(tally)
+
+
+# -------------------------------------------------------------------- what a test is told
+
+
+def test_a_run_that_fails_is_shrunk_to_the_documents_that_matter() -> None:
+    def scenario(world: SimulatedWorld) -> None:
+        world.start(watching)
+        world.always("no parcel is sent twice", lambda: "b" not in seen(world) or seen(world)["b"] != (1, 2))
+        for key in "abc":
+            world.write(watching, key, Parcel(1))
+            world.write(watching, key, Parcel(2))
+        world.run_until_quiet()
+
+    failed = run_all(scenario, Seeds(1, Faults()), Tally(), Care())
+    assert failed is not None
+    said = report(failed, "it")
+    assert "shrunk from 6 documents to 2 in" in said
+    assert "application    writes parcels/b of watching" in said
+    assert "parcels/a" not in said
+
+
+def test_the_timeline_of_a_saga_has_its_documents_alone() -> None:
+    with simulated(0) as world:
+        parcels_are_written(world)
+        lines = "\n".join(timeline(world, ["b"]))
+        assert lines.count("writes parcels/b of watching") == 3
+        assert lines.count("removes parcels/b of watching") == 1
+        assert "parcels/a" not in lines
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    prints = []
+    for _ in range(2):
+        with simulated(3) as world:
+            world.use_connector()
+            parcels_are_written(world)
+            prints.append(world.fingerprint())
+    assert prints[0] == prints[1]
+
+
+def test_what_a_world_cannot_write_is_refused() -> None:
+    with simulated(0) as world:
+        with pytest.raises(SagaError, match="'watching' was not started in this world"):
+            world.write(watching, "a", Parcel(1))
+        world.start(watching)
+        with pytest.raises(SagaError, match="'watching' declares no document OrderDocument"):
+            world.write(watching, "a", an_order())
+        with pytest.raises(SagaError, match="'watching' declares no document OrderDocument"):
+            world.remove(watching, OrderDocument, "a")
+        with pytest.raises(SagaError, match=r"world.use_connector\(\) comes before world.start"):
+            world.use_connector()
+    with ProcessWorld() as processes, pytest.raises(SagaError, match="no connector of its own"):
+        processes.use_connector()
