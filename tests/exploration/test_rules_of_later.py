@@ -79,7 +79,7 @@ def turns_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
 
 
 def turns_wait_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "_not_queued", lambda p: ())
+    patch.setattr(timing, "timed_turns", lambda p: ())
 
 
 def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
