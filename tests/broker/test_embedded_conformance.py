@@ -1,18 +1,18 @@
 """The embedded broker keeps the promises of the port."""
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.sums import row_sum
 from saga.clock import SystemClock
-from saga.messages import Partition, Record
+from saga.messages import Record
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
 from saga.testing.conformance.unreadable_records import Damage
+from tests.broker.removal import removal_from
 
 
 class TestEmbeddedBroker(BrokerConformance):
@@ -43,15 +43,4 @@ class TestEmbeddedBroker(BrokerConformance):
 
     @pytest.fixture
     def remove(self, tmp_path: Path) -> Remove:
-        """Retention itself spares what a known group has not committed; a person with a database tool does not."""
-
-        async def removed(before: Mapping[Partition, int]) -> None:
-            with sqlite3.connect(tmp_path / "broker.db") as file:
-                for (topic, number), offset in before.items():
-                    ((first,),) = file.execute("SELECT first_log FROM topics WHERE name = ?", (topic,)).fetchall()
-                    file.execute(f"DELETE FROM log_{first + number} WHERE offset < ?", (offset,))
-                    row = (offset, row_sum(first + number, offset), first + number)
-                    file.execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", row)
-            file.close()
-
-        return removed
+        return removal_from(tmp_path / "broker.db")

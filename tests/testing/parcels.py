@@ -27,11 +27,6 @@ class Seen:
     kinds: tuple[str, ...] = ()
 
 
-watching = Service("watching", state=Seen)
-watching.document(Parcel, "parcels")
-
-
-@watching.handler(many=True)
 async def look(change: Change[Parcel], saga: Saga[Seen]) -> OrderPlaced | None:
     version = GONE if change.document is None else change.document.version
     before = None if change.before is None else change.before.version
@@ -41,6 +36,17 @@ async def look(change: Change[Parcel], saga: Saga[Seen]) -> OrderPlaced | None:
         (*saga.state.kinds, type(change).__name__),
     )
     return None
+
+
+def watcher(name: str) -> Service[Seen]:
+    """Service of that name that notes what it is shown."""
+    service = Service(name, state=Seen)
+    service.document(Parcel, "parcels")
+    service.handler(many=True)(look)
+    return service
+
+
+watching = watcher("watching")
 
 
 def wrong_with(seen: Sequence[int], written: Sequence[int], *, merges: bool) -> str | None:

@@ -1,0 +1,101 @@
+"""Both sources of changes keep what `docs/changes.md` promises: a store with its relay, and Couchbase's connector by
+its documented records in each form; on the embedded broker, and with SAGA_TEST_CHANGES_ON_KAFKA=1 on Kafka."""
+
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.settings import KafkaSettings
+from saga.messages import Partition
+from saga.service import Service
+from saga.testing.conformance.broker_suite import Remove
+from tests.broker.removal import removal_from
+from tests.changes.tellers import CLOCK, ConnectorTeller, StoreTeller, Teller
+from tests.changes.told_changes import Connect, ToldChangesConformance
+from tests.testing.parcels import Seen, watcher, watching
+
+NUMBERS = itertools.count()
+
+
+class OnFiles(ToldChangesConformance):
+    @pytest.fixture
+    def service(self) -> Service[Seen]:
+        return watching
+
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Connect:
+        return lambda: EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK)
+
+    @pytest.fixture
+    def remove(self, tmp_path: Path) -> Remove:
+        return removal_from(tmp_path / "broker.db")
+
+
+class OnKafka(ToldChangesConformance):
+    @pytest.fixture
+    def service(self) -> Service[Seen]:
+        return watcher(f"watching-{os.getpid()}-{next(NUMBERS)}")
+
+    @pytest.fixture
+    def connect(self, kafka_address: str) -> Connect:
+        settings = KafkaSettings(
+            servers=(kafka_address,), replication_factor=1, min_insync_replicas=1, heartbeat_s=0.2, rebalance_s=10
+        )
+        return lambda: KafkaAdministration(settings, clock=CLOCK)
+
+    @pytest.fixture
+    def remove(self, kafka_address: str) -> Remove:
+        return removal_on(kafka_address)
+
+
+class FromStore:
+    @pytest.fixture
+    def teller(self, service: Service[Seen], file: Path) -> Teller:
+        return StoreTeller(service, file)
+
+
+class FromConnector:
+    @pytest.fixture
+    def teller(self, service: Service[Seen]) -> Teller:
+        return ConnectorTeller(service)
+
+
+class TestStoreOnFiles(FromStore, OnFiles): ...
+
+
+class TestConnectorOnFiles(FromConnector, OnFiles):
+    @pytest.fixture(params=["raw", "default", "default with schemas"])
+    def teller(self, service: Service[Seen], request: pytest.FixtureRequest) -> Teller:
+        return ConnectorTeller(service, request.param)
+
+
+on_kafka = pytest.mark.skipif(
+    not os.environ.get("SAGA_TEST_CHANGES_ON_KAFKA"), reason="SAGA_TEST_CHANGES_ON_KAFKA is not set"
+)
+
+
+@on_kafka
+class TestStoreOnKafka(FromStore, OnKafka): ...
+
+
+@on_kafka
+class TestConnectorOnKafka(FromConnector, OnKafka): ...
+
+
+def removal_on(kafka_address: str) -> Remove:
+    """Way to remove records of a log on Kafka."""
+
+    async def removed(before: Mapping[Partition, int]) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
+        await admin.start()
+        await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
+        await admin.close()
+
+    return removed

@@ -1,0 +1,243 @@
+"""Suite that every source of changes passes, whoever tells them: from the application that writes a document to the
+handler that is shown it, on the runtime as it ships.
+
+A subclass gives the fixtures `teller` and `connect`, and `remove` for its log.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from saga.broker.administration import Administration
+from saga.messages import Partition
+from saga.names import PROGRESS, changes_of
+from saga.observe.moments import Expired, Handled, Moment
+from saga.progress.document import decode, progress_key
+from saga.runtime.lifecycle import Options, serve
+from saga.runtime.prepared import prepare, topics_of
+from saga.runtime.room import Limits
+from saga.service import Service
+from saga.store.sqlite import SqliteStore
+from saga.testing.conformance.broker_suite import Remove
+from tests.changes.tellers import CLOCK, PARCELS, Teller
+from tests.testing.parcels import GONE, Seen
+
+Connect: TypeAlias = Callable[[], Administration]
+WITHIN_S = 60.0
+KEYS = tuple(f"p-{n}" for n in range(20))
+
+
+@dataclass
+class Shown:
+    """What the service's handler was shown of each document, and what it told meanwhile."""
+
+    seen: Mapping[str, Seen]
+    moments: list[Moment]
+
+    def versions(self, key: str) -> tuple[int, ...]:
+        return self.seen[key].versions
+
+    @property
+    def handled(self) -> int:
+        return sum(isinstance(moment, Handled) for moment in self.moments)
+
+
+def parcel(version: int) -> str:
+    return f'{{"version":{version}}}'
+
+
+class ToldChangesConformance:
+    """Tests of what `docs/changes.md` promises of both sources. What honestly differs, the teller says."""
+
+    @pytest.fixture
+    def service(self) -> Service[Seen]:
+        raise NotImplementedError("give the fixture `service`: one of its own name for each test")
+
+    @pytest.fixture
+    def teller(self, service: Service[Seen]) -> Teller:
+        raise NotImplementedError("give the fixture `teller`")
+
+    @pytest.fixture
+    def connect(self) -> Connect:
+        raise NotImplementedError(
+            "give the fixture `connect`: a function that makes a broker on the same log each time"
+        )
+
+    @pytest.fixture
+    def remove(self) -> Remove:
+        raise NotImplementedError("give the fixture `remove`")
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        """File of the service's store."""
+        return tmp_path / "store.db"
+
+    @pytest.fixture(autouse=True)
+    async def topics(self, connect: Connect, service: Service[Seen], file: Path) -> None:
+        async with connect() as broker, SqliteStore(file, clock=CLOCK):
+            await broker.ensure(topics_of(service.declared))
+
+    async def tell(self, teller: Teller, connect: Connect, *, twice: bool = False) -> None:
+        async with connect() as broker:
+            await teller.tell(broker, twice=twice)
+
+    async def shown(self, service: Service[Seen], connect: Connect, file: Path) -> Shown:
+        """Run the service until it has committed all that is in the log, then stop it in good order."""
+        stop, moments, name = asyncio.Event(), list[Moment](), service.declared.name
+        options = Options(clock=CLOCK, report=moments.append, limits=Limits(), stop=stop)
+        async with (
+            connect() as broker,
+            connect() as watched,
+            SqliteStore(file, clock=CLOCK) as store,
+            asyncio.TaskGroup() as tasks,
+        ):
+            running = tasks.create_task(serve(prepare(service.declared), store=store, broker=broker, options=options))
+            try:
+                await CLOCK.within(WITHIN_S, self._caught_up(watched, name, running))
+            finally:
+                stop.set()
+        prefix, seen = progress_key(name, ""), dict[str, Seen]()
+        async with SqliteStore(file, clock=CLOCK, readonly=True) as store:
+            async for key, document in store.scan(PROGRESS, prefix):
+                state = decode(document.content).state
+                seen[key.removeprefix(prefix)] = Seen(*(tuple(state[part]) for part in ("versions", "before", "kinds")))
+        return Shown(seen, moments)
+
+    async def _caught_up(self, broker: Administration, name: str, running: "asyncio.Task[None]") -> None:
+        topic = changes_of(name, PARCELS)
+        while not running.done():
+            positions = (await broker.group(name)).positions
+            bounds = await broker.bounds([topic])
+            if all(positions.get(partition, at.begin) >= at.end for partition, at in bounds.items()):
+                return
+            await CLOCK.sleep(0.02)
+
+    # ---------------------------------------------------------------- tests
+
+    async def test_what_becomes_of_a_document_is_told_in_order_with_what_was_before_where_the_source_knows(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+    ) -> None:
+        await teller.begin(changes_from="beginning")
+        for version in (1, 2):
+            await teller.write("a", parcel(version))
+            await self.tell(teller, connect)
+        await teller.remove("a")
+        await self.tell(teller, connect)
+        seen = (await self.shown(service, connect, file)).seen["a"]
+        assert seen.versions == (1, 2, GONE)
+        assert seen.kinds == ("Insert", "Update", "Delete")
+        assert seen.before == ((None, 1, 2) if teller.tells_before else (None, None, None))
+
+    async def test_a_document_whose_time_is_over_has_expired_and_may_be_written_again(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+    ) -> None:
+        await teller.begin(changes_from="beginning")
+        await teller.write("a", parcel(1), expires=True)
+        if teller.merges:
+            await self.tell(teller, connect)
+        await teller.write("a", parcel(2))
+        await self.tell(teller, connect)
+        seen = (await self.shown(service, connect, file)).seen["a"]
+        assert seen.versions == ((GONE, 2) if teller.merges else (1, GONE, 2))
+        new = "Insert" if teller.tells_new_after_removal else "Update"
+        assert seen.kinds[-2:] == ("Expiry", new)
+
+    async def test_the_changes_of_each_of_many_documents_come_in_its_order(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+    ) -> None:
+        await teller.begin(changes_from="beginning")
+        for version in (1, 2, 3):
+            for key in KEYS:
+                await teller.write(key, parcel(version))
+            await self.tell(teller, connect)
+        shown = await self.shown(service, connect, file)
+        assert {key: shown.versions(key) for key in KEYS} == dict.fromkeys(KEYS, (1, 2, 3))
+
+    async def test_what_is_told_again_is_dropped_by_key_and_version(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+    ) -> None:
+        await teller.begin(changes_from="beginning")
+        for version in (1, 2):
+            await teller.write("a", parcel(version))
+            await self.tell(teller, connect, twice=True)
+        await teller.remove("a")
+        await self.tell(teller, connect, twice=True)
+        async with connect() as broker:
+            assert len([r async for r in broker.scan(changes_of(service.declared.name, PARCELS))]) == 6
+        assert (await self.shown(service, connect, file)).versions("a") == (1, 2, GONE)
+
+    async def test_quick_writes_come_as_the_last_where_the_source_merges_and_else_each(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+    ) -> None:
+        await teller.begin(changes_from="beginning")
+        for version in (1, 2, 3):
+            await teller.write("a", parcel(version))
+        await teller.write("b", parcel(1))
+        await teller.remove("b")
+        await self.tell(teller, connect)
+        shown = await self.shown(service, connect, file)
+        assert shown.versions("a") == ((3,) if teller.merges else (1, 2, 3))
+        assert shown.seen["a"].kinds[-1] == "Update", "the first that is seen of a merged document may be an Update"
+        assert shown.versions("b") == ((GONE,) if teller.merges else (1, GONE))
+
+    @pytest.mark.parametrize(("changes_from", "versions"), [("beginning", (1, 2)), ("now", (2,))])
+    async def test_what_was_there_before_counts_from_the_beginning_alone(
+        self,
+        service: Service[Seen],
+        teller: Teller,
+        connect: Connect,
+        file: Path,
+        changes_from: str,
+        versions: tuple[int, ...],
+    ) -> None:
+        await teller.write("a", parcel(1))
+        await teller.write("untouched", parcel(1))
+        await teller.begin(changes_from="beginning" if changes_from == "beginning" else "now")
+        await self.tell(teller, connect)
+        await teller.write("a", parcel(2))
+        await self.tell(teller, connect)
+        shown = await self.shown(service, connect, file)
+        assert shown.versions("a") == versions
+        assert ("untouched" in shown.seen) == (changes_from == "beginning")
+
+    async def test_a_service_goes_on_from_its_stored_position_and_from_where_that_is_moved_to(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+    ) -> None:
+        await teller.begin(changes_from="beginning")
+        await teller.write("a", parcel(1))
+        await self.tell(teller, connect)
+        assert (await self.shown(service, connect, file)).handled == 1
+        await teller.write("a", parcel(2))
+        await self.tell(teller, connect)
+        second = await self.shown(service, connect, file)
+        assert (second.handled, second.versions("a")) == (1, (1, 2)), "it has not read the first again"
+        name = service.declared.name
+        async with connect() as broker:
+            bounds = await broker.bounds([changes_of(name, PARCELS)])
+            await broker.move(name, {partition: at.begin for partition, at in bounds.items()})
+        third = await self.shown(service, connect, file)
+        assert third.versions("a") == (1, 2), "what comes again is dropped"
+
+    async def test_a_gap_is_told_and_what_comes_after_it_is_shown(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path, remove: Remove
+    ) -> None:
+        await teller.begin(changes_from="beginning")
+        await teller.write("a", parcel(1))
+        await self.tell(teller, connect)
+        await self.shown(service, connect, file)
+        for version in (2, 3):
+            await teller.write("a", parcel(version))
+            await self.tell(teller, connect)
+        topic = changes_of(service.declared.name, PARCELS)
+        async with connect() as broker:
+            (last,) = [at.end - 1 for at in (await broker.bounds([topic])).values() if at.end]
+            (partition,) = [p for p, at in (await broker.bounds([topic])).items() if at.end]
+        await remove({Partition(*partition): last})
+        shown = await self.shown(service, connect, file)
+        (gap,) = [moment for moment in shown.moments if isinstance(moment, Expired)]
+        assert (gap.topic, gap.first, gap.last) == (topic, 1, 1)
+        assert shown.versions("a") == (1, 3)
