@@ -1,4 +1,5 @@
-"""A plain application writes documents, with SQL and no library of ours, and each starts a saga, whoever is killed."""
+"""A plain application writes documents, with SQL and no library of ours, and each starts a saga, whoever is killed: on
+files and on Kafka, and on Kafka by the records of Couchbase's connector, too."""
 
 import asyncio
 import json
@@ -12,6 +13,9 @@ from random import Random  # noqa: TID251 - drawn from a seed
 
 import pytest
 
+from saga.messages import Outgoing
+from saga.names import changes_of
+from saga.testing.connector_records import ConnectorRecord
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_missing_topics import Running, running
@@ -115,6 +119,7 @@ def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: 
                 write(wisher, INSERT, [(name, '{"colour":"blue"}') for name in some])
                 write(wisher, UPDATE, [('{"colour":"red"}', name) for name in some])
             if number < KILLS:
+                until(lambda: "started" in worker.said(), worker)
                 asyncio.run(CLOCK.sleep(chance.random() / 2))
                 continue
             until(lambda: not pending(wisher), worker)
@@ -126,6 +131,52 @@ def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: 
     made = cups(wisher)
     assert made.keys() == {f"cup-{n}" for n in range(DOCUMENTS)}
     assert {len(ids) for ids in made.values()} == {1}
+
+
+def test_each_document_that_a_connector_tells_starts_one_saga_whoever_is_killed(
+    kafka_pottery: Pottery, saga: Call
+) -> None:
+    module, chance = declared(kafka_pottery), Random(SEED)
+    applied = saga("topics", "apply", module)
+    assert applied.exit_code == 0, applied.output
+    names, part = [f"cup-{n}" for n in range(DOCUMENTS)], DOCUMENTS // (KILLS + 1)
+    for number in range(KILLS + 1):
+        with running(module) as worker:
+            told = names[number * part :] if number == KILLS else names[number * part : (number + 1) * part]
+            asyncio.run(tell(kafka_pottery, told, chance))
+            if number < KILLS:
+                until(lambda: "started" in worker.said(), worker)
+                asyncio.run(CLOCK.sleep(chance.random() / 2))
+                continue
+            until(lambda: not lag(saga, kafka_pottery), worker)
+    sagas = dict(finished(kafka_pottery))
+    assert sagas.keys() == set(names)
+    assert Counter(map(tuple, sagas.values())).keys() == {("handled",), ("handled", "ignored")}, "some were merged"
+    made = cups(kafka_pottery)
+    assert made.keys() == set(names)
+    assert {len(ids) for ids in made.values()} == {1}
+
+
+async def tell(pottery: Pottery, names: Sequence[str], chance: Random) -> None:
+    """Tell of documents that were written twice, as Couchbase's connector documents it: of some the last alone, and
+    after its deaths a stretch again."""
+    topic, now = changes_of(pottery.service, "wishes"), CLOCK.now_ms() * 1_000_000
+    async with the_broker() as broker:
+        for at in range(0, len(names), 50):
+            some = [
+                Outgoing(topic, name.encode(), wish(name, revision, now).raw(), ())
+                for revision in (1, 2)
+                for name in names[at : at + 50]
+                if revision == 2 or chance.random() < 0.7
+            ]
+            await broker.publish(some)
+            if chance.random() < 0.3:
+                await broker.publish(some[chance.randrange(len(some)) :])
+
+
+def wish(name: str, revision: int, now: int) -> ConnectorRecord:
+    content = b'{"colour":"blue"}' if revision == 1 else b'{"colour":"red"}'
+    return ConnectorRecord(key=name, cas=now + revision, number=revision, revision=revision, content=content)
 
 
 @pytest.mark.parametrize(("begins", "cups"), [("beginning", {"early", "late"}), ("now", {"late"})])
