@@ -1,6 +1,5 @@
 """`saga dead`: what blocks sagas is listed, replayed and discarded, while the service runs, and while it does not."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,8 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from tests import waiting
 from tests.cli.conftest import Call
-from tests.cli.pottery_service import CLOCK, Pottery
+from tests.cli.pottery_service import Pottery
 from tests.cli.test_missing_topics import Running, running
 
 WITHIN_S = 40.0
@@ -54,10 +54,7 @@ def mend(pottery: Pottery, *cups: str) -> None:
 
 def until(holds: Callable[[], bool], last: Callable[[], object] = str) -> None:
     """Wait for it. `last`: what was seen last, for the error."""
-    end_s = CLOCK.monotonic_s() + WITHIN_S
-    while not holds():
-        assert CLOCK.monotonic_s() < end_s, last()
-        asyncio.run(CLOCK.sleep(0.05))
+    waiting.until(holds, WITHIN_S, last)
 
 
 def blocked(saga: Call) -> set[str]:

@@ -25,6 +25,7 @@ from saga.inspection.timeline import History
 from saga.messages import Outgoing, texts_of
 from saga.progress.history import verify
 from saga.store.port import Store
+from tests import waiting
 from tests.cli.conftest import Call
 from tests.cli.dying import AT, DEATHS
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
@@ -183,10 +184,7 @@ async def histories(service: str, cups: Sequence[str] = CUPS) -> Mapping[str, Hi
 
 
 def until(holds: Callable[[], bool]) -> None:
-    end_s = CLOCK.monotonic_s() + LIFE_S_MAX
-    while not holds():
-        assert CLOCK.monotonic_s() < end_s, Path("log").read_text()[-3000:]
-        asyncio.run(CLOCK.sleep(LOOK_S))
+    waiting.until(holds, LIFE_S_MAX, lambda: Path("log").read_text()[-3000:])
 
 
 def is_settled(pottery: Pottery) -> bool:

@@ -10,6 +10,7 @@ from random import Random  # noqa: TID251 - drawn from a seed
 
 import pytest
 
+from tests import waiting
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_missing_topics import Running, running
@@ -60,10 +61,7 @@ async def make(
 
 
 def until(holds: Callable[[], bool], worker: Running) -> None:
-    end_s = CLOCK.monotonic_s() + 60 + ITEMS / 20
-    while not holds():
-        assert CLOCK.monotonic_s() < end_s, worker.said()[-5000:]
-        asyncio.run(CLOCK.sleep(0.05))
+    waiting.until(holds, 60 + ITEMS / 20, lambda: worker.said()[-5000:])
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ Between the commands a page has marks, comments that no reader sees: there the t
 example has the bank answer again.
 """
 
-import asyncio
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
-from saga.clock import SystemClock
+from tests import waiting
 from tests.docs.markdown import ROOT
 from tests.servers.server import free_ports
 
@@ -26,7 +25,6 @@ SHOWS_WITHIN_S, CALL_S_MAX = 75.0, 60.0
 LOOK_S = 0.3
 HTTP = "localhost:8080"
 """Where the pages look at metrics; a test has a port of its own."""
-CLOCK = SystemClock()
 
 _PART = re.compile(
     r"^ *```(?P<language>\w+)\n(?P<body>.*?)^ *```$|^ *<!-- (?P<mark>[^>]+) -->$", re.MULTILINE | re.DOTALL
@@ -129,14 +127,16 @@ class Place:
 
     def shows(self, script: str, expected: str) -> None:
         """Call the commands until they print these lines, `...` standing for anything."""
-        until_s = CLOCK.monotonic_s() + SHOWS_WITHIN_S
-        while True:
+        seen = ""
+
+        def is_there() -> bool:
+            nonlocal seen
             _, printed = self.call(script)
             missing = first_missing(expected, printed)
-            if missing is None:
-                return
-            assert CLOCK.monotonic_s() < until_s, f"{script}\nnever printed {missing!r}, but:\n{printed}\n{self.log()}"
-            asyncio.run(CLOCK.sleep(LOOK_S))
+            seen = f"{script}\nnever printed {missing!r}, but:\n{printed}\n"
+            return missing is None
+
+        waiting.until(is_there, SHOWS_WITHIN_S, lambda: seen + self.log(), pause_s=LOOK_S)
 
     def log(self) -> str:
         """End of what the service has said."""

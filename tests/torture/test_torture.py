@@ -15,7 +15,7 @@ async def test_the_books_balance_though_everything_was_killed_frozen_or_failed_o
     server_jars: Path, tmp_path: Path
 ) -> None:
     said = list[str]()
-    plan = Plan(seed=SEED, faults_s=0, least=len(KINDS), per_s=5)
+    plan = Plan(seed=SEED, faults_s=0, least=len(KINDS), per_s=2)
     torture = Torture(tmp_path, plan, said.append)
     assert await torture.run(), "\n".join(said)
     assert torture.kinds == set(KINDS)
