@@ -5,7 +5,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
-from typing import Final, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
 from saga.broker.administration import Administration, Reading
 from saga.broker.port import Membership
@@ -13,6 +13,7 @@ from saga.client_hearing import Hearing
 from saga.clock import Clock
 from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema
 from saga.messages import Event, Partition, Record, Standstill
+from saga.names import CLIENTS
 from saga.printable import printable, quoted
 
 log = logging.getLogger("saga.client")
@@ -20,8 +21,6 @@ E = TypeVar("E", bound=Event)
 _IS_GROUP = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 
 Begin: TypeAlias = Literal["now", "beginning"]
-GROUP: Final = "client."
-"""Beginning of the names of clients' groups: no service is called so, so that none of them takes a service's share."""
 POLL_S, AGAIN_S = 0.5, 0.5
 """Longest wait for records, and pause when the broker is away."""
 RECORDS_MAX = 500
@@ -30,7 +29,7 @@ COMMIT_EVERY_S = 1.0
 """Time after which the group is told what was heard, while there is more to hear."""
 
 
-def check_group(group: str, begin: Begin) -> str:
+def check_group(group: str, begin: Begin = "now") -> str:
     """Check the name of a group. Raises `SagaError`."""
     if begin != "now":
         raise SagaError(
@@ -103,7 +102,7 @@ class Shared:
     async def open(self) -> None:
         """Join the group. Raises `BrokerError`."""
         if self._membership is None:
-            joining = self._broker.join(f"{GROUP}{self._group}", self._topics, self)
+            joining = self._broker.join(f"{CLIENTS}{self._group}", self._topics, self)
             self._membership = await self._stack.enter_async_context(joining)
 
     async def poll(self) -> list[Record]:

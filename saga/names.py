@@ -1,4 +1,4 @@
-"""Names of the toolkit's own collections and topics: nobody else writes them down."""
+"""Names of the toolkit's own collections, topics and groups: nobody else writes them down."""
 
 OURS = "saga"
 """Beginning of every name that is the toolkit's, up to the first `-` or `.`: services take no such name."""
@@ -10,6 +10,8 @@ PROBED = f"{OURS}.doctor"
 """Topic to which `saga doctor` writes a record to see whether that can be done."""
 TRANSITIONS = f"{OURS}.transitions"
 """Topic on which services tell their transitions to whoever watches."""
+CLIENTS = "client."
+"""Beginning of the names of clients' groups: no service is called so, so that none of them takes a service's share."""
 
 _DEAD, _COMMANDS, _WAKE, _CHANGES = ".dead", ".commands", ".wake.", ".changes."
 

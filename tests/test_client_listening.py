@@ -14,13 +14,14 @@ import pytest
 from saga import Client, Event, SagaError
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.reading import Reader
-from saga.client_listening import GROUP, Listening
+from saga.client_listening import Listening
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.contracts.library import binding_of
 from saga.errors import BrokerUnavailable, UnknownSchema
 from saga.inspection.sources import administration_of
 from saga.messages import Outgoing, Partition
+from saga.names import CLIENTS
 from saga.sealing.folder import KeyFolder
 from tests.contracts.folders import field, generated, put, schema, write
 from tests.test_client_outcomes import a_task, outgoing
@@ -142,7 +143,7 @@ async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> Non
         async with administration_of(Settings.from_environment(), CLOCK) as broker:
 
             async def shared() -> None:
-                while len((await broker.group(f"{GROUP}mailer")).members) < 2:
+                while len((await broker.group(f"{CLIENTS}mailer")).members) < 2:
                     await CLOCK.sleep(0.02)
 
             await CLOCK.within(WITHIN_S, shared())
@@ -166,7 +167,7 @@ async def test_what_was_heard_is_committed_while_more_is_waiting(
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
         await heard(events, 6)
         async with administration_of(Settings.from_environment(), CLOCK) as broker:
-            assert 5 in (await broker.group(f"{GROUP}mailer")).positions.values()
+            assert 5 in (await broker.group(f"{CLIENTS}mailer")).positions.values()
 
 
 async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) -> None:
@@ -262,7 +263,7 @@ async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedd
             with pytest.raises(UnknownSchema, match="get the newest contracts"):
                 await CLOCK.within(WITHIN_S, anext(events))
     async with administration_of(Settings.from_environment(), CLOCK) as broker:
-        assert set((await broker.group(f"{GROUP}mailer")).positions.values()) <= {0}
+        assert set((await broker.group(f"{CLIENTS}mailer")).positions.values()) <= {0}
 
 
 async def test_an_outage_is_told_once_and_waited_for_and_nothing_is_lost(

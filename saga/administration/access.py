@@ -10,11 +10,13 @@ from saga.broker import acls
 from saga.broker.acls import Needs, Right
 from saga.broker.adapter import AsksWho as BrokerAsksWho
 from saga.config import address_given
+from saga.contracts.contract import Contract
 from saga.contracts.library import contract_of
 from saga.declarations.changes import is_change
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
 from saga.messages import Topic, name_of
+from saga.names import CLIENTS
 from saga.runtime.lifecycle import collections_of
 from saga.runtime.prepared import needs_of, relayed_by
 from saga.store import roles
@@ -47,16 +49,17 @@ def on_kafka(
     address: str,
     principal: str | None = None,
     events: Collection[str] = (),
+    groups: Collection[str] = (),
     told: Topic | None = None,
 ) -> list[Access]:
     """Rights on Kafka. `principal`: one user for all of them, else each service has its own, and all operators one.
-    `events`: names of those that a client publishes, else all that clients may. `told`: topic on which services tell
-    their transitions. Raises `ConfigurationError`."""
+    `events`: names of those that a client publishes or hears, else all that clients may. `groups`: names of those in
+    which a client listens. `told`: topic on which services tell their transitions. Raises `ConfigurationError`."""
     adapter = adapters.broker_adapter(address)
     server = ",".join(adapter.servers(address)) if isinstance(adapter, BrokerAsksWho) else SERVER
     granted = []
     for name, some in _users(services, who, principal).items():
-        needs = _of_client(some, events) if who == "client" else needs_of(some, told)
+        needs = _of_client(some, events, groups) if who == "client" else needs_of(some, told)
         rights = acls.rights_of(needs, who)
         user = name if principal else f"User:{name}"
         rights = [*rights, *(_to_relay(some) if who == "service" else ())]
@@ -114,9 +117,9 @@ def _users(services: Sequence[Declared], who: Who, given: str | None) -> dict[st
     return {given or who: services}
 
 
-def _of_client(services: Sequence[Declared], events: Collection[str]) -> Needs:
-    """Use that a client makes of the log: it publishes events that these services consume or emit and that clients may
-    say."""
+def _of_client(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> Needs:
+    """Use that a client makes of the log. Of the events that these services consume or emit it publishes those that
+    clients may say, and reads those that it may hear, or that are outcomes of which it may ask."""
     named = {
         name_of(event): contract_of(event)
         for d in services
@@ -124,17 +127,26 @@ def _of_client(services: Sequence[Declared], events: Collection[str]) -> Needs:
         for event in (*r.hears, *r.emits)
         if not is_change(event)
     }
-    said = {name: contract for name, contract in named.items() if contract.said_outside}
-    if unknown := sorted(set(events) - set(said)):
-        raise ConfigurationError(
-            "there is nothing to be allowed:",
-            [
-                f"{name}: " + ("only its owner may say it" if name in named else "these services have no such event")
-                for name in unknown
-            ]
-            + [f"clients may publish {', '.join(sorted(said)) or 'none of their events'}"],
-        )
-    if not said:
-        raise ConfigurationError("there is nothing to be allowed:", ["clients may publish none of their events"])
-    topics = frozenset(contract.topic for name, contract in said.items() if not events or name in events)
-    return Needs(writes=topics, topics=topics)
+    for_clients = {name: contract for name, contract in named.items() if contract.said_outside or _is_heard(contract)}
+    problems = [
+        f"{name}: " + ("it is for services alone" if name in named else "these services have no such event")
+        for name in sorted(set(events) - set(for_clients))
+    ]
+    chosen = [contract for name, contract in for_clients.items() if not events or name in events]
+    if problems or not chosen:
+        problems.append(f"clients may publish or hear {', '.join(sorted(for_clients)) or 'none of their events'}")
+    reads = frozenset(contract.topic for contract in chosen if _is_heard(contract))
+    if groups and not reads:
+        problems.append("a group is for listening, and none of these events is heard outside")
+    if problems:
+        raise ConfigurationError("there is nothing to be allowed:", problems)
+    return Needs(
+        writes=frozenset(contract.topic for contract in chosen if contract.said_outside),
+        reads=reads,
+        groups=frozenset(f"{CLIENTS}{group}" for group in groups),
+    )
+
+
+def _is_heard(contract: Contract) -> bool:
+    """True if a client may listen to the event, or ask for it as an outcome."""
+    return contract.heard_outside or contract.outcome is not None

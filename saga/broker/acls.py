@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from saga.names import PROBED, TRANSITIONS, commands_of, dead_letters_of
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
-"""Way to use a Kafka: to run a service; to publish; to look at sagas and cure dead letters; to make topics and move
-positions; to look whether all is as a service needs it, as the user of that service."""
+"""Way to use a Kafka: to run a service; to publish, ask and listen outside; to look at sagas and cure dead letters; to
+make topics and move positions; to look whether all is as a service needs it, as the user of that service."""
 
 COMMAND = "kafka-acls.sh"
 SOMEBODY = "User:..."
@@ -65,6 +65,13 @@ def _of_service(needs: Needs) -> Iterable[Right]:
     yield from (Right("Describe", "topic", topic) for topic in needs.topics)
 
 
+def _of_client(needs: Needs) -> Iterable[Right]:
+    """As a service; but Kafka gives nobody a producer who may write nowhere, and each connection of ours has one."""
+    yield from _of_service(needs)
+    if not needs.writes:
+        yield Right("IdempotentWrite", "cluster", CLUSTER)
+
+
 def _of_operator(needs: Needs) -> Iterable[Right]:
     """Dead letters and transitions are read, commands are written; `saga positions show` asks groups and topics how far
     they are."""
@@ -98,7 +105,7 @@ def _of_doctor(needs: Needs) -> Iterable[Right]:
 
 _RIGHTS: Mapping[Role, Callable[[Needs], Iterable[Right]]] = {
     "service": _of_service,
-    "client": _of_service,
+    "client": _of_client,
     "operator": _of_operator,
     "administrator": _of_administrator,
     "doctor": _of_doctor,

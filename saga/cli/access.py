@@ -11,6 +11,7 @@ from saga.administration import access as needed
 from saga.administration.access import Access, Who
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
+from saga.client_listening import check_group
 from saga.config import address_given, told_given
 
 
@@ -38,7 +39,8 @@ def access() -> None:
     help="service: saga run. client: Client, saga publish. operator: saga list, show, dead, control, positions show. "
     "administrator: saga topics, positions move. doctor: saga doctor, beside what the service needs.",
 )
-@click.option("--event", "events", multiple=True, metavar="NAME", help="With --for client: publishes only these.")
+@click.option("--event", "events", multiple=True, metavar="NAME", help="With --for client: only for these events.")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="With --for client: listens in this group.")
 @click.option("--principal", metavar="NAME", help="One user for all of it, as Kafka names it: User:payment.")
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of commands.")
@@ -46,6 +48,7 @@ def kafka(  # an argument for each option of the command
     modules: tuple[str, ...],
     who: Who,
     events: tuple[str, ...],
+    groups: tuple[str, ...],
     principal: str | None,
     broker: str | None,
     as_json: bool,
@@ -58,7 +61,10 @@ def kafka(  # an argument for each option of the command
     saga access kafka services.payment services.order --principal User:shop
         one user for all, as for a process that runs both
     saga access kafka services.order --for client --event OrderPlaced
-        whoever publishes that event from outside
+        whoever publishes that event from outside; without --event also who asks for outcomes, and hears what is heard
+        outside
+    saga access kafka services.shipping --for client --event ShipmentDispatched --group mailer
+        whoever hears that event as client.listen(ShipmentDispatched, group="mailer")
 
     \b
     Exit code 0: printed.
@@ -66,10 +72,15 @@ def kafka(  # an argument for each option of the command
     """
     if events and who != "client":
         raise click.UsageError("--event is for --for client: services publish what they declare")
+    if groups and who != "client":
+        raise click.UsageError("--group is for --for client: a service is in the group of its name")
     if principal is not None and not all(principal.partition(":")):
         raise click.UsageError(f"--principal {principal}: name it as Kafka does, User:payment")
     services = wiring.load_services(modules)
-    _tell(needed.on_kafka(services, who, address_given("broker", broker), principal, events, told_given()), as_json)
+    for group in groups:
+        check_group(group)
+    address = address_given("broker", broker)
+    _tell(needed.on_kafka(services, who, address, principal, events, groups, told_given()), as_json)
 
 
 @access.command()

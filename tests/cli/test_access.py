@@ -97,14 +97,29 @@ def test_the_commands_give_what_the_json_lists_at_the_servers_of_the_settings(sa
     assert {user: given} == rights(saga, "services.payment", "--principal", user)
 
 
-def test_a_client_may_write_where_its_events_lie_and_nowhere_else(saga: Call) -> None:
-    assert rights(saga, *SERVICES, "--for", "client") == {"User:client": {("Write", "topic", "orders")}}
+def test_a_client_may_write_what_it_may_say_and_read_outcomes_and_what_is_heard_outside(saga: Call) -> None:
+    heard = ("orders", "payments", "inventory", "shipments")
+
+    def of(*args: str) -> set[tuple[str, str, str]]:
+        (granted,) = rights(saga, *SERVICES, "--for", "client", *args).values()
+        return granted
+
+    assert of() == {("Write", "topic", "orders"), *(("Read", "topic", topic) for topic in heard)}
+    assert of("--event", "OrderPlaced") == {("Write", "topic", "orders")}
+    producer = ("IdempotentWrite", "cluster", "kafka-cluster")
+    assert of("--event", "OrderConfirmed", "--event", "OrderCancelled") == {("Read", "topic", "orders"), producer}
+    mailer = of("--event", "ShipmentDispatched", "--group", "mailer")
+    assert mailer == {("Read", "topic", "shipments"), ("Read", "group", "client.mailer"), producer}
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--for", "client", "--event", "PaymentReserved"], "PaymentReserved: only its owner may say it"),
+        (["--for", "client", "--event", "PaymentReserved"], "PaymentReserved: it is for services alone"),
+        (["--for", "client", "--event", "PaymentReserved"], "clients may publish or hear OrderCancelled, OrderConf"),
+        (["--for", "client", "--event", "OrderPlaced", "--group", "m"], "none of these events is heard outside"),
+        (["--for", "client", "--group", "a/b"], "cannot be a group"),
+        (["--group", "mailer"], "--group is for --for client"),
         (["--for", "client", "--event", "OrderPlacd"], "these services have no such event"),
         (["--event", "OrderPlaced"], "--event is for --for client"),
         (["--principal", "payment"], "User:payment"),
@@ -121,13 +136,13 @@ def test_what_is_asked_wrongly_is_told(saga: Call, args: list[str], says: str) -
 def test_services_of_which_clients_may_say_nothing_have_no_clients(saga: Call, folder: Path) -> None:
     (folder / "inner.py").write_text(
         "from saga import Service\n"
-        "from services.order.events import OrderConfirmed\n"
+        "from services.payment.events import PaymentReserved\n"
         "audit = Service('audit')\n"
         "@audit.handler\n"
-        "async def note(confirmed: OrderConfirmed) -> None: ...\n"
+        "async def note(reserved: PaymentReserved) -> None: ...\n"
     )
     result = saga("access", "kafka", "inner", "--for", "client")
-    assert (result.exit_code, "clients may publish none of their events" in result.stderr) == (2, True)
+    assert (result.exit_code, "clients may publish or hear none of their events" in result.stderr) == (2, True)
 
 
 # -------------------------------------------------------------------- Couchbase

@@ -4,17 +4,23 @@ exactly what `saga access kafka` prints."""
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from saga import wiring
+from saga import Client, wiring
 from saga.broker.port import Broker
 from saga.config import Settings
-from saga.errors import ConfigurationError
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.envelope import to_record
+from saga.errors import ConfigurationError, SagaError
 from saga.inspection.letters import letters_of
+from saga.messages import Message
 from saga.names import TRANSITIONS
 from saga.observe.moments import Handled, Moment, Stuck, Unavailable
 from tests.cli.conftest import Call
@@ -24,10 +30,12 @@ from tests.cli.test_missing_topics import A_CUP, WITHIN_S, refused, running
 from tests.servers.rights import (
     ALTER,
     ALTER_CONFIGS,
+    CLUSTER,
     CREATE,
     DESCRIBE,
     DESCRIBE_CONFIGS,
     GROUP,
+    IDEMPOTENT_WRITE,
     PASSWORD,
     READ,
     TOPIC,
@@ -371,6 +379,54 @@ def test_a_client_with_exactly_the_printed_rights_publishes_and_without_them_is_
     assert pottery.sold in saga("publish", "CupSold", stdin=A_CUP).output
     asyncio.run(guarded.take(*rights))
     ended(saga, "publish", "CupOrdered", stdin=A_CUP, code=2, word=NO_PRODUCER)
+
+
+def test_a_client_with_exactly_the_printed_rights_asks_and_listens_and_without_them_is_told(
+    guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contract = pottery.folder / "contracts" / pottery.made / "CupMade.v1.avsc"
+    contract.write_text(contract.read_text().replace('"owner"', '"outcome": "success", "heard": "outside", "owner"'))
+    module = pottery.declare(memory_days=30)
+    made = import_module(module).CupMade(cup_id="cup-1")
+    message = Message(
+        id="CupMade-1", type="CupMade", schema=made.__contract__, saga="cup-1", source=pottery.service,
+        time="2026-01-01T00:00:00.000Z", value=codec.encode(made),
+    )  # fmt: skip
+
+    async def said() -> None:
+        async with the_broker() as broker:
+            await broker.publish([to_record(message, binding_of(type(made)).contract)])
+
+    async def heard(group: str | None = None) -> object:
+        async with Client() as client:
+            if group is None:
+                return await client.outcome("cup-1", type(made), within=timedelta(0))
+            async with client.listen(type(made), group=group) as events:
+                return await CLOCK.within(WITHIN_S, anext(events))
+
+    def refused_with(word: str, group: str | None = None) -> None:
+        """Ask until it is refused: brokers hear of rights that are taken a moment later."""
+
+        def is_refused() -> bool:
+            try:
+                asyncio.run(heard(group))
+            except SagaError as why:
+                return word in str(why)
+            return False
+
+        until(is_refused)
+
+    as_anybody(guarded, monkeypatch)
+    asyncio.run(said())
+    as_potter(guarded, monkeypatch)
+    rights = allowed(module, "--for", "client", "--event", "CupMade", "--group", "mailer")
+    reads, joins = Right(TOPIC, pottery.made, READ), Right(GROUP, "client.mailer", READ)
+    assert set(rights) == {reads, joins, Right(CLUSTER, "kafka-cluster", IDEMPOTENT_WRITE)}
+    assert asyncio.run(heard()) == made
+    assert asyncio.run(heard("mailer")) == made
+    refused_with("client.other", "other")
+    asyncio.run(guarded.take(reads))
+    refused_with(pottery.made)
 
 
 def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_without_one_is_told(

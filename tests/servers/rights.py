@@ -31,7 +31,7 @@ authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """
 TOPIC, GROUP, CLUSTER = 2, 3, 4
-READ, WRITE, CREATE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 4, 5, 7, 8, 10, 11
+READ, WRITE, CREATE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 3, 4, 5, 7, 8, 10, 11, 12
 OPERATIONS = {
     "Read": READ,
     "Write": WRITE,
@@ -40,6 +40,7 @@ OPERATIONS = {
     "Describe": DESCRIBE,
     "DescribeConfigs": DESCRIBE_CONFIGS,
     "AlterConfigs": ALTER_CONFIGS,
+    "IdempotentWrite": IDEMPOTENT_WRITE,
 }
 LITERALLY, ALLOW = 3, 3
 ANY = 1
