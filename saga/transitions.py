@@ -106,6 +106,9 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     """SHA-256 of the transition, as the service has it."""
     previous: str
     """`hash` of the transition before; of the first one text that names service and saga."""
+    anew: str | None = None
+    """Time at which `saga rebuild` made the history anew, of its first transition: what was told of it before counts no
+    more. Only that command says it: if a document could, it would be no lie to find out."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -166,6 +169,7 @@ def _read(line: bytes, key: bytes | None) -> Told:
     _check("time", told.time)
     _check("parked_until", told.parked_until)
     _check("due", told.due)
+    _check("anew", told.anew)
     for each in told.awaits:
         _check("until", each.until)
     return told

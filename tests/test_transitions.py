@@ -50,6 +50,7 @@ WHOLE = Told(
     result="failure",
     hash="cd",
     previous="ab",
+    anew="2026-11-23T14:06:40.123Z",
 )
 
 
@@ -109,6 +110,7 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
         ({"value": with_field("number", -1)}, r"\$\.number"),
         ({"value": with_field("message", None)}, r"\$\.message"),
         ({"value": with_field("time", "yesterday")}, "its time is no time"),
+        ({"value": with_field("anew", "once")}, "its anew is no time"),
         ({"value": with_field("due", "2026-11-21T14:06:40")}, "its due is no time"),
         ({"value": with_field("parked_until", "9999-99-99")}, "its parked_until is no time"),
         ({"value": with_field("awaits", [{"handler": "remind", "until": "soon"}])}, "its until is no time"),

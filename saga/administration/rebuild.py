@@ -5,9 +5,12 @@ takes a message of such a saga meanwhile makes a progress, too, and whoever come
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
+
+from msgspec import Raw, structs
 
 from saga import envelope, wakes, wiring
 from saga.broker.administration import Administration, Bounds
@@ -21,13 +24,16 @@ from saga.inspection.sources import administration_of
 from saga.messages import Message, Outgoing, Partition, Position, Record
 from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import decode_entry, progress_key
+from saga.progress.history import archive_key, decode_archive
 from saga.runtime.foreign import taken
 from saga.runtime.intake import received
 from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.rebuilding import Anew, Around, Taken, Unknowable, rebuilt
+from saga.runtime.telling import told_of
 from saga.sealing.port import Keys
 from saga.store.port import Store
+from saga.transitions import Told, line_of, to_records
 
 RECORDS_MAX = 1_000_000
 """Records of sagas to be made anew that are kept in memory, at most."""
@@ -72,8 +78,10 @@ async def rebuild(
         keys = wiring.keys_of(settings, clock, [declared])
         async with _opened(declared, settings, clock) as (broker, store):
             found, oldest = await _found(prepare(declared), broker, store, saga)
+            told = settings.told is not None and bool(await broker.found([settings.told.name]))
+            place = _Place(prepare(declared), broker, store, keys, clock, oldest, told)
             for id_, of in sorted(found.items()):
-                one = await _one(_Place(prepare(declared), broker, store, keys, clock, oldest), id_, of, apply=apply)
+                one = await _one(place, id_, of, apply=apply)
                 if one is not None:
                     yield one
 
@@ -185,6 +193,8 @@ class _Place:
     keys: Keys | None
     clock: Clock
     oldest: Mapping[Partition, int | None]
+    told: bool
+    """True if what is made is told on the topic of transitions."""
 
 
 async def _one(place: _Place, saga: str, found: _Found, *, apply: bool) -> Rebuilt | None:
@@ -241,8 +251,13 @@ def _told(service: Prepared, saga: str, anew: Anew) -> Rebuilt:
 
 async def _write(place: _Place, saga: str, anew: Anew) -> None:
     """Publish what was never said, then insert the progress behind its archives, and have the service look at it.
-    Raises `Exists` if there is one by now."""
+    Raises `Exists` if there is one by now.
+
+    What is made is told before it is there: once it is, any worker may tell it, as another history of that saga.
+    """
     await place.broker.publish([_wake(place, saga, AHEAD_S)])
+    if place.told:
+        await place.broker.publish(to_records(map(line_of, _transitions(place, anew))))
     if anew.unsaid:
         contracts = place.service.contracts
         await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in anew.unsaid])
@@ -257,6 +272,17 @@ async def _write(place: _Place, saga: str, anew: Anew) -> None:
             raise Exists(f"{what} is there by now: it is left as it is") from why
         inserted.append((collection, key, cas))
     await place.broker.publish([_wake(place, saga, 0)])
+
+
+def _transitions(place: _Place, anew: Anew) -> Iterator[Told]:
+    """All transitions that were made, as a worker would tell them; the first one says that they were."""
+    p, raws = anew.snapshot, list[Raw]()
+    while len(raws) < p.first:
+        content, _ = anew.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
+        raws += decode_archive(content).transitions
+    for number, raw in enumerate((*raws, *p.transitions)):
+        told = told_of(place.service, "", p, decode_entry(raw), sha256(bytes(raw)).hexdigest())
+        yield told if number else structs.replace(told, anew=iso(place.clock.now_ms()))
 
 
 def _wake(place: _Place, saga: str, in_s: int) -> Outgoing:

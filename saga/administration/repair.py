@@ -17,9 +17,13 @@ from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import prepare
 from saga.runtime.repairing import may_act, repaired
+from saga.runtime.telling import Telling
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
 from saga.store.port import Store
+
+NAME = "saga repair"
+"""Name of the worker in what is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +51,11 @@ async def repair(
     """Go through the sagas of these services, or through one, and go on with those that need it; each is told as it is
     done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened."""
     for declared in services:
-        async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, store):
+        async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, store, telling):
             async for each in _needing(service, store, saga):
                 yield each if dry_run or each.problem is not None else await _done(service, each)
+                if telling is not None:  # what cannot be told now is told by the worker that loads the saga next
+                    await telling.tell()
 
 
 async def _done(service: Participant, needing: Repaired) -> Repaired:
@@ -80,16 +86,19 @@ async def _needing(service: Participant, store: Store, saga: str | None) -> Asyn
 @asynccontextmanager
 async def _at_work(
     declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
-) -> AsyncIterator[tuple[Participant, Store]]:
-    """The service, with its store, the log and its resources open, as at a worker that no partition belongs to. For a
-    dry run without resources: no handler is called."""
+) -> AsyncIterator[tuple[Participant, Store, Telling | None]]:
+    """The service, with its store, the log and its resources open, as at a worker that no partition belongs to, and
+    what tells its transitions. For a dry run without resources: no handler is called."""
     keys, open_by_s = wiring.keys_of(settings, clock, [declared]), clock.monotonic_s() + OPEN_S_MAX
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(wiring.store_of(declared.name, clock, settings, open_by_s))
         broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings, open_by_s))
         if not dry_run:
-            await wiring.with_topics([declared], broker, (), clock, open_by_s)
-        assignment = WorkerAssignment(Watching(declared.name, clock, report))
+            await wiring.with_topics([declared], broker, (), clock, open_by_s, settings.told)
+        prepared, watching = prepare(declared), Watching(declared.name, clock, report)
+        telling = Telling(prepared, broker, watching, NAME) if settings.told is not None and not dry_run else None
+        assignment = WorkerAssignment(watching)
         may_act(assignment)
         resources = {} if dry_run else await open_resources(declared, stack, clock, open_by_s)
-        yield participant_of(prepare(declared), resources, worker_ports(store, broker, assignment, keys=keys)), store
+        ports = worker_ports(store, broker, assignment, keys=keys, telling=telling)
+        yield participant_of(prepared, resources, ports), store, telling

@@ -34,7 +34,8 @@ def verify_history(saga_id: str | None, addresses: tuple[str, ...], broker: str 
     What the services told on the topic saga.transitions is the witness: a whole earlier version in the place of a later
     one, another history, no progress at all where it cannot have expired, and two transitions with one number are
     found, for as long as the topic keeps what was told (SAGA_TRANSITIONS_DAYS). Who can write the topic, too, can
-    deceive it. With SAGA_TRANSITIONS=off it is left alone.
+    deceive it. `saga rebuild` tells what it makes anew, and from there on that is the history. With
+    SAGA_TRANSITIONS=off the witness is left alone.
 
     \b
     Not found, for nothing in the store tells of it:
@@ -95,6 +96,8 @@ def _tell(found: Verified) -> None:
             f"as told on {TRANSITIONS}: {found.witnessed} to their last transition, {found.in_part} in part, {untold} "
             "not at all: it was not told, or is not kept any more"
         )
+    if found.rebuilt:
+        tell(f"{found.rebuilt} of them were made anew by saga rebuild: what was told of them before is not compared")
     if found.strange:
         tell(f"{found.strange} records on {TRANSITIONS} are no transitions: somebody else writes there")
     if found.older:

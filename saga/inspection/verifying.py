@@ -45,6 +45,8 @@ class Verified:
     """Histories whose last transition was told, as it is there."""
     in_part: int = 0
     """Histories of which transitions were told, and not the last."""
+    rebuilt: int = 0
+    """Histories that `saga rebuild` made anew: what was told of them before was not compared."""
     strange: int = 0
     """Records among what was told that are no transitions."""
 
@@ -120,6 +122,7 @@ async def _verify(found: Verified, source: Source, saga: str, document: Document
             is_witnessed = witness.is_witnessed(history, len(whole.transitions))
             found.witnessed += is_witnessed is True
             found.in_part += is_witnessed is False
+            found.rebuilt += witness.is_anew(history)
     except Unreadable as why:
         what = str(why)
     except UNREADABLE as why:

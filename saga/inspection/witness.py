@@ -45,6 +45,8 @@ class Seen:
     """Time until which its service keeps the saga; `None`: it is open, and never expires."""
     forked: int | None = None
     """First number under which two transitions were told."""
+    anew: str | None = None
+    """Time at which `saga rebuild` made it anew: what was told before counts no more."""
 
 
 @dataclass(slots=True)
@@ -59,8 +61,8 @@ class Witness:
         """Take note of a transition that was told; one may be told several times, in any order."""
         key, mark, time_ms = History(told.service, told.saga), _mark(told.hash), from_iso(told.time)
         seen = self.histories.get(key)
-        if seen is None or (told.number == 0 and _is_anew(seen, mark, time_ms)):
-            seen = self.histories[key] = Seen()
+        if seen is None or (told.number == 0 and (_is_rebuilt(seen, told) or _is_anew(seen, mark, time_ms))):
+            seen = self.histories[key] = Seen(anew=told.anew)
         known = seen.marks.setdefault(told.number, mark)
         if known != mark and (seen.forked is None or told.number < seen.forked):
             seen.forked = told.number
@@ -98,6 +100,11 @@ class Witness:
         seen = self.histories.get(history)
         return None if seen is None else seen.last >= count - 1
 
+    def is_anew(self, history: History) -> bool:
+        """True if `saga rebuild` said that it made the history anew."""
+        seen = self.histories.get(history)
+        return seen is not None and seen.anew is not None
+
     def removed(self, history: History, now_ms: int) -> "Contradiction | None":
         """The contradiction that there is no document of a history, if it cannot have expired by now."""
         seen = self.histories[history]
@@ -124,6 +131,11 @@ class Contradiction(NamedTuple):
 
 def _mark(hash_: str) -> int:
     return int.from_bytes(blake2b(hash_.encode(), digest_size=8).digest())
+
+
+def _is_rebuilt(seen: Seen, told: Told) -> bool:
+    """True for the first transition of a history that was made anew, as `saga rebuild` tells it."""
+    return told.anew is not None and told.anew != seen.anew
 
 
 def _is_anew(seen: Seen, mark: int, time_ms: int) -> bool:

@@ -59,9 +59,12 @@ class Folds:
         if told.number > NUMBER_MAX or len(told.saga) > SAGA_MAX:
             return False
         known = self.known.get(told.saga)
+        is_first = known is None
         if known is None:
             known = Known(told.saga)
         service, time_ms = self.words.name(_cut(told.service)), _bounded(told.time, appended_ms)
+        if told.anew is not None and told.number == 0:
+            known.forget(service)
         was_told, before = known.find(service, told.number)
         if was_told:
             self._again(known, before, told, service)
@@ -78,7 +81,6 @@ class Folds:
             _packed_ms(told.handler_ms),
             self.words.name(_cut(told.worker)),
         )
-        is_first = not known.packed
         if is_first:
             self._room()
             self.known[told.saga] = known

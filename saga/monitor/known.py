@@ -186,6 +186,13 @@ class Known:
         """Put a transition in the place of the one with its number."""
         self.packed = b"".join(_PACKING.pack(*(new if each[:2] == new[:2] else each)) for each in self)
 
+    def forget(self, service: int) -> None:
+        """Forget what a service told: its history was made anew."""
+        self.packed = b"".join(_PACKING.pack(*each) for each in self if each.service != service)
+        if self._beyond is not None:
+            self._beyond.pop(service, None)
+        self.standings = tuple(each for each in self.standings if each.service != service)
+
     @property
     def count(self) -> int:
         """Number of transitions that were told."""

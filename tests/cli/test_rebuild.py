@@ -333,7 +333,10 @@ def handled_for_good(service: str, topic: str) -> int:
     return sum(position for partition, position in asyncio.run(positions()).items() if partition.topic == topic)
 
 
-def test_it_works_wherever_the_log_is(pottery_on: Pottery, saga: Call) -> None:
+def test_it_works_wherever_the_log_is_and_is_told(
+    pottery_on: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_TRANSITIONS", "on")
     module, service = pottery_on.module, pottery_on.service
     assert saga("topics", "apply", module).exit_code == 0
     lines = "\n".join(json.dumps({"cup_id": f"cup-{n}"}) for n in range(3))
@@ -361,4 +364,8 @@ def test_it_works_wherever_the_log_is(pottery_on: Pottery, saga: Call) -> None:
             "2 sagas made anew, 0 cannot be",
         ]
     assert made() == {"cup-0", "cup-1", "cup-2"}
-    assert saga("verify-history").exit_code == 0
+    verified = saga("verify-history", "--json")
+    found = json.loads(verified.stdout)
+    assert (verified.exit_code, found["broken"]) == (0, [])
+    assert (found["histories"], found["witnessed"], found["rebuilt"]) == (3, 3, 2)
+    assert "2 of them were made anew by saga rebuild: what was told of them before" in saga("verify-history").stdout

@@ -79,6 +79,13 @@ def test_all_sagas_hear_what_earlier_releases_said(released: Path, saga: Call) -
     for n in (1, 2, 3):
         assert handlers_of(saga, f"order-{n}") == ["reserve", "capture"]
     assert saga("repair", "second_release").stdout == "no sagas gone on with, no problems\n"
+    verified = json.loads(saga("verify-history", "--json").stdout)
+    assert (verified["histories"], verified["witnessed"]) == (3, 3), "what was written was told"
+    traced = json.loads(saga("trace", "order-1", "--json").stdout)
+    assert [(line["handler"], line["worker"]) for line in traced["lines"]] == [
+        ("reserve", "saga repair"),
+        ("capture", "saga repair"),
+    ]
 
 
 @pytest.mark.parametrize("damaged", ["progress", "transition"])

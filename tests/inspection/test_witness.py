@@ -11,7 +11,7 @@ MEMORY_S = 86_400
 OF = History("payment", "order-1")
 
 
-def told(number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMORY_S) -> Told:
+def told(number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMORY_S, anew: str | None = None) -> Told:
     return Told(
         service="payment",
         saga="order-1",
@@ -24,6 +24,7 @@ def told(number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMO
         kept_s=kept_s,
         hash=hash_,
         previous="",
+        anew=anew,
     )
 
 
@@ -74,3 +75,14 @@ def test_of_other_services_and_sagas_nothing_is_said() -> None:
     assert list(witness.of(["payment"], None)) == [OF, History("payment", "order-2")]
     assert list(witness.of(["payment", "shop"], "order-1")) == [OF, History("shop", "order-1")]
     assert witness.is_witnessed(History("payment", "order-3"), 1) is None
+
+
+def test_what_saga_rebuild_says_it_made_anew_is_the_history_from_there_on_whoever_tells_it_again() -> None:
+    once = told(0, "c", anew="2026-11-22T14:06:40.000Z")
+    witness = heard(told(0, "a"), told(1, "b"), told(2, "b"), once, told(1, "d"), told(0, "c"), once, told(1, "d"))
+    assert (witness.histories[OF].forked, witness.histories[OF].last, witness.is_anew(OF)) == (None, 1, True)
+    again = heard(told(0, "a"), once, told(1, "d"), replace(once, anew="2026-11-23T14:06:40.000Z"), told(1, "e"))
+    assert (again.histories[OF].forked, again.is_anew(OF)) == (None, True)
+    assert heard(told(0, "a"), told(0, "c")).histories[OF].forked == 0, "a worker that tells another one"
+    assert heard(once, told(0, "a")).histories[OF].forked == 0
+    assert not heard(told(0, "a")).is_anew(OF)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from saga.clock import iso
 from saga.monitor import answers, folds, known
 from saga.monitor.views import Filter, Page
 from saga.transitions import Told
@@ -122,6 +123,30 @@ def test_a_gap_is_counted_until_what_is_missing_is_told() -> None:
     filled = monitor.take(told("order", 2, 2 * S), told("order", 1, S)).answers.saga("order-1", BEGIN_MS)
     assert filled is not None
     assert filled.missing == 1
+
+
+def test_of_a_history_that_was_made_anew_counts_what_was_told_since() -> None:
+    parked = told("payment", 3, 3 * S, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError")
+    monitor = Monitor().take(told("order", 0, 0), told("payment", 0, S), told("payment", 1, 2 * S), parked)
+    anew = replace(told("payment", 0, S), anew=iso(BEGIN_MS + 10 * MINUTE))
+    monitor.take(anew, told("payment", 1, 2 * S, result="success"))
+    assert monitor.stuck(100 * MINUTE) == []
+    timeline = monitor.answers.saga("order-1", BEGIN_MS)
+    assert timeline is not None
+    assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0), ("payment", 1)]
+    assert (timeline.row.transitions, timeline.missing) == (3, 0)
+    alone = Monitor().take(told("payment", 0, S), anew, told("order", 0, 0))
+    assert len(alone.answers.sagas(Filter(), Page()).rows) == 1
+
+
+def test_of_a_long_history_that_was_made_anew_the_others_stay() -> None:
+    count = known.LINES_MAX + 2 * known.SPARE
+    long = (told("order", number, number * S) for number in range(count))
+    anew = replace(told("order", 0, 0), anew=iso(BEGIN_MS))
+    timeline = Monitor().take(told("payment", 0, count * S), *long, anew).answers.saga("order-1", BEGIN_MS)
+    assert timeline is not None
+    assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0)]
+    assert (timeline.row.transitions, timeline.missing) == (2, 0)
 
 
 def test_of_too_many_sagas_the_ended_one_goes_that_was_not_heard_of_for_the_longest_time() -> None:
