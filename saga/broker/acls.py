@@ -66,7 +66,8 @@ def _of_service(needs: Needs) -> Iterable[Right]:
 
 
 def _of_client(needs: Needs) -> Iterable[Right]:
-    """As a service; but Kafka gives nobody a producer who may write nowhere, and each connection of ours has one."""
+    """Rights as a service's, and one to have a producer: each connection of ours has one, and Kafka gives none to who may
+    write nowhere."""
     yield from _of_service(needs)
     if not needs.writes:
         yield Right("IdempotentWrite", "cluster", CLUSTER)
