@@ -43,7 +43,7 @@ class Access:
     commands: tuple[str, ...]
 
 
-def on_kafka(
+def on_kafka(  # what each kind of user is asked for
     services: Sequence[Declared],
     who: Who,
     address: str,
