@@ -66,8 +66,8 @@ def _of_service(needs: Needs) -> Iterable[Right]:
 
 
 def _of_client(needs: Needs) -> Iterable[Right]:
-    """Rights as a service's, and one to have a producer: each connection of ours has one, and Kafka gives none to who may
-    write nowhere."""
+    """Rights as a service's, and one to have a producer: each connection of ours has one, and Kafka gives none to those
+    who may write nowhere."""
     yield from _of_service(needs)
     if not needs.writes:
         yield Right("IdempotentWrite", "cluster", CLUSTER)
