@@ -20,7 +20,7 @@ from tests.testing.faulty_worlds import simulated
 from tests.testing.simulation.orders import an_order
 from tests.testing.test_limits_in_worlds import SlowBank, with_limits
 
-SEEDS = 10
+SEEDS = 6
 ORDERS = (17, 18, 19)
 AT_LATEST = timedelta(seconds=70)
 """Time in which what was paused goes on: a look into the book, and a wake."""

@@ -25,7 +25,7 @@ from services.shipping.carrier import Carrier
 from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.simulation.orders import an_order
 
-SEEDS = seeds(40)
+SEEDS = seeds(20)
 SAGA = "order-17"
 hasty = Service("order")
 """Service that waits for two seconds: real time."""

@@ -21,7 +21,7 @@ from services.shipping.carrier import Carrier
 from tests.runtime.deployed_contracts import Contracts, newer_order
 from tests.testing.faulty_worlds import seeds, simulated
 
-SEEDS = seeds(15)
+SEEDS = seeds(8)
 SAGA = "order-17"
 order = Service("order")
 """The example's service that decides, which waits for as long as it takes."""
