@@ -1,6 +1,7 @@
 # What people and CI call. On a fresh machine: Python 3.11 or newer, and make.
 PYTHON ?= python3
 BIN := .venv/bin
+WORLDS ?= 100
 SEEDS ?= 1000
 MINUTES ?= 30
 SEED ?= 1
@@ -36,7 +37,7 @@ coverage: .venv/tools ## Run all tests, measure lines and branches, processes to
 test-pythons: .venv/tools ## Run what a version can break on each Python that is to be had: PYTHONS="3.12 3.13".
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
-check: .venv/tools ## Format, lint, types, import rules, generated code, manifests.
+check: .venv/tools ## Format, lint, types, import rules, generated code, manifests, coverage of what is pure.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -45,6 +46,7 @@ check: .venv/tools ## Format, lint, types, import rules, generated code, manifes
 	$(BIN)/saga contracts check
 	$(BIN)/saga contracts lint
 	$(BIN)/saga manifest --check services.order services.payment services.inventory services.shipping
+	$(BIN)/python -m tests.coverage.pure
 
 bench: .venv/tools ## Print what it reaches, beside the limit, in one run.
 	$(BIN)/python -m benchmarks
@@ -64,8 +66,9 @@ torture: .venv/tools ## Kill, freeze and refuse on real Kafka and CouchbaseMock,
 fuzz: .venv/tools ## Put 20,000 odd records into each log, real Kafka too, and account for each: SEED=1.
 	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
-explore: .venv/tools ## Explore the protocol with more faults than the tests do, then thousands of services made by chance.
+explore: .venv/tools ## Explore the protocol with more faults than the tests do, thousands of services, and more worlds.
 	$(BIN)/python -m verification --deep
+	SAGA_TEST_SEEDS=$(WORLDS) $(BIN)/python -m pytest -n $(WORKERS) tests/testing -k in_worlds
 
 format: .venv/tools ## Format and mend what can be mended.
 	$(BIN)/ruff format .

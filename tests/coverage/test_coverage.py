@@ -1,57 +1,20 @@
-"""Coverage: pure folders are covered whole by their own tests; measuring misses no process and no plugin; floors only
-rise."""
+"""Coverage: measuring misses no process and no plugin, and what did not run is told; floors only rise."""
 
-import json
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from tests.coverage import floors
-
-ROOT = Path(__file__).parents[2]
-PURE = ("saga/progress", "saga/policies")
-POLICIES = ("blame", "retry", "rules", "windows", "breaker", "turns", "yielding")
-OWN_TESTS = (*PURE, "tests/progress", *(f"tests/policies/test_{name}.py" for name in POLICIES))
-"""Tests of one decision at a time, without chance: what they reach they reach each time."""
+from tests.coverage.pure import PURE, ROOT, measured, missing
 
 
-def measured(folder: Path, files: Sequence[str], *arguments: str) -> dict[str, object]:
-    """The report of a run of pytest on some files, one by one, as `make coverage` would measure them."""
-    settings = (ROOT / "pyproject.toml").read_text("utf-8")
-    config = folder / "pyproject.toml"
-    config.write_text(settings.replace('"build/coverage/data"', json.dumps(str(folder / "data"))), "utf-8")
-
-    def coverage(*command: str) -> None:
-        program = [sys.executable, "-m", "coverage", command[0], f"--rcfile={config}", *command[1:]]
-        done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    coverage("run", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments)
-    coverage("combine", "--quiet")
-    coverage("json", "--quiet", f"--include={','.join(files)}", "-o", str(folder / "report.json"))
-    report: dict[str, object] = json.loads((folder / "report.json").read_text("utf-8"))["files"]
-    return report
-
-
-def missing(report: dict[str, object], folder: str) -> dict[str, object]:
-    """Lines and branches of a folder that did not run, by file."""
-    found: dict[str, object] = {}
-    for file, of_file in report.items():
-        assert isinstance(of_file, dict)
-        if file.startswith(f"{folder}/") and (of_file["missing_lines"] or of_file["missing_branches"]):
-            found[file] = (of_file["missing_lines"], of_file["missing_branches"])
-    return found
-
-
-@pytest.mark.timeout(300)
-def test_every_line_and_branch_of_what_is_pure_is_run_by_its_own_tests(tmp_path: Path) -> None:
-    report = measured(tmp_path, [f"{folder}/*" for folder in PURE], "-m", "not hypothesis", *OWN_TESTS)
-    for folder in PURE:
-        assert any(file.startswith(folder) for file in report), f"nothing of {folder} was measured"
-        assert missing(report, folder) == {}
+def test_what_did_not_run_is_told_for_each_file_of_the_folder() -> None:
+    whole: dict[str, object] = {"missing_lines": [], "missing_branches": []}
+    report: dict[str, object] = {
+        "saga/progress/a.py": whole,
+        "saga/progress/b.py": {"missing_lines": [7], "missing_branches": []},
+        "saga/progress/c.py": {"missing_lines": [], "missing_branches": [[3, 5]]},
+        "saga/progressive/d.py": {"missing_lines": [1], "missing_branches": []},
+    }
+    assert missing(report, "saga/progress") == {"saga/progress/b.py": ([7], []), "saga/progress/c.py": ([], [[3, 5]])}
 
 
 def test_the_plugin_and_other_processes_are_measured(tmp_path: Path) -> None:
