@@ -2,7 +2,10 @@
 
 import pytest
 
-from benchmarks import compaction, failing, many_contracts, monitor, outages, parts, telling
+from benchmarks import compaction, failing, many_contracts, monitor, outages, parts, telling, watched
+from saga.monitor.answers import Answers
+from saga.monitor.folds import Folds
+from saga.monitor.views import Filter, Page
 
 
 @pytest.mark.parametrize("part", [parts.messages, parts.hot_saga, parts.chain, parts.one_at_a_time])
@@ -41,9 +44,30 @@ def test_the_part_with_very_many_contracts_runs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_part_with_the_monitor_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SAGAS", 400), ("STUCK", 10), ("THROUGH", 200), ("SMALL", 20)):
+    for name, value in (("SAGAS", 400), ("THROUGH", 200), ("SMALL", 20), ("TIMES", 2)):
         monkeypatch.setattr(monitor, name, value)
     assert all(figure.value >= 0 for figure in monitor.monitor())
+
+
+def test_sagas_that_are_copied_are_as_if_they_had_been_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "STUCK", 1)  # of the others that run each has a deadline
+    begin_ms, due_ms, count = 1_795_270_000_000, 1_795_270_060_000, 90
+    copied, folded = watched.population(count, begin_ms, due_ms), Folds()
+    for n in range(count):
+        watched.fold(folded, n, begin_ms, due_ms)
+
+    def everything(folds: Folds) -> list[object]:
+        views, later_ms = Answers(folds), due_ms + 600_000
+        return [
+            *(views.saga(watched.name_of(n), later_ms) for n in range(count)),
+            *(views.sagas(which, Page(limit=7)) for which in (Filter(), Filter(outcome="none"), Filter(open=True))),
+            views.stuck(later_ms),
+            folds.taken,
+        ]
+
+    copied.waits = folded.waits  # sums, as rates are: those of the sagas that are folded
+    assert everything(copied) == everything(folded)
+    assert len(Answers(copied).stuck(due_ms + 600_000).sagas) == 5
 
 
 def test_the_part_with_transitions_that_are_told_runs(monkeypatch: pytest.MonkeyPatch) -> None:

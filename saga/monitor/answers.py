@@ -1,12 +1,14 @@
 """Answers out of the folds: each looks at what it shows, and at a bounded number of sagas beside it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
+from itertools import islice
 
 from saga.clock import LATEST_MS, iso
+from saga.monitor.by_time import Part
 from saga.monitor.counting import MINUTE_MS, MINUTES, Histogram, Minute, is_storm, per_second, together
 from saga.monitor.folds import Folds
-from saga.monitor.known import Goes, Known
+from saga.monitor.known import Goes, Known, Words
 from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, Wait, dead_in, measure_of, waits_of
 from saga.monitor.views import (
     PAGE_MAX,
@@ -28,8 +30,8 @@ from saga.monitor.views import (
     Why,
 )
 
-LOOK_MAX = 50_000
-"""Sagas that are looked at for one page: then it ends, and the next one goes on there."""
+LOOK_MAX = 100_000
+"""Sagas that are looked at for one page, or somewhat more: then it ends, and the next one goes on there."""
 HOT_LEAST = 3.0
 """Factor over the mean of its topic from which on a partition is hot."""
 HOT_TRANSITIONS_LEAST = 100
@@ -49,40 +51,35 @@ class Answers:
     def sagas(self, which: Filter, page: Page) -> Sagas:
         """Page of the sagas that are meant. Those without an outcome come longest running first."""
         limit = max(1, min(page.limit, PAGE_MAX))
-        rows, looked, last = list[Row](), 0, ""
-        for ms, known in self._candidates(which, _cursor(page.after)):
-            if looked == LOOK_MAX or len(rows) == limit:
-                return Sagas(rows=tuple(rows), next=last, looked=looked, known=len(self.folds.known))
-            looked, last = looked + 1, f"{ms}:{known.saga}"
-            if self._holds(which, known):
+        rows, looked, end = list[Row](), 0, (0, "")
+        for part in self._parts(which, _cursor(page.after)):
+            if looked >= LOOK_MAX:
+                return self._page(rows, looked, end)
+            looked += part.looked
+            for ms, known in part.found:
+                if len(rows) == limit:
+                    return self._page(rows, looked, end)
                 rows.append(self._row(known))
-        return Sagas(rows=tuple(rows), next="", looked=looked, known=len(self.folds.known))
+                end = ms, known.saga
+            end = part.end
+        return self._page(rows, looked, None)
 
-    def _candidates(self, which: Filter, after: tuple[int, str] | None) -> Iterator[tuple[int, Known]]:
-        folds = self.folds
+    def _page(self, rows: list[Row], looked: int, end: tuple[int, str] | None) -> Sagas:
+        following = "" if end is None else f"{end[0]}:{end[1]}"
+        return Sagas(rows=tuple(rows), next=following, looked=looked, known=len(self.folds.known))
+
+    def _parts(self, which: Filter, after: tuple[int, str] | None) -> Iterator[Part[Known]]:
+        """Sagas that are meant, in parts."""
+        folds, holds = self.folds, _holding(which, self.folds.words)
         if which.stuck_ms is not None or which.dead:
-            found = self._stuck_until(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
-            mine = {(known.changed_ms, known.saga): known for _, _, known in found}
-            for place in sorted(mine, reverse=True):
-                if after is None or place < after:
-                    yield place[0], mine[place]
+            stuck = self._stuck_until(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
+            mine = {(known.changed_ms, known.saga): known for _, _, known in stuck}
+            places = sorted((each for each in mine if after is None or each < after), reverse=True)
+            yield Part([(place[0], mine[place]) for place in places if holds(mine[place])], len(places), (0, ""))
         elif which.outcome == "none":
-            yield from folds.unended.oldest(after)
+            yield from folds.unended.parts(holds, latest_first=False, after=after)
         else:
-            yield from folds.changed.newest(after)
-
-    def _holds(self, which: Filter, known: Known) -> bool:
-        if which.text and which.text not in known.saga:
-            return False
-        if which.outcome and (known.ended is None) != (which.outcome == "none"):
-            return False
-        if known.ended is not None and which.outcome in ("success", "failure") and known.ended[1] != which.outcome:
-            return False
-        if which.before_ms is not None and known.began_ms >= which.before_ms:
-            return False
-        if which.open and not any(each.open for each in known.standings):
-            return False
-        return not which.service or any(self.folds.words.names[number] == which.service for number in known.lasts)
+            yield from folds.changed.parts(holds, latest_first=True, after=after)
 
     def _row(self, known: Known) -> Row:
         names, ended = self.folds.words.names, known.ended
@@ -161,9 +158,7 @@ class Answers:
             if only_dead and reason[0] != "dead":
                 continue
             measure_ms = self._measure(reason)
-            for count, (since_ms, known) in enumerate(index.oldest()):
-                if since_ms + measure_ms > now_ms or count > PAGE_MAX:
-                    break
+            for since_ms, known in islice(index.oldest(now_ms - measure_ms), PAGE_MAX + 1):
                 found.append((since_ms, reason, known))
         return found
 
@@ -320,6 +315,32 @@ def _events(wait: Wait, until_ms: int | None) -> str:
     """Words for a handler that waits for events."""
     or_at = "" if until_ms is None else f"; or the time {_time(until_ms)}"
     return f"{' and '.join(wait.types) or 'an event'}, published to its topic{or_at}"
+
+
+def _holding(which: Filter, words: Words) -> Callable[[Known], bool]:
+    """Question whether a saga is meant, but for what chooses the candidates. Asked of very many: each condition that is
+    not given costs nothing."""
+    asked = list[Callable[[Known], bool]]()
+    if text := which.text:
+        asked.append(lambda known: text in known.saga)
+    if (outcome := which.outcome) == "none":
+        asked.append(lambda known: known.ended is None)
+    elif outcome:
+        asked.append(lambda known: known.ended is not None and known.ended[1] == outcome)
+    if (before_ms := which.before_ms) is not None:
+        asked.append(lambda known: known.began_ms < before_ms)
+    if which.open:
+        asked.append(lambda known: any(each.open for each in known.standings))
+    if which.service:
+        number = words.known(which.service)
+        asked.append(lambda known: number is not None and known.has(number))
+    match asked:
+        case []:
+            return lambda known: True
+        case [one]:
+            return one
+        case _:
+            return lambda known: all(each(known) for each in asked)
 
 
 def _cursor(after: str) -> tuple[int, str] | None:

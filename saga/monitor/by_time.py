@@ -2,8 +2,8 @@
 is looked at and not with what is in it."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 BUCKET_MS = 4000
 """Length of a bucket: only the members of one are sorted at once."""
@@ -18,6 +18,17 @@ class Named(Protocol):
 
 
 Member = TypeVar("Member", bound=Named)
+
+
+class Part(NamedTuple, Generic[Member]):
+    """Members of one bucket that were asked for."""
+
+    found: list[tuple[int, Member]]
+    """Each with its time, in order."""
+    looked: int
+    """Number of members that were looked at."""
+    end: tuple[int, str]
+    """Place behind which the next bucket begins."""
 
 
 class ByTime(Generic[Member]):
@@ -60,26 +71,37 @@ class ByTime(Generic[Member]):
             self.remove(member, old_ms)
             self.add(member, new_ms)
 
-    def newest(self, before: tuple[int, str] | None = None) -> Iterator[tuple[int, Member]]:
-        """Members with their times, latest first; only those before a time and name, if they are given."""
+    def parts(
+        self, holds: Callable[[Member], bool], *, latest_first: bool, after: tuple[int, str] | None = None
+    ) -> Iterator["Part[Member]"]:
+        """Members for which something holds, bucket by bucket: only these are sorted. `after`: time and name behind
+        which they begin, in that order."""
         order = self._sorted()
-        end = len(order) if before is None else bisect_right(order, before[0] // BUCKET_MS)
-        for number in reversed(order[:end]):
-            for ms, name, member in sorted(self._in(number), key=_place, reverse=True):
-                if before is None or (ms, name) < before:
-                    yield ms, member
+        if latest_first:
+            numbers = order[: None if after is None else bisect_right(order, after[0] // BUCKET_MS)][::-1]
+        else:
+            numbers = order[0 if after is None else bisect_left(order, after[0] // BUCKET_MS) :]
+        for number in numbers:
+            begin_ms = number * BUCKET_MS
+            if latest_first and after is not None and after <= (begin_ms, ""):
+                continue
+            bucket = self._buckets[number]
+            found = [(ms, member.saga, member) for member, ms in bucket.items() if holds(member)]
+            if after is not None:
+                found = [each for each in found if (each[:2] < after if latest_first else each[:2] > after)]
+            found.sort(key=_place, reverse=latest_first)
+            end_ms = begin_ms if latest_first else begin_ms + BUCKET_MS
+            yield Part([(ms, member) for ms, _, member in found], len(bucket), (end_ms, ""))
 
-    def oldest(self, after: tuple[int, str] | None = None) -> Iterator[tuple[int, Member]]:
-        """Members with their times, earliest first; only those after a time and name, if they are given."""
-        order = self._sorted()
-        begin = 0 if after is None else bisect_left(order, after[0] // BUCKET_MS)
-        for number in order[begin:]:
-            for ms, name, member in sorted(self._in(number), key=_place):
-                if after is None or (ms, name) > after:
+    def oldest(self, until_ms: int | None = None) -> Iterator[tuple[int, Member]]:
+        """Members with their times, earliest first; up to a time, if it is given."""
+        for number in self._sorted():
+            if until_ms is not None and number * BUCKET_MS > until_ms:
+                return
+            bucket = [(ms, member.saga, member) for member, ms in self._buckets[number].items()]
+            for ms, _, member in sorted(bucket, key=_place):
+                if until_ms is None or ms <= until_ms:
                     yield ms, member
-
-    def _in(self, number: int) -> list[tuple[int, str, Member]]:
-        return [(ms, member.saga, member) for member, ms in self._buckets[number].items()]
 
     def _sorted(self) -> list[int]:
         if self._order is None:

@@ -17,8 +17,10 @@ WORDS_MAX = (1 << 16) - 1
 """Services and workers that are told apart; of all others the name is not kept."""
 UNSEEN_MS = (1 << 32) - 1
 """Packed time that nobody saw."""
-_PACKING = Packing("<HIqIHIIH")
-SIZE = _PACKING.size
+PACKING = Packing("<HIqIHIIH")
+"""Form of a transition in the bytes of its saga."""
+SIZE = PACKING.size
+_entries = PACKING.iter_unpack
 
 
 class What(NamedTuple):
@@ -64,6 +66,10 @@ class Words:
             number = self._names[text] = len(self.names)
             self.names.append(text)
         return number
+
+    def known(self, text: str) -> int | None:
+        """Number of a service or worker, if it has one."""
+        return self._names.get(text)
 
     def what(self, what: What) -> int:
         """Number of what many transitions have in common. Of too many only handler, outcome and type are kept."""
@@ -151,7 +157,14 @@ class Known:
 
     def __iter__(self) -> Iterator[Packed]:
         """Transitions that are kept, in the order in which they came."""
-        return map(Packed._make, _PACKING.iter_unpack(self.packed))
+        return map(Packed._make, _entries(self.packed))
+
+    def has(self, service: int) -> bool:
+        """True if the service has told something of it."""
+        if self._beyond is not None:
+            return service in self._beyond
+        # A saga in which no number begins with that byte, which is nearly every other one, need not be unpacked.
+        return (service & 0xFF) in self.packed[::SIZE] and any(entry[0] == service for entry in _entries(self.packed))
 
     def of(self, service: int) -> list[Packed]:
         """Transitions of a service that are kept, by number."""
@@ -161,14 +174,14 @@ class Known:
         """Look whether a transition was told before, and give it if it is kept."""
         if self._beyond is not None and not self._beyond.get(service, 0) >> number & 1:
             return False, None
-        for entry in _PACKING.iter_unpack(self.packed):
+        for entry in _entries(self.packed):
             if entry[1] == number and entry[0] == service:
                 return True, Packed._make(entry)
         return self._beyond is not None, None
 
     def add(self, new: Packed) -> None:
         """Take in a transition that was not told before."""
-        self.packed += _PACKING.pack(*new)
+        self.packed += PACKING.pack(*new)
         if self._beyond is not None:
             self._beyond[new.service] = self._beyond.get(new.service, 0) | 1 << new.number
         if len(self.packed) > (LINES_MAX + SPARE) * SIZE:
@@ -176,7 +189,7 @@ class Known:
                 self._beyond = {}
                 for each in self:
                     self._beyond[each.service] = self._beyond.get(each.service, 0) | 1 << each.number
-            self.packed = b"".join(_PACKING.pack(*each) for each in self.newest())
+            self.packed = b"".join(PACKING.pack(*each) for each in self.newest())
 
     def newest(self) -> list[Packed]:
         """Newest transitions, as many as are kept for good, by time."""
@@ -184,11 +197,11 @@ class Known:
 
     def put(self, new: Packed) -> None:
         """Put a transition in the place of the one with its number."""
-        self.packed = b"".join(_PACKING.pack(*(new if each[:2] == new[:2] else each)) for each in self)
+        self.packed = b"".join(PACKING.pack(*(new if each[:2] == new[:2] else each)) for each in self)
 
     def forget(self, service: int) -> None:
         """Forget what a service told: its history was made anew."""
-        self.packed = b"".join(_PACKING.pack(*each) for each in self if each.service != service)
+        self.packed = b"".join(PACKING.pack(*each) for each in self if each.service != service)
         if self._beyond is not None:
             self._beyond.pop(service, None)
         self.standings = tuple(each for each in self.standings if each.service != service)
@@ -206,7 +219,7 @@ class Known:
         if self._beyond is not None:
             return {service: bits.bit_length() - 1 for service, bits in self._beyond.items()}
         lasts: dict[int, int] = {}
-        for service, number, *_ in _PACKING.iter_unpack(self.packed):
+        for service, number, *_ in _entries(self.packed):
             if number > lasts.get(service, -1):
                 lasts[service] = number
         return lasts

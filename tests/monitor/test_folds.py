@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.clock import iso
-from saga.monitor import answers, folds, known
+from saga.monitor import answers, by_time, folds, known
 from saga.monitor.views import Filter, Page
 from saga.transitions import Told
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
@@ -189,13 +189,27 @@ def test_pages_follow_one_another_and_miss_nothing() -> None:
 
 def test_a_page_ends_after_so_many_sagas_and_the_next_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "LOOK_MAX", 10)
-    monitor = Monitor().take(*(told("order", 0, ms, saga=f"s{ms:02}") for ms in range(25)))
-    page = monitor.answers.sagas(Filter(text="s03"), Page())
-    assert (page.rows, page.looked) == ((), 10)
-    second = monitor.answers.sagas(Filter(text="s03"), Page(after=page.next))
-    third = monitor.answers.sagas(Filter(text="s03"), Page(after=second.next))
-    assert [row.saga for row in third.rows] == ["s03"]
-    assert third.next == ""
+    monitor = Monitor().take(*(told("order", 0, n // 5 * by_time.BUCKET_MS, saga=f"s{n:02}") for n in range(30)))
+    views, which = monitor.answers, Filter(text="s03")
+    first = views.sagas(which, Page())
+    second = views.sagas(which, Page(after=first.next))
+    third = views.sagas(which, Page(after=second.next))
+    assert [(page.rows, page.looked) for page in (first, second)] == [((), 10), ((), 10)]
+    assert ([row.saga for row in third.rows], third.looked, third.next) == (["s03"], 10, "")
+    oldest = views.sagas(replace(which, outcome="none"), Page())
+    assert ([row.saga for row in oldest.rows], oldest.looked) == (["s03"], 10)
+    behind = views.sagas(replace(which, outcome="none"), Page(after=oldest.next))
+    assert (behind.rows, behind.looked) == ((), 10)
+
+
+def test_sagas_are_found_by_the_services_that_told_of_them_though_their_lines_are_kept_no_more() -> None:
+    long = (told("payment", n, n) for n in range(known.LINES_MAX + 2 * known.SPARE))
+    monitor = Monitor().take(told("order", 0, 0), *long, told("order", 0, 0, saga="other"))
+
+    def found(service: str) -> list[str]:
+        return sorted(row.saga for row in monitor.answers.sagas(Filter(service=service), Page()).rows)
+
+    assert [found(service) for service in ("order", "payment", "stock")] == [["order-1", "other"], ["order-1"], []]
 
 
 @pytest.mark.parametrize("after", ["", "x", "1", "x:y", f"{'9' * 30}:a", "-1:a"])

@@ -1,0 +1,123 @@
+"""Sagas as a monitor holds them, a million of them in seconds: one in many is folded from what services would tell, the
+others are copies of it under ids and at times of their own.
+
+A copy is what folding would make of the same transitions (a test compares): it costs a tenth, and as much memory. Rates
+and the like are sums of what was folded.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from saga.clock import iso
+from saga.messages import Outgoing, Record
+from saga.monitor.folds import Folds
+from saga.monitor.known import PACKING, Known, Standing
+from saga.transitions import Awaited, Cause, Said, Told, from_record, line_of, to_records
+
+APART_MS = 2
+"""Time between the beginnings of two sagas: 500 a second, each of ten transitions, are 5,000 transitions a second."""
+GROUP = 400
+"""Sagas of which one of each kind is folded, and the others are copied."""
+RUNNING = 20
+"""Share of the sagas that are still running: one in so many."""
+STUCK = 500
+"""Sagas that are stuck: they wait, and have no deadline as the others that run have."""
+DAY_MS = 86_400_000
+SHAPE = (
+    ("order", "place", "handled", "OrderPlaced"),
+    ("payment", "reserve", "handled", "PaymentReserved"),
+    ("inventory", "set_aside", "handled", "InventoryReserved"),
+    ("shipping", "book", "waiting", ""),
+    ("shipping", "book", "waiting", ""),
+    ("shipping", "book", "handled", "ShipmentBooked"),
+    ("order", "confirm", "handled", "OrderConfirmed"),
+    ("payment", "capture", "handled", "PaymentCaptured"),
+    ("inventory", "hand_out", "handled", "StockHandedOut"),
+    ("shipping", "dispatch", "handled", "Dispatched"),
+)
+"""Transitions of a saga of the example, in the order in which they are told."""
+_standings = msgspec.json.Decoder(tuple[Standing, ...])
+
+
+def told_of(n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None) -> Iterator[Told]:
+    """First transitions of the n-th saga. `due`: time of the deadline with which it begins."""
+    numbers: dict[str, int] = {}
+    for place, (service, handler, outcome, emitted) in enumerate(SHAPE[:upto]):
+        number = numbers[service] = numbers.get(service, -1) + 1
+        yield Told(
+            service=service,
+            saga=name_of(n),
+            number=number,
+            time=iso(begin_ms + n * APART_MS + place * 20),
+            handler=handler,
+            outcome=outcome,
+            message=Cause(
+                id=f"{n:024}{place:08}", type="OrderPlaced", source="order", topic="orders", partition=n % 12, offset=n
+            ),
+            worker=f"host-{n // GROUP % 4}:17",
+            emitted=(Said(id=f"{n:024}{place:08}", type=emitted),) if emitted else (),
+            steps=("reserve",) if handler == "reserve" else (),
+            queued_ms=n // GROUP % 7,
+            handler_ms=n // GROUP % 50,
+            open=due is not None and not place,
+            due=due if not place else None,
+            awaits=(Awaited(handler="book", types=("PaymentReserved",)),) if outcome == "waiting" else (),
+            result="success" if handler == "confirm" else None,
+            hash="0" * 64,
+            previous="0" * 64,
+        )
+
+
+def name_of(n: int) -> str:
+    """Id of the n-th saga."""
+    return f"order-{n:07}"
+
+
+def population(count: int, begin_ms: int, due_ms: int) -> Folds:
+    """Folds of so many sagas: one in `RUNNING` still runs, most of these with a deadline, `STUCK` of them without."""
+    folds, originals = Folds(count), dict[tuple[bool, bool], tuple[int, Known]]()
+    for n in range(count):
+        kind = n % RUNNING == 0, n < RUNNING * STUCK
+        first, original = originals.get(kind, (-GROUP, None))
+        if original is not None and n - first < GROUP:
+            _copy(folds, original, name_of(n), (n - first) * APART_MS)
+            continue
+        fold(folds, n, begin_ms, due_ms)
+        originals[kind] = n, folds.known[name_of(n)]
+    return folds
+
+
+def fold(folds: Folds, n: int, begin_ms: int, due_ms: int) -> None:
+    """Fold the n-th saga from its records."""
+    is_running, is_stuck = n % RUNNING == 0, n < RUNNING * STUCK
+    due = iso(due_ms) if is_running and not is_stuck else None
+    told = told_of(n, begin_ms, 5 if is_running else len(SHAPE), due)
+    for record in to_records(map(line_of, told)):
+        for each in from_record(record_of(record)):
+            folds.take(each, 1 << 50)
+
+
+def _copy(folds: Folds, of: Known, saga: str, later_ms: int) -> None:
+    """Take in a saga that is as another one, so much later."""
+    known = Known(saga)
+    known.packed = b"".join(PACKING.pack(*each[:2], each[2] + later_ms, *each[3:]) for each in of)
+    known.began_ms, known.changed_ms, known.whole = of.began_ms + later_ms, of.changed_ms + later_ms, of.whole
+    if of.ended is not None:
+        known.ended = of.ended[0] + later_ms, *of.ended[1:]
+        folds.lives.add(known.ended[0] - known.began_ms)
+    else:
+        folds.unended.add(known, known.began_ms)
+    if of.standings:  # with strings of its own, as decoding makes them
+        known.standings = _standings.decode(msgspec.json.encode(of.standings))
+    known.places = tuple((why, since_ms if why[0] == "overdue" else since_ms + later_ms) for why, since_ms in of.places)
+    for why, since_ms in known.places:
+        folds.places[why].add(known, since_ms)
+    folds.changed.add(known, known.changed_ms)
+    folds.known[saga] = known
+    folds.taken += known.count
+
+
+def record_of(outgoing: Outgoing) -> Record:
+    """Record as a reader gets it."""
+    return Record(outgoing.topic, 0, 0, outgoing.key, outgoing.value, (), 0)
