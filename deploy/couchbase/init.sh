@@ -6,7 +6,7 @@ cluster="${COUCHBASE:-http://couchbase:8091}"
 bucket="${BUCKET:-saga}"
 replicas="${REPLICAS:-0}"
 secrets="${SECRETS:-/run/secrets}"
-services=(order payment inventory shipping)
+services=(order payment inventory shipping intake)
 admin="$(cat "$secrets/couchbase-admin")"
 
 # A command that does nothing when it was done before.
@@ -33,6 +33,7 @@ for service in "${services[@]}"; do
   as_admin collection-manage --bucket "$bucket" --create-scope "$service"
   collections=(saga saga-archive)
   [ "$service" = inventory ] && collections+=(stock)
+  [ "$service" = intake ] && collections+=(orders)
   for collection in "${collections[@]}"; do
     as_admin collection-manage --bucket "$bucket" --create-collection "$service.$collection"
   done
@@ -43,4 +44,7 @@ done
 # Reads everything, for the audit and for `saga list`; writes nothing.
 as_admin user-manage --set --auth-domain local --rbac-username client --rbac-password "$(cat "$secrets/client")" \
   --roles "data_reader[$bucket]"
+# Is told what changes in the documents that intake takes, and sees nothing else.
+as_admin user-manage --set --auth-domain local --rbac-username intake-connector \
+  --rbac-password "$(cat "$secrets/intake-connector")" --roles "data_dcp_reader[$bucket:intake:orders]"
 echo "bucket $bucket is ready for ${services[*]}"

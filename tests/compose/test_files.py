@@ -1,29 +1,43 @@
 """The compose files and scripts say what the services need, and no secret stands in them."""
 
+import json
 import os
 import re
+import shlex
 import stat
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from saga import wiring
+from saga.cli.main import main
 from saga.config import known
 from saga.names import ARCHIVES, PROGRESS
+from saga.runtime.prepared import topics_of
 from services.audit.books import SERVICES
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
 STAND_INS = yaml.safe_load((ROOT / "docker-compose.stand-ins.yml").read_text("utf-8"))
+CONNECT = ROOT / "deploy" / "connect"
 INIT, SECRETS = ROOT / "deploy" / "couchbase" / "init.sh", ROOT / "deploy" / "secrets.sh"
 FAKE = """#!/bin/bash
 printf '%s\\n' "$(IFS='|'; echo "$*")" >> "$CALLS"
 {ends}
 """
 DRAIN_S = 20
+BY_DOCUMENTS = ("intake", "intake-connector")
+"""The service that takes orders as documents, and the connector that tells of them."""
+PROFILE = "documents"
 
 
 def services(file: Any) -> Any:
@@ -35,7 +49,7 @@ def couchbase_init(folder: Path, ends: str = "exit 0") -> tuple[subprocess.Compl
     bin_, secrets, calls = folder / "bin", folder / "secrets", folder / "calls"
     bin_.mkdir()
     secrets.mkdir()
-    for name in ("couchbase-admin", *SERVICES, "client"):
+    for name in ("couchbase-admin", *SERVICES, *BY_DOCUMENTS, "client"):
         (secrets / name).write_text(f"secret-of-{name}")
     fake = bin_ / "couchbase-cli"
     fake.write_text(FAKE.format(ends=ends))
@@ -56,7 +70,7 @@ def test_couchbase_has_the_collections_that_the_services_use(tmp_path: Path) -> 
     made = {after("--create-collection", call) for call in calls if "--create-collection" in call}
     used = {
         f"{declared.name}.{collection}"
-        for declared in wiring.load_services([f"services.{service}" for service in SERVICES])
+        for declared in wiring.load_services([f"services.{service}" for service in (*SERVICES, "intake")])
         for collection in (PROGRESS, ARCHIVES, *(kind.collection for kind in declared.documents))
     }
     assert made == used
@@ -66,8 +80,11 @@ def test_a_service_may_read_and_write_its_own_scope_and_nothing_else(tmp_path: P
     _, calls = couchbase_init(tmp_path)
     users = {after("--rbac-username", call): call for call in calls if call[0] == "user-manage"}
     roles = {user: after("--roles", call) for user, call in users.items()}
-    assert roles == {service: f"data_reader[saga:{service}],data_writer[saga:{service}]" for service in SERVICES} | {
-        "client": "data_reader[saga]"
+    assert roles == {
+        service: f"data_reader[saga:{service}],data_writer[saga:{service}]" for service in (*SERVICES, "intake")
+    } | {
+        "client": "data_reader[saga]",
+        "intake-connector": "data_dcp_reader[saga:intake:orders]",
     }
     assert {user: after("--rbac-password", call) for user, call in users.items()} == {
         user: f"secret-of-{user}" for user in users
@@ -109,7 +126,7 @@ def test_no_secret_stands_in_a_compose_file() -> None:
     assert all(secret.keys() == {"file"} for secret in COMPOSE["secrets"].values())
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", [*SERVICES, "intake"])
 def test_a_service_is_restarted_waited_for_and_given_time_to_drain(service: str) -> None:
     given = services(COMPOSE)[service]
     assert given["command"] == f"run services.{service}"
@@ -125,7 +142,7 @@ def test_topics_are_made_for_all_services_before_the_first_one_starts() -> None:
     makes = services(COMPOSE)["topics"]
     command, modules = makes["command"].split()[:2], makes["command"].split()[2:]
     assert command == ["topics", "apply"]
-    assert set(modules) == {f"services.{service}" for service in SERVICES}
+    assert set(modules) == {f"services.{service}" for service in (*SERVICES, "intake")}
     assert makes["depends_on"] == {"kafka": {"condition": "service_healthy"}}
     for service in SERVICES:
         assert services(COMPOSE)[service]["depends_on"]["topics"] == {"condition": "service_completed_successfully"}
@@ -152,7 +169,8 @@ def test_two_processes_of_payment_run() -> None:
 
 def test_the_stand_ins_replace_servers_and_leave_the_services_as_they_are() -> None:
     replaced = services(STAND_INS)
-    assert replaced.keys() == services(COMPOSE).keys() - {"topics"}
+    others = {name for name, given in services(COMPOSE).items() if given.get("profiles") == [PROFILE]}
+    assert replaced.keys() == services(COMPOSE).keys() - {"topics"} - others
     for name in ("stock", "client", *SERVICES):
         assert replaced[name] == {
             "environment": {"SAGA_STORE": "couchbase://couchbase:11210/saga", "SAGA_STORE_DURABILITY": "none"}
@@ -168,3 +186,117 @@ def test_the_image_has_every_package_that_the_toolkit_is_tested_with() -> None:
     assert pinned("requirements.lock") <= ours
     assert {"aiokafka", "couchbase", "aiohttp", "prometheus-client"} <= {package.split("==")[0] for package in ours}
     assert [p for p in ours if versions.get(p.split("==")[0], p.split("==")[1]) != p.split("==")[1]] == []
+
+
+# -------------------------------------------------------------------- orders as documents
+
+
+class Connect(BaseHTTPRequestHandler):
+    """Kafka Connect as far as it is given connectors."""
+
+    given: ClassVar[dict[str, object]] = {}
+    answers: ClassVar[int] = 201
+
+    def do_PUT(self) -> None:  # the server calls it so
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.given[self.path] = json.loads(body)
+        self.send_response(self.answers)
+        self.end_headers()
+        self.wfile.write(b"it is so\x1b[2J")
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@contextmanager
+def connecting(answers: int) -> Iterator[tuple[str, dict[str, object]]]:
+    class Once(Connect):
+        given: ClassVar[dict[str, object]] = {}
+
+    Once.answers = answers
+    with ThreadingHTTPServer(("127.0.0.1", 0), Once) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", Once.given
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """What `saga changes connector` prints in the container that gives it to Kafka Connect."""
+    given = services(COMPOSE)["connector"]
+    command, gives_to = given["command"][0].split(" | ")
+    assert gives_to == "python /apply.py http://connect:8083"
+    for name, value in given["environment"].items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "password").write_text("secret")
+    monkeypatch.setenv("SAGA_COUCHBASE_PASSWORD_FILE", str(tmp_path / "password"))
+    done = CliRunner().invoke(main, shlex.split(command)[1:])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def applied(address: str, text: str) -> subprocess.CompletedProcess[str]:
+    apply = [sys.executable, str(CONNECT / "apply.py"), address]
+    return subprocess.run(apply, input=text, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_kafka_connect_is_given_the_connector_that_the_service_declares(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = printed(monkeypatch, tmp_path)
+    with connecting(201) as (address, given):
+        done = applied(address, text)
+    assert (done.returncode, done.stdout) == (0, "saga-changes-intake: 201\n"), done.stderr
+    [(path, config)] = given.items()
+    assert path == "/connectors/saga-changes-intake/config"
+    assert isinstance(config, dict)
+    assert config == json.loads(text)["config"]
+    assert config["couchbase.username"] == "intake-connector"
+    assert "secret" not in text
+    _, calls = couchbase_init(tmp_path)
+    made = {after("--create-collection", call) for call in calls if "--create-collection" in call}
+    assert set(config["couchbase.collections"].split(",")) <= made
+    topics = {topic.name for declared in wiring.load_services(["services.intake"]) for topic in topics_of(declared)}
+    assert config["couchbase.topic"].replace("${collection}", "orders") in topics
+
+
+def test_a_connector_that_is_refused_or_missing_ends_with_what_was_said() -> None:
+    with connecting(400) as (address, _):
+        done = applied(address, '{"name": "a", "config": {}} {"name": "b", "config": {}}')
+    assert (done.returncode, done.stderr) == (1, "a is refused with 400: 'it is so\\x1b[2J'\n")
+    away = applied("http://127.0.0.1:1", '{"name": "a", "config": {}}')
+    assert away.returncode == 1
+    assert away.stderr.startswith("http://127.0.0.1:1 does not answer: ")
+    assert applied("http://127.0.0.1:1", "").returncode == 2
+
+
+def test_kafka_connect_has_the_password_of_its_user_from_a_file(tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "connect-distributed.sh"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/bash\necho "$KAFKA_COUCHBASE_PASSWORD $1"\n')
+    fake.chmod(0o755)
+    (tmp_path / "intake-connector").write_text("secret-of-connector")
+    environment = {"PATH": os.environ["PATH"], "SECRETS": str(tmp_path), "KAFKA_HOME": str(tmp_path)}
+    run = ["bash", str(CONNECT / "run.sh")]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "secret-of-connector /opt/saga/connect.properties\n", done.stderr
+    assert services(COMPOSE)["connect"]["secrets"] == ["intake-connector"]
+
+
+def test_orders_as_documents_are_started_only_where_they_are_asked_for() -> None:
+    asked = {name for name, given in services(COMPOSE).items() if given.get("profiles") == [PROFILE]}
+    assert asked == {"intake", "connect", "connector"}
+    assert services(COMPOSE)["connector"]["depends_on"] == {"connect": {"condition": "service_healthy"}}
+    properties = dict(
+        line.split("=", 1)
+        for line in (CONNECT / "connect.properties").read_text("utf-8").splitlines()
+        if line and not line.startswith("#")
+    )
+    settings = services(COMPOSE)["intake"]["environment"]
+    assert f"kafka://{properties['bootstrap.servers']}" == settings["SAGA_BROKER"]
+    assert settings["SAGA_CONNECT"].rpartition(":")[2] == properties["listeners"].rpartition(":")[2]
+    image = re.findall(r"^ARG KAFKA=(.+)$", (CONNECT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    assert services(COMPOSE)["kafka"]["image"] == f"${{KAFKA_IMAGE:-{image[0]}}}"
+    assert f"COPY --from=unpacked /plugins {properties['plugin.path']}\n" in (CONNECT / "Dockerfile").read_text("utf-8")

@@ -1,0 +1,6 @@
+#!/bin/bash
+# Runs Kafka Connect. The connector's password is a file, and in no variable but that of its process.
+set -euo pipefail
+KAFKA_COUCHBASE_PASSWORD="$(cat "${SECRETS:-/run/secrets}/intake-connector")"
+export KAFKA_COUCHBASE_PASSWORD
+exec "${KAFKA_HOME:-/opt/kafka}/bin/connect-distributed.sh" "${CONNECT_PROPERTIES:-/opt/saga/connect.properties}"

@@ -1,0 +1,40 @@
+"""Intake: an order that an application wrote as a document becomes OrderPlaced."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from saga import Change, Service
+from services.intake.events import OrderPlaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderDocument:
+    """Order as the application writes it."""
+
+    customer_id: str
+    sku: str
+    quantity: int
+    total: Decimal
+    card: str
+    address: str
+
+
+intake = Service("intake")
+intake.document(OrderDocument, "orders")
+
+
+@intake.handler
+async def place(change: Change[OrderDocument]) -> OrderPlaced | None:
+    """A document that was removed before anybody saw it is no order."""
+    order = change.document
+    if order is None:
+        return None
+    return OrderPlaced(
+        order_id=change.key,
+        customer_id=order.customer_id,
+        sku=order.sku,
+        quantity=order.quantity,
+        total=order.total,
+        card=order.card,
+        address=order.address,
+    )
