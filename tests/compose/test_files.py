@@ -24,6 +24,7 @@ from saga.config import known
 from saga.names import ARCHIVES, PROGRESS
 from saga.runtime.prepared import topics_of
 from services.audit.books import SERVICES
+from tests.compose.checked import problems_in
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
@@ -161,6 +162,11 @@ def test_settings_in_compose_files_are_settings() -> None:
     }
     assert names
     assert names <= known().keys()
+
+
+@pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.stand-ins.yml"])
+def test_the_files_are_as_the_specification_of_compose_says(name: str) -> None:
+    assert problems_in(ROOT / name) == []
 
 
 def test_two_processes_of_payment_run() -> None:

@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.main import main
+from saga.config import known
 from saga.errors import SagaError
 from saga.scaffold.writing import write
+from tests.compose.checked import compose_here, config_of, problems_in
 from tests.contracts.folders import decimal, field, schema
 from tests.contracts.folders import write as write_contracts
 
@@ -111,6 +113,43 @@ def test_compose_files_name_what_is_there(folder: Path, monkeypatch: pytest.Monk
         assert [volume.partition(":")[0] for volume in services[name]["volumes"]] == [name]
         assert name in volumes
         assert services[name]["environment"] == services["topics"]["environment"]
+
+
+@pytest.fixture
+def compose_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Compose files of a project with two services."""
+    assert saga("new", "project", "shop").exit_code == 0
+    monkeypatch.chdir(folder / "shop")
+    assert saga("new", "service", "stock-taking").exit_code == 0
+    return [folder / "shop" / name for name in ("docker-compose.yml", "docker-compose.stock-taking.yml")]
+
+
+def test_compose_files_are_as_their_specification_says(compose_files: list[Path]) -> None:
+    for file in compose_files:
+        assert problems_in(file) == []
+        assert set(re.findall(r"SAGA_\w+", file.read_text())) <= known().keys()
+    file = compose_files[0]
+    file.write_text(file.read_text().replace("restart: unless-stopped", "restarts: unless-stopped"))
+    (problem,) = problems_in(file)
+    assert problem.startswith("services.order: Unevaluated properties are not allowed ('restarts' was unexpected)")
+
+
+def test_compose_itself_understands_all_files_together(compose_files: list[Path]) -> None:
+    yaml = pytest.importorskip("yaml")
+    compose = compose_here()
+    if compose is None:
+        pytest.skip("NOT READ BY COMPOSE: there is no `docker compose` here, nor docker-compose")
+    understood = yaml.safe_load(config_of(compose, *compose_files))
+    assert understood["services"].keys() == {"kafka", "topics", "order", "stock-taking"}
+    assert understood["services"]["topics"]["command"] in (
+        "topics apply services.order",
+        ["topics", "apply", "services.order"],
+    )
+    assert understood["volumes"].keys() == {"kafka", "order", "stock-taking"}
+    file = compose_files[1]
+    file.write_text(file.read_text().replace("  stock-taking: {}", "  another: {}"))
+    with pytest.raises(AssertionError, match="stock-taking"):
+        config_of(compose, *compose_files)
 
 
 def test_make_finds_all_services_by_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
