@@ -55,7 +55,8 @@ async def _ordered_made_and_shown(pottery: Pottery, module: str, collector: Coll
             await client.publish(cups.CupOrdered(cup_id="cup-1"))
     async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(wiring.run(services, Settings.from_environment(), lambda _: None, stop, CLOCK))
-        while not {"publish CupMade", "process CupMade"} <= {span.name for _, span in collector.spans}:
+        awaited = {"process CupOrdered", "publish CupMade", "process CupMade"}
+        while not awaited <= {span.name for _, span in collector.spans}:
             await CLOCK.sleep(0.05)
         stop.set()
     context = root.get_span_context()

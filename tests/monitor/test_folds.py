@@ -174,6 +174,57 @@ def test_where_no_saga_has_ended_the_one_longest_unheard_of_goes() -> None:
     assert [saga for saga, _, _ in monitor.stuck(60 * MINUTE)] == ["b", "c"]
 
 
+FILTERED: tuple[tuple[Filter, str], ...] = (
+    (Filter(), "dead done failed old open"),
+    (Filter(text="d"), "dead done failed old"),
+    (Filter(outcome="none"), "dead old open"),
+    (Filter(outcome="success"), "done"),
+    (Filter(outcome="failure"), "failed"),
+    (Filter(before_ms=BEGIN_MS), "old"),
+    (Filter(open=True), "dead failed open"),
+    (Filter(service="payment"), "dead failed"),
+    (Filter(service="stock"), ""),
+    (Filter(text="d", service="order"), "done old"),
+    (Filter(dead=True), "dead failed"),
+    (Filter(dead=True, outcome="none"), "dead"),
+    (Filter(dead=True, text="fail"), "failed"),
+    (Filter(stuck_ms=BEGIN_MS + 1000 * MINUTE), "dead failed old open"),
+    (Filter(stuck_ms=BEGIN_MS + 1000 * MINUTE, open=True, service="order"), "open"),
+)
+
+
+@pytest.mark.parametrize(("which", "names"), FILTERED)
+def test_a_page_shows_the_sagas_for_which_all_holds_that_is_asked_and_no_others(which: Filter, names: str) -> None:
+    views = (
+        Monitor()
+        .take(
+            told("order", 0, 0, saga="done", result="success"),
+            told("order", 0, -S, saga="old"),
+            told("order", 0, 0, "retrying", saga="open", open_=True, parked_ms=S),
+            told("payment", 0, 0, "dead", saga="dead", open_=True),
+            told("payment", 0, 0, saga="failed", result="failure"),
+            told("payment", 1, S, "dead", saga="failed", open_=True),
+        )
+        .answers
+    )
+    whole = [row.saga for row in views.sagas(which, Page()).rows]
+    assert sorted(whole) == names.split()
+    found, after = list[str](), ""
+    for _ in whole:
+        page = views.sagas(which, Page(limit=1, after=after))
+        found += [row.saga for row in page.rows]
+        after = page.next
+    assert found == whole, "one after another"
+
+
+def test_of_more_stuck_sagas_than_fit_it_is_said_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "PAGE_MAX", 2)
+    monitor = Monitor().take(*(told("order", 0, 0, "dead", saga=f"s{n}", open_=True) for n in range(2)))
+    assert (len(monitor.stuck(S)), monitor.answers.stuck(BEGIN_MS + S).more) == (2, False)
+    monitor.take(told("order", 0, 0, "dead", saga="s2", open_=True))
+    assert (len(monitor.stuck(S)), monitor.answers.stuck(BEGIN_MS + S).more) == (2, True)
+
+
 def test_pages_follow_one_another_and_miss_nothing() -> None:
     monitor = Monitor().take(*(told("order", 0, ms * 700, saga=f"s{ms}") for ms in range(25)))
     for which, first in ((Filter(), "s24"), (Filter(outcome="none"), "s0")):

@@ -85,6 +85,15 @@ def test_a_wait_goes_on_by_itself_while_a_time_is_set_in_any_service() -> None:
     assert monitor.stuck(119 * MINUTE) == []
 
 
+def test_what_waits_until_a_deadline_is_awaited_once() -> None:
+    monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=PAID, due_ms=MINUTE, open_=True))
+    timeline = monitor.answers.saga("order-1", BEGIN_MS)
+    assert timeline is not None
+    assert [each.ends for each in timeline.awaited] == [
+        "PaymentReserved, published to its topic; or the time 2026-11-21T14:07:40.000Z"
+    ]
+
+
 def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> None:
     monitor = Monitor().take(told("order", 0, 0, emitted=("OrderPlaced",)))
     assert monitor.stuck(standing.UNKNOWN_MS) == [("order-1", "silent", standing.UNKNOWN_MS)]
