@@ -11,7 +11,19 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks import compaction, deadlines, failing, many_contracts, monitor, outages, parts, sealed, telling, traces
+from benchmarks import (
+    compaction,
+    deadlines,
+    failing,
+    instructions,
+    many_contracts,
+    monitor,
+    outages,
+    parts,
+    sealed,
+    telling,
+    traces,
+)
 from benchmarks.parts import Figure
 from saga import wiring
 
@@ -33,6 +45,7 @@ PARTS = (
     monitor.monitor,
     telling.transitions,
     traces.traces,
+    instructions.instructions,
 )
 
 

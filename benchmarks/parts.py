@@ -145,7 +145,7 @@ def first_of(number: int) -> Outgoing:
     return to_record(asked, clock.now_ms())
 
 
-async def _sagas(count: int, many: int) -> tuple[float, float, list[float], Running]:
+async def sagas_of_the_chain(count: int, many: int) -> tuple[float, float, list[float], Running]:
     """Wall and CPU seconds for `count` sagas of the chain, and how long each took, in order of length."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), CHAIN, {}) as run:
@@ -161,7 +161,7 @@ async def _sagas(count: int, many: int) -> tuple[float, float, list[float], Runn
 
 def chain() -> list[Figure]:
     """(b) place -> pay -> stock -> ship -> confirm, 10 % refused and undone, four services in this process"""
-    runs = [asyncio.run(_sagas(SAGAS, IN_FLIGHT)) for _ in range(ROUNDS)]
+    runs = [asyncio.run(sagas_of_the_chain(SAGAS, IN_FLIGHT)) for _ in range(ROUNDS)]
     return [
         Figure("b sagas, 100 in flight", statistics.median(SAGAS / wall for wall, *_ in runs), "sagas/s"),
         Figure("b CPU of it, driver included", statistics.median(cpu / SAGAS * 1e3 for _, cpu, *_ in runs), "ms/saga"),
@@ -171,7 +171,7 @@ def chain() -> list[Figure]:
 
 def one_at_a_time() -> list[Figure]:
     """(d) The same chain, one saga at a time"""
-    _, _, took, _ = asyncio.run(_sagas(FEW, 1))
+    _, _, took, _ = asyncio.run(sagas_of_the_chain(FEW, 1))
     return [Figure("d p50", _p(took, 50), "ms"), Figure("d p99", _p(took, 99), "ms")]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import compaction, failing, many_contracts, monitor, outages, parts, telling, watched
+from benchmarks import compaction, failing, instructions, many_contracts, monitor, outages, parts, telling, watched
 from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
 from saga.monitor.views import Filter, Page
@@ -36,6 +36,13 @@ def test_the_part_with_a_saga_of_very_many_transitions_runs_to_its_end(monkeypat
     figures = {figure.name: figure.value for figure in compaction.compaction()}
     for what in ("results", "undoing", "job"):
         assert 0 < figures[f"k {what}: document, at most, at 240"] < 100
+
+
+def test_the_part_that_counts_instructions_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FEW", 10), ("MANY", 60), ("IN_FLIGHT", 10)):
+        monkeypatch.setattr(instructions, name, value)
+    [figure] = instructions.instructions()
+    assert figure.value > 10_000
 
 
 def test_the_part_with_very_many_contracts_runs(monkeypatch: pytest.MonkeyPatch) -> None:
