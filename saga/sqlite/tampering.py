@@ -131,11 +131,13 @@ class StateFile:
 
     def _different(self) -> str | None:
         try:
-            header = self._read_header()
-            index = os.pread(self._index, INDEX.size, 0)
+            return self._looked_different()
         except OSError as why:
             return f"{self._path} cannot be read any more ({why.strerror})"
-        known = self._header
+
+    def _looked_different(self) -> str | None:
+        header, known = self._read_header(), self._header
+        index = os.pread(self._index, INDEX.size, 0)
         if header is None:
             return f"{self._path} was overwritten while it was in use: it does not begin as it should"
         if known is not None:

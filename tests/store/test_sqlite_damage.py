@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -149,6 +149,20 @@ async def test_whoever_has_another_file_of_that_name_keeps_its_log(path: Path, c
         assert beside(path, "-wal").exists()
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT count(*) FROM theirs").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["opened first", "opened last"])
+async def test_whoever_else_in_this_process_closes_the_file_takes_nothing_with_it(
+    path: Path, clock: SettableClock, first: int
+) -> None:
+    stores = [SqliteStore(path, clock=clock), SqliteStore(path, clock=clock)]
+    async with AsyncExitStack() as stays, AsyncExitStack() as goes:
+        for store in stores:
+            await (goes if store is stores[first] else stays).enter_async_context(store)
+            await store.insert("saga", f"{stores.index(store)}", b"1")
+        await goes.aclose()
+        for n in range(2, COUNT):
+            await stores[1 - first].insert("saga", f"{n}", b"1")
 
 
 async def test_a_link_to_the_file_may_be_used(path: Path, tmp_path: Path, clock: SettableClock) -> None:
