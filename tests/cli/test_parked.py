@@ -81,7 +81,8 @@ def listed(saga: Call, service: str) -> dict[str, dict[str, Any]]:
     told = saga("list", "--json")
     if told.exit_code:
         return {}
-    return {each["saga"]: each["services"][service] for each in json.loads(told.stdout)["sagas"]}
+    sagas = json.loads(told.stdout)["sagas"]
+    return {each["saga"]: each["services"][service] for each in sagas if service in each["services"]}
 
 
 def parked(saga: Call, service: str) -> set[str]:
