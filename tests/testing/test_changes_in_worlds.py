@@ -2,12 +2,13 @@
 and in real processes."""
 
 import json
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 
-from saga import envelope
+from saga import Change, Saga, Service, envelope
 from saga.errors import SagaError
 from saga.messages import Record
 from saga.testing.decorators import Crashes, Seeds
@@ -23,18 +24,62 @@ from saga.testing.world import World
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order
-from services.order.events import OrderConfirmed
+from services.order.events import OrderConfirmed, OrderPlaced
 from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
 from tests.service.documents import OrderDocument, intake
 from tests.testing.faulty_worlds import seeds, simulated
-from tests.testing.parcels import GONE, Parcel, watching, wrong_with
+from tests.testing.parcels import GONE, Parcel, Seen, watcher, watching, wrong_with
 
 SEEDS = seeds(6)
 VERSIONS = (1, 2, 3, GONE)
 SOURCES = pytest.mark.parametrize("connector", [False, True], ids=["noted by the store", "told by a connector"])
+
+
+deaf = Service("watching", state=Seen)
+"""Release of `watching` before it took changes."""
+deaf.document(Parcel, "parcels")
+
+
+@deaf.handler
+async def take(placed: OrderPlaced) -> None: ...
+
+
+@dataclass(frozen=True)
+class Crate:
+    """Document of which a field names the saga."""
+
+    number: str
+    version: int
+
+
+numbering = Service("numbering", state=Seen)
+numbering.document(Crate, "crates", saga="number")
+
+
+@numbering.handler(many=True)
+async def count(change: Change[Crate], saga: Saga[Seen]) -> None:
+    version = GONE if change.document is None else change.document.version
+    saga.state = Seen((*saga.state.versions, version))
+
+
+stamping = Service("stamping", state=Seen)
+stamping.document(Parcel, "parcels")
+
+
+def stamped(parcel: Parcel) -> Parcel:
+    return parcel
+
+
+@stamping.handler(many=True)
+async def stamp(change: Change[Parcel], saga: Saga[Seen]) -> OrderPlaced | None:
+    """Leaves its mark in the document, and nothing else: that is no change."""
+    version = GONE if change.document is None else change.document.version
+    await saga.update(Parcel, change.key, stamped)
+    saga.state = Seen((*saga.state.versions, version))
+    return None
 
 
 def parcels_are_written(world: World) -> None:
@@ -159,6 +204,67 @@ def test_documents_that_are_there_from_the_beginning_are_insertions(connector: b
         world.run_until_quiet()
         assert seen(world) == {"a": (1,), "b": (1,)}
         world.verify()
+
+
+@SOURCES
+def test_a_release_that_takes_changes_is_told_of_what_was_there_before(connector: bool) -> None:
+    with simulated(3) as world:
+        if connector:
+            world.use_connector()
+        world.start(deaf)
+        world.write(deaf, "a", Parcel(1))
+        world.run_for(timedelta(seconds=1))
+        world.deploy(watching)
+        world.write(deaf, "b", Parcel(1))
+        world.run_until_quiet()
+        world.verify()
+        assert seen(world) == {"a": (1,), "b": (1,)}
+
+
+@SOURCES
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_documents_whose_field_names_the_saga_are_shown_to_it(seed: int, connector: bool) -> None:
+    with simulated_with(seed, faults.everything()) as world:
+        if connector:
+            world.use_connector()
+        world.start(numbering)
+        for version in (1, 2):
+            world.write(numbering, "crate", Crate("n-7", version))
+            world.run_for(timedelta(seconds=1))
+        world.run_until_quiet()
+        world.verify()
+        p = world.progress("numbering", "n-7")
+        assert p is not None
+        assert p.state["versions"][-1] == 2
+        assert "writes crates/crate of numbering" in "\n".join(timeline(world, ["n-7"]))
+
+
+@SOURCES
+def test_services_with_collections_of_one_name_are_shown_their_own(connector: bool) -> None:
+    with simulated(2) as world:
+        if connector:
+            world.use_connector()
+        world.start(watching, watcher("second"))
+        world.write(watching, "a", Parcel(1))
+        world.run_until_quiet()
+        world.verify()
+        assert world.progress("watching", "a") is not None
+        assert world.progress("second", "a") is None
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_what_the_toolkit_notes_in_a_document_stays_when_an_application_writes_it(seed: int) -> None:
+    with simulated(seed) as world:
+        world.start(stamping)
+        for version in (1, 2, 3):
+            world.write(stamping, "a", Parcel(version))
+            world.run_for(timedelta(seconds=1))
+        world.run_until_quiet()
+        world.verify()
+        assert world.read(stamping, Parcel, "a") == Parcel(3)
+        p = world.progress("stamping", "a")
+        assert p is not None
+        assert p.state["versions"] == [1, 2, 3], "its own marks are no change"
 
 
 # -------------------------------------------------------------------- whole choreographies

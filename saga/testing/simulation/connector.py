@@ -63,6 +63,8 @@ class Connector:
         self._revisions: dict[tuple[str, str], int] = {}
         self._number = self._saved = 0
         self._waiting: list[Future[None]] = []
+        for (collection, key), there in disk.documents.items():
+            self._keep(Mutation("insert", collection, key, there.cas, None, there.content))
         disk.told.append(self._keep)
 
     def _keep(self, made: Mutation) -> None:
