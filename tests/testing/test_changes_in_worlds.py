@@ -174,6 +174,19 @@ def test_after_a_gap_what_was_removed_is_never_told_and_what_is_there_is() -> No
     assert lost
 
 
+def test_after_a_gap_a_document_that_is_gone_is_not_told_at_all() -> None:
+    silent = 0
+    for seed in range(8):
+        with simulated_with(seed, faults.of("gap", rate=1.0)) as world:
+            world.use_connector()
+            world.start(watching)
+            world.write(watching, "a", Parcel(1))
+            world.remove(watching, Parcel, "a")
+            world.run_until_quiet()
+            silent += not told(world)
+    assert silent
+
+
 def simulated_with(seed: int, asked: Faults) -> SimulatedWorld:
     return SimulatedWorld(seed, Schedule(seed=seed, drawn=asked).plan(), guarded=False)
 
@@ -239,6 +252,17 @@ def test_documents_whose_field_names_the_saga_are_shown_to_it(seed: int, connect
         assert "writes crates/crate of numbering" in "\n".join(timeline(world, ["n-7"]))
 
 
+def test_a_change_that_comes_again_after_the_memory_spoils_the_saga_that_its_field_names() -> None:
+    for seed in range(12):
+        with simulated_with(seed, faults.of("expiry", rate=0.4, target="numbering")) as world:
+            world.start(numbering)
+            for version in (1, 2):
+                world.write(numbering, "crate", Crate("n-7", version))
+                world.run_for(timedelta(seconds=1))
+            world.run_until_quiet()
+            world.verify()
+
+
 @SOURCES
 def test_services_with_collections_of_one_name_are_shown_their_own(connector: bool) -> None:
     with simulated(2) as world:
@@ -298,6 +322,20 @@ def test_each_document_is_one_order_whatever_happens(seed: int, connector: bool)
         assert b"order-1" in placed
         assert ended == [OrderConfirmed] * len(placed), "a document that is gone before it is told is no order"
         assert (len(bank.taken), bank.held) == (len(placed), {})
+
+
+def test_a_document_that_is_gone_before_it_is_told_begins_no_saga_that_would_have_to_end() -> None:
+    unplaced = 0
+    for seed in range(6):
+        with SimulatedWorld(seed, guarded=False) as world:
+            world.use_connector()
+            world.start(intake, order, payment, inventory, shipping, use=[Bank(), Carrier()])
+            world.write(intake, "order-1", an_order())
+            world.remove(intake, OrderDocument, "order-1")
+            world.run_until_quiet()
+            world.verify()
+            unplaced += world.outcome("order-1") is None
+    assert unplaced
 
 
 def test_documents_of_real_processes_are_shown_whoever_is_killed() -> None:
