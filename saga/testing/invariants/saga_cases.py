@@ -171,9 +171,8 @@ def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
                 unreadable.append((record, name_of(changes[record.topic])))
                 continue
             if change is not None:  # else the toolkit's marks alone are others
-                one = case(change.saga)
-                one.spoiled = one.spoiled or (record.key or b"") in frame.spoiled
-                one.said.append(Said(*(change.saga, change.id, change.type, change.source, change.started), record))
+                told = Said(change.saga, change.id, change.type, change.source, change.started, record)
+                case(change.saga).said.append(told)
             continue
         type_, schema = _identified(record, frame)
         said = None if type_ is None else _said(record, type_, schema, frame)
