@@ -54,8 +54,8 @@ class Asked:
         connection = HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
         try:
             connection.request("GET", path, headers={"Accept": "application/json"})
-            response = connection.getresponse()
-            content = response.read(ANSWER_BYTES_MAX)
+            with connection.getresponse() as response:  # or its socket stays open, if it is the last on it
+                content = response.read(ANSWER_BYTES_MAX)
             if response.status == 404:
                 return None
             if response.status != 200:
