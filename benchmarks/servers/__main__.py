@@ -17,10 +17,11 @@ from benchmarks.servers.latency import latency
 from benchmarks.servers.messages import memory, messages
 from benchmarks.servers.restart import restart
 from benchmarks.servers.sagas import chain, example
+from benchmarks.servers.sharing import sharing
 from tests.servers.jars import ServersMissing
 
 FIGURES = Path("build/figures/bench-servers.jsonl")
-PARTS = (messages, latency, chain, example, restart, memory)
+PARTS = (messages, latency, chain, example, restart, sharing, memory)
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from ssl import SSLContext
+from typing import NamedTuple, Protocol, TypedDict, runtime_checkable
 
 from saga.adapter_description import Adapter, Chosen
 from saga.broker.administration import Administration
@@ -37,6 +38,34 @@ class BrokerAdapter(Adapter, Protocol):
 
     def copies(self, settings: Chosen) -> Copies:
         """Copies that the settings demand of each topic."""
+
+
+class TokenProvider(Protocol):
+    """Giver of tokens, as aiokafka asks for them."""
+
+    async def token(self) -> str:
+        """Token as it is now."""
+
+
+class ClientOptions(TypedDict):
+    """Options that every client of aiokafka takes."""
+
+    bootstrap_servers: list[str]
+    client_id: str
+    security_protocol: str
+    ssl_context: SSLContext | None
+    sasl_mechanism: str
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_oauth_token_provider: TokenProvider | None
+
+
+@runtime_checkable
+class TakesClients(Protocol):
+    """Ability of brokers to which other libraries connect by themselves."""
+
+    def client_options(self, settings: Chosen) -> ClientOptions:
+        """Options with which a client of aiokafka connects now. Raises `ConfigurationError`, `BrokerUnavailable`."""
 
 
 @runtime_checkable

@@ -1,7 +1,10 @@
 """`saga monitor`: folds what services tell while they run, and answers with a page and in JSON."""
 
 import asyncio
+import re
 import signal
+from collections.abc import Callable, Coroutine
+from typing import TypeAlias
 
 import click
 
@@ -16,6 +19,17 @@ from saga.monitor.folds import SAGAS_MAX
 ADDRESS = "127.0.0.1:8642"
 """Address at which it answers, unless something else is said."""
 
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+"""Form of the name of a shared monitor: the names of its topics and of its group begin with it."""
+Serve: TypeAlias = Callable[[asyncio.Event], Coroutine[None, None, None]]
+"""Function that serves until the event is set."""
+
+
+def _named(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    if name is not None and not NAME.fullmatch(name):
+        raise click.BadParameter("it must be letters, digits, '.', '_' and '-', at most 200, as in shop-monitor")
+    return name
+
 
 @click.command()
 @click.option("--listen", metavar="HOST:PORT", help=f"Where it answers, in the place of SAGA_MONITOR, or {ADDRESS}.")
@@ -27,10 +41,21 @@ ADDRESS = "127.0.0.1:8642"
     show_default=True,
     help="Sagas that it knows at once: of more it forgets those that ended, oldest first.",
 )
+@click.option(
+    "--shared",
+    metavar="NAME",
+    callback=_named,
+    help="Share the work with all others of this name, on Kafka: answers in JSON, and tables that outlive a process.",
+)
 @broker_option
 @read_stores_option
-def monitor(
-    listen: str | None, since: str | None, sagas_max: int, broker: str | None, addresses: tuple[str, ...]
+def monitor(  # a parameter for each option
+    listen: str | None,
+    since: str | None,
+    sagas_max: int,
+    shared: str | None,
+    broker: str | None,
+    addresses: tuple[str, ...],
 ) -> None:
     """Show sagas while they run: a web page, and answers for commands.
 
@@ -41,7 +66,13 @@ def monitor(
     service waits for it or knows of it, and it may be killed and started anew at any time, as often as you like.
 
     The page reads the stores, too, for single sagas and for what needs a person, and acts only for users in the file of
-    SAGA_MONITOR_USERS. docs/monitor.md has all of it. SIGTERM or Ctrl-C ends it.
+    SAGA_MONITOR_USERS.
+
+    With --shared NAME several processes, on as many machines, have the work between them: each folds some partitions of
+    the topic, keeps what it has folded in tables on Kafka, and answers for all. A worker that dies hands its partitions
+    to the others. They have no page, and read no stores.
+
+    docs/monitor.md has all of it. SIGTERM or Ctrl-C ends it.
 
     \b
     Exit code 0: stopped as told.
@@ -49,6 +80,11 @@ def monitor(
     """
     settings = Settings.from_environment(broker=broker, monitor=listen)
     clock = SystemClock()
+    if shared is not None:
+        if since is not None or addresses:
+            raise click.UsageError("--shared reads all that the topic has and no store: leave out --since and --store")
+        _run(_sharing(shared, sagas_max, settings, clock))
+        return
     try:
         from saga.monitor.serving import Serving, serve
     except ImportError as why:
@@ -61,11 +97,32 @@ def monitor(
         sagas_max=sagas_max,
     )
 
+    _run(lambda stop: serve(wanted, settings, stop, clock, _begun, tell_trouble))
+
+
+def _sharing(name: str, sagas_max: int, settings: Settings, clock: SystemClock) -> Serve:
+    """Worker of a shared monitor, to be run."""
+    try:
+        from saga.monitor.shared.serving import Sharing, serve_shared
+    except ImportError as why:
+        problem = f"{why}; pip install 'saga-choreography[faust,kafka,monitor]'"
+        raise ConfigurationError("the shared monitor was not started:", [problem]) from why
+    wanted = Sharing(name, settings.monitor or ADDRESS, sagas_max)
+    return lambda stop: serve_shared(wanted, settings, stop, clock, _begun, tell_trouble)
+
+
+def _begun(address: str) -> None:
+    tell(f"the monitor answers at http://{address}")
+
+
+def _run(serve: Serve) -> None:
+    """Run it until somebody has it stop."""
+
     async def until_stopped() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, stop.set)
-        await serve(wanted, settings, stop, clock, lambda at: tell(f"the monitor answers at http://{at}"), tell_trouble)
+        await serve(stop)
 
     wiring.tune_collector()
     asyncio.run(until_stopped())

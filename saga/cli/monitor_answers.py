@@ -57,8 +57,9 @@ def trace(saga_id: str, monitor: str | None, broker: str | None, as_json: bool) 
         sys.exit(1)
     if as_json:
         tell_json(msgspec.to_builtins(found))
-        return
-    tell(*_timeline(found))
+    else:
+        tell(*_timeline(found))
+    _tell_unanswered(found.unanswered)
 
 
 @click.command()
@@ -86,7 +87,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     \b
     Exit code 0: nothing is stuck.
     Exit code 1: something is.
-    Exit code 2: asked wrongly, or neither monitor nor broker can be read.
+    Exit code 2: asked wrongly, or neither monitor nor broker can be read, or not all of a shared monitor.
     """
     now_ms = SystemClock().now_ms()
     found = _answer(monitor, broker, lambda asked: asked.stuck(), lambda own: own.stuck(now_ms))
@@ -94,7 +95,8 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
         tell_json(msgspec.to_builtins(found))
     else:
         tell(*_stuck(found))
-    sys.exit(1 if found.sagas else 0)
+    _tell_unanswered(found.unanswered)
+    sys.exit(1 if found.sagas else 2 if found.unanswered else 0)
 
 
 @click.command()
@@ -125,8 +127,9 @@ def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
     found, errors, hot = _answer(monitor, broker, of, of)
     if as_json:
         tell_json(msgspec.to_builtins({"rates": found, "errors": errors, "hot": hot}))
-        return
-    tell(*_rates(found), *_errors(errors), *_hot(hot))
+    else:
+        tell(*_rates(found), *_errors(errors), *_hot(hot))
+    _tell_unanswered(found.unanswered or hot.unanswered)
 
 
 # -------------------------------------------------------------------- where the answer is from
@@ -153,6 +156,12 @@ def _answer(
     others = f", {reader.refused} records are none" if reader.refused else ""
     tell(f"{reason}: read from the topic {TRANSITIONS}: {what}{others}", err=True)
     return reads(Answers(reader.folds))
+
+
+def _tell_unanswered(unanswered: Sequence[str]) -> None:
+    """Tell what of a shared monitor is missing in an answer."""
+    for each in unanswered:
+        tell_trouble(f"missing in this answer: {each}")
 
 
 # -------------------------------------------------------------------- text
@@ -190,7 +199,7 @@ def _awaited(each: Awaited) -> str:
 
 def _stuck(found: AllStuck) -> list[str]:
     if not found.sagas:
-        return ["nothing is stuck"]
+        return ["nothing of what could be asked is stuck" if found.unanswered else "nothing is stuck"]
     rows = [["SAGA", "WHY", "SINCE", "WHERE", "WHAT WOULD END IT"], *map(_stuck_row, found.sagas)]
     return [*_table(rows), *(["and more"] if found.more else [])]
 

@@ -1,12 +1,13 @@
 """Answers out of the folds: each looks at what it shows, and at a bounded number of sagas beside it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
+from typing import Protocol
 
 from saga.clock import LATEST_MS, iso
 from saga.monitor.by_time import Part
-from saga.monitor.counting import MINUTE_MS, MINUTES, Histogram, Minute, is_storm, per_second, together
+from saga.monitor.counting import MINUTE_MS, MINUTES, Counts, Histogram, Minute, is_storm, per_second, together
 from saga.monitor.folds import Folds
 from saga.monitor.known import Goes, Known, Words
 from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, Wait, dead_in, measure_of, waits_of
@@ -40,11 +41,25 @@ SHOWN_MAX = 100
 """Most hot sagas, hot partitions and classes of errors that are shown."""
 
 
-class Answers:
-    """Monitor that answers from folds: `saga.monitor.views.Views`."""
+class Usual(Protocol):
+    """Times that are usual: folds, or several of them together."""
 
-    def __init__(self, folds: Folds) -> None:
+    @property
+    def waits(self) -> Mapping[tuple[str, str], Histogram]:
+        """Waits, by service and handler."""
+
+    @property
+    def lives(self) -> Histogram:
+        """Times from beginning to outcome."""
+
+
+class Answers:
+    """Monitor that answers from folds: `saga.monitor.views.Views`. `usual`: times by which sagas are stuck, if these
+    are not those of the folds alone."""
+
+    def __init__(self, folds: Folds, usual: Usual | None = None) -> None:
         self.folds = folds
+        self._usual: Usual = folds if usual is None else usual
 
     # ---------------------------------------------------------------- sagas
 
@@ -164,8 +179,8 @@ class Answers:
 
     def _measure(self, reason: Reason) -> int:
         if reason[0] == "waiting":
-            return measure_of(self.folds.waits.get((reason[1], reason[2]), _NOTHING))
-        return {"dead": 0, "overdue": OVERDUE_MS, "silent": measure_of(self.folds.lives)}[reason[0]]
+            return measure_of(self._usual.waits.get((reason[1], reason[2]), _NOTHING))
+        return {"dead": 0, "overdue": OVERDUE_MS, "silent": measure_of(self._usual.lives)}[reason[0]]
 
     def _stuck(self, known: Known, reason: Reason, since_ms: int) -> Stuck:
         measure_ms = self._measure(reason)
@@ -210,51 +225,66 @@ class Answers:
 
     def rates(self) -> Rates:
         """Rates and times of each handler, busiest first."""
-        folds, recent = self.folds, self.folds.counts.recent()
-        handlers = [_rate(key, minutes, recent) for key, minutes in folds.counts.handlers.items()]
-        return Rates(
-            minutes=MINUTES,
-            newest_ms=folds.counts.newest_ms,
-            sagas=len(folds.known),
-            in_flight=len(folds.unended),
-            taken=folds.taken,
-            handlers=tuple(sorted(handlers, key=lambda each: (-each.transitions, each.service, each.handler))),
-        )
+        folds = self.folds
+        return rates_of(folds.counts, sagas=len(folds.known), in_flight=len(folds.unended), taken=folds.taken)
 
     def errors(self) -> tuple[ErrorClass, ...]:
         """Failures by class, most first."""
-        found = [
-            ErrorClass(
-                service=service,
-                handler=handler,
-                error=error,
-                count=sum(failures.minutes.values()),
-                last_ms=failures.last[0],
-                saga=failures.last[1],
-            )
-            for (service, handler, error), failures in self.folds.counts.failures.items()
-        ]
-        return tuple(sorted(found, key=lambda each: (-each.count, each.service, each.handler, each.error))[:SHOWN_MAX])
+        return errors_of(self.folds.counts)
 
     def hot(self) -> Hot:
         """Hot keys and partitions, hottest first."""
-        sums = {at: sum(minutes.values()) for at, minutes in self.folds.counts.partitions.items()}
-        topics: dict[str, list[int]] = {}
-        for (topic, _), count in sums.items():
-            topics.setdefault(topic, []).append(count)
-        partitions = [
-            HotPartition(topic=topic, partition=partition, transitions=count, share=round(share, 2))
-            for (topic, partition), count in sums.items()
-            if count >= HOT_TRANSITIONS_LEAST
-            and (share := count * len(topics[topic]) / sum(topics[topic])) >= HOT_LEAST
-        ]
-        most = nlargest(SHOWN_MAX, self.folds.busy.items(), key=lambda each: (each[1], each[0]))
-        return Hot(
-            sagas=tuple(HotSaga(saga=saga, transitions=count) for saga, count in most),
-            partitions=tuple(
-                sorted(partitions, key=lambda each: (-each.transitions, each.topic, each.partition))[:SHOWN_MAX]
-            ),
+        return hot_of(self.folds.counts, self.folds.busy)
+
+
+def rates_of(counts: Counts, *, sagas: int, in_flight: int, taken: int) -> Rates:
+    """Rates and times of each handler, busiest first."""
+    recent = counts.recent()
+    handlers = [_rate(key, minutes, recent) for key, minutes in counts.handlers.items()]
+    return Rates(
+        minutes=MINUTES,
+        newest_ms=counts.newest_ms,
+        sagas=sagas,
+        in_flight=in_flight,
+        taken=taken,
+        handlers=tuple(sorted(handlers, key=lambda each: (-each.transitions, each.service, each.handler))),
+    )
+
+
+def errors_of(counts: Counts) -> tuple[ErrorClass, ...]:
+    """Failures by class, most first."""
+    found = [
+        ErrorClass(
+            service=service,
+            handler=handler,
+            error=error,
+            count=sum(failures.minutes.values()),
+            last_ms=failures.last[0],
+            saga=failures.last[1],
         )
+        for (service, handler, error), failures in counts.failures.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.count, each.service, each.handler, each.error))[:SHOWN_MAX])
+
+
+def hot_of(counts: Counts, busy: Mapping[str, int]) -> Hot:
+    """Hot keys and partitions, hottest first."""
+    sums = {at: sum(minutes.values()) for at, minutes in counts.partitions.items()}
+    topics: dict[str, list[int]] = {}
+    for (topic, _), count in sums.items():
+        topics.setdefault(topic, []).append(count)
+    partitions = [
+        HotPartition(topic=topic, partition=partition, transitions=count, share=round(share, 2))
+        for (topic, partition), count in sums.items()
+        if count >= HOT_TRANSITIONS_LEAST and (share := count * len(topics[topic]) / sum(topics[topic])) >= HOT_LEAST
+    ]
+    most = nlargest(SHOWN_MAX, busy.items(), key=lambda each: (each[1], each[0]))
+    return Hot(
+        sagas=tuple(HotSaga(saga=saga, transitions=count) for saga, count in most),
+        partitions=tuple(
+            sorted(partitions, key=lambda each: (-each.transitions, each.topic, each.partition))[:SHOWN_MAX]
+        ),
+    )
 
 
 _NOTHING = Histogram()

@@ -5,12 +5,16 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from saga.errors import SagaError
 from saga.monitor.views import AllStuck, ErrorClass, Hot, Rates, Timeline
+from saga.printable import shortened
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
+SAID_MAX = 1000
+"""Most characters that are told of an error."""
 
 Answer = TypeVar("Answer")
 
@@ -58,10 +62,24 @@ class Asked:
                 content = response.read(ANSWER_BYTES_MAX)
             if response.status == 404:
                 return None
-            if response.status != 200:
+            if response.status == 503:
+                raise SagaError(f"the monitor at {self._address} cannot say: {_error_in(content)}")
+            if response.status not in (200, 206):  # 206: what is not in it, it says itself
                 raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
             return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, HTTPException) as why:
             raise SagaError(f"what answers at {self._address} is no monitor: {why}; mend SAGA_MONITOR") from why
         finally:
             connection.close()
+
+
+class _Refused(Struct, frozen=True):
+    error: str
+
+
+def _error_in(content: bytes) -> str:
+    """Error that an answer tells of, shortened."""
+    try:
+        return shortened(msgspec.json.decode(content, type=_Refused).error, SAID_MAX)
+    except msgspec.DecodeError:
+        return "it is not ready, or has too many to answer; ask again"

@@ -71,6 +71,12 @@ class Histogram:
             self.bins[number] = self.bins.get(number, 0) + times
         self.count += other.count
 
+    def at_least(self, other: "Histogram") -> None:
+        """Count in each bin what the other one has, where that is more."""
+        for number, times in other.bins.items():
+            self.bins[number] = max(times, self.bins.get(number, 0))
+        self.count = sum(self.bins.values())
+
     def below(self, share: float) -> int:
         """Time that this share of what was counted did not exceed; 0 if there is none.
 
@@ -109,6 +115,16 @@ class Minute:
         self.dead += other.dead
         self.handler.merge(other.handler)
         self.queued.merge(other.queued)
+
+    def at_least(self, other: "Minute") -> None:
+        """Count what the other one has, where that is more."""
+        self.transitions = max(self.transitions, other.transitions)
+        self.failures = max(self.failures, other.failures)
+        self.runs = max(self.runs, other.runs)
+        self.retries = max(self.retries, other.retries)
+        self.dead = max(self.dead, other.dead)
+        self.handler.at_least(other.handler)
+        self.queued.at_least(other.queued)
 
 
 @dataclass(slots=True)
@@ -149,10 +165,7 @@ class Counts:
         minute = self._minute(time_ms)
         if minute < self._oldest:
             return
-        found = self.failures.get(key)
-        if found is None:
-            others = (OTHERS, OTHERS, OTHERS)
-            found = self.failures.setdefault(key if len(self.failures) < KEYS_MAX else others, Failures())
+        found = self._failures_of(key)
         found.minutes[minute] = found.minutes.get(minute, 0) + 1
         found.last = max(found.last, (time_ms, saga))
 
@@ -161,16 +174,58 @@ class Counts:
         minute = self._minute(time_ms)
         if minute < self._oldest:
             return
-        key = (topic, partition)
-        minutes = self.partitions.get(key)
-        if minutes is None:
-            minutes = self.partitions.setdefault(key if len(self.partitions) < KEYS_MAX else (OTHERS, 0), {})
+        minutes = self._messages_of((topic, partition))
         minutes[minute] = minutes.get(minute, 0) + 1
+
+    def failed_at_least(self, key: tuple[str, str, str], minute: int, count: int, last: tuple[int, str]) -> None:
+        """Count so many failures in a minute, if fewer are counted."""
+        if self._minute(minute * MINUTE_MS) >= self._oldest:
+            found = self._failures_of(key)
+            found.minutes[minute] = max(count, found.minutes.get(minute, 0))
+            found.last = max(found.last, last)
+
+    def came_at_least(self, key: tuple[str, int], minute: int, count: int) -> None:
+        """Count so many messages of a partition in a minute, if fewer are counted."""
+        if self._minute(minute * MINUTE_MS) >= self._oldest:
+            minutes = self._messages_of(key)
+            minutes[minute] = max(count, minutes.get(minute, 0))
+
+    def merge(self, other: "Counts") -> None:
+        """Count all that the other one has, too, as far as it is not over."""
+        self._minute(other.newest_ms)
+        for handler, minutes in other.handlers.items():
+            for number, minute in minutes.items():
+                if (mine := self.minute_of(*handler, number * MINUTE_MS)) is not None:
+                    mine.merge(minute)
+        for key, failures in other.failures.items():
+            for number, count in failures.minutes.items():
+                if number >= self._oldest:
+                    found = self._failures_of(key)
+                    found.minutes[number] = found.minutes.get(number, 0) + count
+                    found.last = max(found.last, failures.last)
+        for source, counts in other.partitions.items():
+            for number, count in counts.items():
+                if number >= self._oldest:
+                    into = self._messages_of(source)
+                    into[number] = into.get(number, 0) + count
 
     def recent(self) -> range:
         """Whole minutes behind us that count as recent, and the one that is not over."""
         newest = self.newest_ms // MINUTE_MS
         return range(newest - RECENT, newest + 1)
+
+    def _failures_of(self, key: tuple[str, str, str]) -> Failures:
+        found = self.failures.get(key)
+        if found is None:
+            others = (OTHERS, OTHERS, OTHERS)
+            found = self.failures.setdefault(key if len(self.failures) < KEYS_MAX else others, Failures())
+        return found
+
+    def _messages_of(self, key: tuple[str, int]) -> dict[int, int]:
+        found = self.partitions.get(key)
+        if found is None:
+            found = self.partitions.setdefault(key if len(self.partitions) < KEYS_MAX else (OTHERS, 0), {})
+        return found
 
     def _minute(self, time_ms: int) -> int:
         """Minute of a time. The first of a new minute takes those away that are too old by then."""

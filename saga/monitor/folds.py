@@ -33,10 +33,10 @@ EVICT_LOOK = 1000
 class Folds:
     """Sagas, counts and indexes, folded from transitions."""
 
-    def __init__(self, sagas_max: int = SAGAS_MAX) -> None:
+    def __init__(self, sagas_max: int = SAGAS_MAX, counts: Counts | None = None) -> None:
         self.known: dict[str, Known] = {}
         self.words = Words()
-        self.counts = Counts()
+        self.counts = Counts() if counts is None else counts
         self.taken = 0
         """Transitions that were taken in, each once."""
         self.forgotten = 0
@@ -62,7 +62,7 @@ class Folds:
         is_first = known is None
         if known is None:
             known = Known(told.saga)
-        service, time_ms = self.words.name(_cut(told.service)), _bounded(told.time, appended_ms)
+        service, time_ms = self.words.name(cut(told.service)), bounded(told.time, appended_ms)
         if told.anew is not None and told.number == 0:
             known.forget(service)
         was_told, before = known.find(service, told.number)
@@ -79,7 +79,7 @@ class Folds:
             min(told.attempt, 0xFFFF),
             _packed_ms(told.queued_ms),
             _packed_ms(told.handler_ms),
-            self.words.name(_cut(told.worker)),
+            self.words.name(cut(told.worker)),
         )
         if is_first:
             self._room()
@@ -120,7 +120,7 @@ class Folds:
     def _stand(self, known: Known, told: Told, service: int) -> None:
         """Last word of the service on the saga, and the saga's places among what may be stuck."""
         if told.number >= known.lasts[service]:
-            new = _standing(told, service)
+            new = standing_of(told, service)
             others = [each for each in known.standings if each.service != service]
             old = next((each for each in known.standings if each.service == service), None)
             if old is None or old.number < new.number or old < new:
@@ -149,13 +149,13 @@ class Folds:
             if queued_ms != UNSEEN_MS or handler_ms != UNSEEN_MS:
                 known.put(before._replace(queued_ms=queued_ms, handler_ms=handler_ms))
                 what = self.words.whats[before.what]
-                self._time(_cut(told.service), what.handler, what.outcome, before.time_ms, told)
+                self._time(cut(told.service), what.handler, what.outcome, before.time_ms, told)
         self._stand(known, told, service)
 
     # ---------------------------------------------------------------- counts
 
     def _count(self, known: Known, told: Told, what: What, service: int, time_ms: int) -> None:
-        counts, name = self.counts, _cut(told.service)
+        counts, name = self.counts, cut(told.service)
         minute = counts.minute_of(name, what.handler, time_ms)
         if minute is not None:
             minute.transitions += 1
@@ -167,7 +167,7 @@ class Folds:
         if what.error:
             counts.failed((name, what.handler, what.error), told.saga, time_ms)
         if told.message.topic is not None and told.message.partition is not None:
-            counts.came_from(_cut(told.message.topic), told.message.partition, time_ms)
+            counts.came_from(cut(told.message.topic), told.message.partition, time_ms)
         for wait_ms in waits_between(known, self.words, what.handler, service, time_ms, what.outcome):
             self.waits.setdefault((name, what.handler), Histogram()).add(wait_ms)
 
@@ -185,11 +185,11 @@ class Folds:
 
     def _what(self, told: Told) -> What:
         return What(
-            _cut(told.handler),
-            _cut(told.outcome),
-            _cut(told.error or ""),
-            _cut(told.message.type),
-            _cut(told.message.source),
+            cut(told.handler),
+            cut(told.outcome),
+            cut(told.error or ""),
+            cut(told.message.type),
+            cut(told.message.source),
             _types(tuple(each.type for each in told.emitted)),
             _types(told.steps),
         )
@@ -204,12 +204,17 @@ class Folds:
 
     def _room(self) -> None:
         """Make room for one more saga."""
-        if len(self.known) < self._sagas_max:
-            return
+        if len(self.known) >= self._sagas_max:
+            self.forget_one()
+
+    def forget_one(self) -> Known:
+        """Forget the saga that is missed least, of those that there are."""
         oldest = [known for _, known in islice(self.changed.oldest(), EVICT_LOOK)]
         ended = (known for known in oldest if known.ended is not None and not known.places)
-        self.forget(next(ended, oldest[0]))
+        least = next(ended, oldest[0])
+        self.forget(least)
         self.forgotten += 1
+        return least
 
     def forget(self, known: Known) -> None:
         """Forget a saga: what was counted of it stays counted."""
@@ -224,10 +229,10 @@ class Folds:
 _NO_TIME: tuple[int, Goes] = (0, "")
 
 
-def _standing(told: Told, service: int) -> Standing:
+def standing_of(told: Told, service: int) -> Standing:
     """Expectation of the service, after the transition that it told."""
     awaits = [
-        Awaits(_cut(each.handler), _types(each.types), max(0, from_iso(each.until)) if each.until else 0)
+        Awaits(cut(each.handler), _types(each.types), max(0, from_iso(each.until)) if each.until else 0)
         for each in told.awaits[:TYPES_MAX]
     ]
     times: list[tuple[int, Goes]] = []
@@ -248,7 +253,7 @@ def _standing(told: Told, service: int) -> Standing:
     )
 
 
-def _bounded(time: str, appended_ms: int) -> int:
+def bounded(time: str, appended_ms: int) -> int:
     """Time of a transition: not before 1970, and not far ahead of the broker's clock."""
     return max(1, min(from_iso(time), appended_ms + AHEAD_MS))
 
@@ -257,12 +262,13 @@ def _packed_ms(ms: int | None) -> int:
     return UNSEEN_MS if ms is None else min(ms, UNSEEN_MS - 1)
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Name, as much of it as is kept."""
     return text if len(text) <= NAME_MAX else f"{text[:NAME_MAX]}..."
 
 
 def _types(names: tuple[str, ...]) -> tuple[str, ...]:
     """First of these names, and how many more there are."""
     if len(names) <= TYPES_MAX:
-        return tuple(map(_cut, names))
-    return (*map(_cut, names[:TYPES_MAX]), f"and {len(names) - TYPES_MAX} more")
+        return tuple(map(cut, names))
+    return (*map(cut, names[:TYPES_MAX]), f"and {len(names) - TYPES_MAX} more")

@@ -224,6 +224,14 @@ class Known:
                 lasts[service] = number
         return lasts
 
+    def numbers(self) -> Iterator[tuple[int, int]]:
+        """Service and number of each transition that was told."""
+        if self._beyond is None:
+            yield from ((each.service, each.number) for each in self)
+            return
+        for service, bits in self._beyond.items():
+            yield from ((service, number) for number in range(bits.bit_length()) if bits >> number & 1)
+
     @property
     def missing(self) -> int:
         """Number of transitions below the last of each service that were not told."""

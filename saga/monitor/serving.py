@@ -2,11 +2,12 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
+from starlette.applications import Starlette
 
 from saga.clock import Clock
 from saga.config import Settings
@@ -52,44 +53,61 @@ async def serve(
     folds = Folds(wanted.sagas_max)
     reader = Reader(folds, clock, tell)
     made = app(Answers(folds), settings, clock, addresses=wanted.stores)
-    with _listening(wanted.address) as listener:
-        server = _Server(
-            uvicorn.Config(
-                made,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                lifespan="on",
-                ws="none",
-                limit_concurrency=INFLIGHT_MAX,
-                timeout_graceful_shutdown=END_S,
-                h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-            )
+    with listening(wanted.address) as listener:
+        await answering(listener, made, reader.follow(settings, wanted.since_ms), stop, clock, begun)
+
+
+async def answering(
+    listener: socket.socket,
+    made: Starlette,
+    follow: Coroutine[None, None, None],
+    stop: asyncio.Event,
+    clock: Clock,
+    begun: Callable[[str], None],
+) -> None:
+    """Answer as `made` does, and read as `follow` does, until `stop`. Raises what ends either."""
+    server = _Server(
+        uvicorn.Config(
+            made,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            ws="none",
+            limit_concurrency=INFLIGHT_MAX,
+            timeout_graceful_shutdown=END_S,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
-        host, port = listener.getsockname()[:2]
-        loop = asyncio.get_running_loop()
-        reading = loop.create_task(reader.follow(settings, wanted.since_ms), name="reading")
-        answering = loop.create_task(server.serve([listener]), name="answering")
-        stopped = loop.create_task(stop.wait(), name="stopped")
-        try:
-            while not (server.started or answering.done()):
-                await clock.sleep(0.01)
-            if not answering.done():
-                begun(f"{f'[{host}]' if ':' in host else host}:{port}")
-            await asyncio.wait([reading, answering, stopped], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            server.should_exit = True
-            await asyncio.wait([answering])
-            reading.cancel()
-            stopped.cancel()
-            await asyncio.wait([reading, stopped])
-    for task in (answering, reading):
+    )
+    loop = asyncio.get_running_loop()
+    reading = loop.create_task(follow, name="reading")
+    serving = loop.create_task(server.serve([listener]), name="answering")
+    stopped = loop.create_task(stop.wait(), name="stopped")
+    try:
+        while not (server.started or serving.done()):
+            await clock.sleep(0.01)
+        if not serving.done():
+            begun(address_of(listener))
+        await asyncio.wait([reading, serving, stopped], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        server.should_exit = True
+        await asyncio.wait([serving])
+        reading.cancel()
+        stopped.cancel()
+        await asyncio.wait([reading, stopped])
+    for task in (serving, reading):
         if not task.cancelled() and (why := task.exception()) is not None:
             raise why
 
 
+def address_of(listener: socket.socket) -> str:
+    """Host and port at which it listens."""
+    host, port = listener.getsockname()[:2]
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
 @contextmanager
-def _listening(address: str) -> Iterator[socket.socket]:
+def listening(address: str) -> Iterator[socket.socket]:
     """Socket that listens at host:port."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

@@ -135,6 +135,8 @@ class AllStuck(Struct, frozen=True, kw_only=True):
     sagas: tuple[Stuck, ...]
     more: bool
     """True: there are more than these."""
+    unanswered: tuple[str, ...] = ()
+    """Reasons why something is missing: parts that a shared monitor could not ask for."""
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
@@ -149,6 +151,8 @@ class Timeline(Struct, frozen=True, kw_only=True):
     """Number of the oldest that are not in `lines`: it holds the newest only."""
     awaited: tuple[Awaited, ...]
     stuck: tuple[Stuck, ...]
+    unanswered: tuple[str, ...] = ()
+    """Reasons why something is missing: parts that a shared monitor could not ask for."""
 
 
 class Slice(Struct, frozen=True, kw_only=True):
@@ -196,6 +200,8 @@ class Rates(Struct, frozen=True, kw_only=True):
     taken: int
     """Transitions folded since the monitor began to read."""
     handlers: tuple[Rate, ...]
+    unanswered: tuple[str, ...] = ()
+    """Reasons why something is missing: parts that a shared monitor could not ask for."""
 
 
 class ErrorClass(Struct, frozen=True, kw_only=True):
@@ -233,6 +239,8 @@ class Hot(Struct, frozen=True, kw_only=True):
 
     sagas: tuple[HotSaga, ...]
     partitions: tuple[HotPartition, ...]
+    unanswered: tuple[str, ...] = ()
+    """Reasons why something is missing: parts that a shared monitor could not ask for."""
 
 
 class Views(Protocol):

@@ -50,6 +50,11 @@ PLANTED = {
     "fastavro": [("saga.envelope", "fastavro")],
     "aiohttp": [("saga.observe.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
+    "Faust": [("saga.monitor.shared.answering", "faust"), ("saga.cli.monitor", "faust")],
+    "Imports point down in the shared monitor": [
+        ("saga.monitor.shared.kept", "saga.monitor.shared.parts"),
+        ("saga.monitor.shared.sums", "saga.monitor.shared.answering"),
+    ],
     "Starlette": [("saga.monitor.views", "starlette"), ("saga.cli.password", "starlette")],
     "uvicorn": [("saga.monitor.reader", "uvicorn"), ("saga.cli.monitor", "uvicorn")],
     "Imports point down in the monitor:": [

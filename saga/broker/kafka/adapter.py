@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from saga import setting_readers
 from saga.adapter_description import Chosen, Options, Problem, driver, path, secret, secret_problems
 from saga.addresses import HOST, is_plain
-from saga.broker.adapter import Copies
+from saga.broker.adapter import ClientOptions, Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.clock import Clock
@@ -120,6 +120,10 @@ class KafkaAdapter:
     def administration(self, settings: Chosen, clock: Clock) -> Administration:
         with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.administration")
         return cast("Administration", with_kafka.KafkaAdministration(kafka_settings(settings), clock=clock))
+
+    def client_options(self, settings: Chosen) -> ClientOptions:
+        with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.settings")
+        return cast("ClientOptions", with_kafka.Access(kafka_settings(settings)).options)
 
     def unmade(self, settings: Chosen) -> Path | None:
         return None

@@ -23,10 +23,11 @@ from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from saga.broker.acls import Right, allow
+from saga.broker.adapter import ClientOptions
 from saga.broker.kafka.client import FAILED, failed
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
-from saga.broker.kafka.settings import Access, ClientOptions, KafkaSettings
+from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 

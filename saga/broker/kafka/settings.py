@@ -6,12 +6,13 @@ import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
 from saga.adapter_description import asked
+from saga.broker.adapter import ClientOptions
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
@@ -83,19 +84,6 @@ class KafkaSettings:
     def request_s(self) -> float:
         """Longest time of one request. That to join a group is answered only when all members are back."""
         return self.rebalance_s + 5
-
-
-class ClientOptions(TypedDict):
-    """Options that every client of aiokafka is given."""
-
-    bootstrap_servers: list[str]
-    client_id: str
-    security_protocol: str
-    ssl_context: ssl.SSLContext | None
-    sasl_mechanism: str
-    sasl_plain_username: str | None
-    sasl_plain_password: str | None
-    sasl_oauth_token_provider: AbstractTokenProvider | None
 
 
 class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types

@@ -1,0 +1,347 @@
+"""Worker of a shared monitor, made with Faust: it has some partitions of the topic of transitions, folds them, and
+keeps what it folded in tables, whose changes are topics of their own.
+
+Faust says which worker has which partition, gives those of a dead one to others, and has a table read again from its
+changes before anything is folded. A position is written, into the same table, only when the changes up to it are
+acknowledged: so whatever dies, no transition is lost, and one that is folded again is known by its number.
+"""
+
+import asyncio
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import faust
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
+from faust.stores.base import Store
+from faust.tables.table import Table
+from faust.types import TP, AppT
+
+from saga.broker.adapter import ClientOptions, Copies
+from saga.clock import Clock
+from saga.errors import SagaError
+from saga.messages import Record
+from saga.monitor.counting import MINUTE_MS, MINUTES
+from saga.monitor.folds import Folds
+from saga.monitor.shared.parts import Part, partition_in
+from saga.names import TRANSITIONS
+
+GAPS_MAX = 3
+"""Times that records which are missing are asked for again: then there are none."""
+BATCH_RECORDS = 100
+"""Most records that are folded before their changes are waited for: fewer, if no more are there."""
+EXPIRES_S = 120 * MINUTES
+"""Time for which the table of rates keeps a minute."""
+SESSION_S, HEARTBEAT_S, REQUEST_S = 10.0, 1.0, 40.0
+LOOK_S = 0.2
+
+for _name in ("faust", "mode"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)  # what matters comes as an exception, or as a missing answer
+
+
+class Worker:
+    """Worker that folds its share."""
+
+    def __init__(self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock) -> None:
+        self.name, self.partitions = name, partitions
+        self.url = f"http://{address}"
+        """Address at which the others ask it."""
+        self.parts: dict[int, Part] = {}
+        """Partitions that it has, each with what is folded of it."""
+        self.ready = False
+        """True if the tables of all of them have been read."""
+        self._sagas_max, self._clock = sagas_max, clock
+        self._app: faust.App | None = None
+        self._sent: list[asyncio.Future[Any]] = []
+        """Changes that are not acknowledged yet."""
+        self._minute_s = 0.0
+        """Minute in whose window a rate is written."""
+        self._gaps: Counter[int] = Counter()
+        """Times in a row that records were missing before the one that came, by partition."""
+        self._windows: Any = None
+        """Table of rates, as Faust shows its windows."""
+        self._taken: asyncio.Queue[Any] = asyncio.Queue(BATCH_RECORDS)
+        """Records that Faust has handed over and that are not folded yet."""
+
+    def folds(self) -> dict[int, Folds]:
+        """Folds that are whole, by partition."""
+        return {partition: part.folds for partition, part in self.parts.items()} if self.ready else {}
+
+    def owners(self) -> dict[str, set[int]]:
+        """Partitions that each worker has, by its address, as of the last time that they were shared out."""
+        if self._app is None:
+            return {}
+        found: Mapping[str, Mapping[str, Iterable[int]]] = self._app.router.tables_metadata()
+        topic = changes_of(self.name)
+        return {url: set(topics[topic]) for url, topics in found.items() if topics.get(topic)}
+
+    # ---------------------------------------------------------------- life
+
+    async def follow(self, options: ClientOptions, copies: Copies) -> None:
+        """Fold what is there and what comes, until it is cancelled. Raises `SagaError` if that cannot go on."""
+        with tempfile.TemporaryDirectory() as folder:
+            app = self._app = self._made(options, copies, folder)
+            folding = asyncio.get_running_loop().create_task(self._folding(), name="folding")
+            try:
+                await app.start()
+                was_settled = False
+                while not folding.done() and not app.should_stop:
+                    await self._clock.sleep(LOOK_S)
+                    is_settled = _is_settled(app)
+                    if is_settled and was_settled and not self.ready:
+                        self._recovered(app)
+                        self.ready = True
+                        await self._seek(set(self.parts))
+                    was_settled = is_settled
+                why = folding.exception() if folding.done() else app.crash_reason
+                raise SagaError(f"the shared monitor {self.name} cannot go on: {type(why).__name__}: {why}") from why
+            finally:
+                self.ready = False
+                folding.cancel()
+                await asyncio.wait([folding])
+                await app.stop()
+
+    def _made(self, options: ClientOptions, copies: Copies, folder: str) -> faust.App:
+        """App with its two tables."""
+        app = faust.App(
+            self.name,
+            env={},  # settings are ours alone
+            datadir=folder,
+            broker=[f"kafka://{server}" for server in options["bootstrap_servers"]],
+            broker_credentials=_credentials(options),
+            broker_session_timeout=SESSION_S,
+            broker_heartbeat_interval=HEARTBEAT_S,
+            broker_request_timeout=REQUEST_S,
+            producer_acks=-1,
+            producer_request_timeout=REQUEST_S,
+            consumer_auto_offset_reset="earliest",
+            topic_replication_factor=copies.replication,
+            topic_partitions=self.partitions,
+            topic_disable_leader=True,
+            table_standby_replicas=0,
+            store="memory://",
+            stream_wait_empty=False,
+            web_enabled=False,
+            canonical_url=self.url,
+            Table=_table_of(self),
+        )
+        config = {"min.insync.replicas": str(copies.in_sync)}
+        app.Table(KEPT, key_type=bytes, value_type=bytes, partitions=self.partitions, extra_topic_configs=config)
+        rates = app.Table(
+            RATES,
+            value_type=bytes,
+            partitions=self.partitions,
+            extra_topic_configs={**config, "segment.ms": str(1000 * EXPIRES_S)},
+        )
+        windows: Any = rates.tumbling(MINUTE_MS / 1000, expires=EXPIRES_S)
+        self._windows = windows.relative_to(lambda _: self._minute_s)
+        source = app.topic(TRANSITIONS, key_serializer="raw", value_serializer="raw", allow_empty=True)
+
+        async def taking(stream: Any) -> None:
+            async for event in stream.noack().events():
+                await self._taken.put(event)
+
+        app.agent(source, name="taking")(taking)
+        return app
+
+    # ---------------------------------------------------------------- folding
+
+    async def _folding(self) -> None:
+        """Fold what is taken, as much at once as there is."""
+        while True:
+            events = [await self._taken.get()]
+            while len(events) < BATCH_RECORDS and not self._taken.empty():
+                events.append(self._taken.get_nowait())
+            while not self.ready:  # counts are not whole before
+                await self._clock.sleep(LOOK_S)
+            await self._fold(events)
+
+    async def _fold(self, events: Sequence[Any]) -> None:
+        """Fold these records, and return when all that is new is in the logs of both tables, and then the position."""
+        assert self._app is not None
+        kept, gaps, moved = self._app.tables[KEPT], set[int](), set[int]()
+        for event in events:
+            message = event.message
+            part = self.parts.get(message.partition)
+            if part is None or message.offset < part.position:  # it has moved, or is here again
+                continue
+            if message.offset > part.position and self._gaps[part.partition] < GAPS_MAX:
+                gaps.add(part.partition)
+                continue
+            self._gaps[part.partition] = 0
+            part.position = message.offset + 1
+            moved.add(part.partition)
+            for key, value in part.take(_record(message)):
+                kept.send_changelog(part.partition, key, value, value_serializer="raw")
+            while sum(len(each.folds.known) for each in self.parts.values()) > self._sagas_max:
+                largest = max(self.parts.values(), key=lambda each: len(each.folds.known))
+                for key, value in largest.forget_one():
+                    kept.send_changelog(largest.partition, key, value, value_serializer="raw")
+            await self._clock.sleep(0)
+        await self._acknowledged()
+        for part in list(self.parts.values()) if self.ready else ():
+            for rate in part.rates():
+                self._minute_s = rate.minute * MINUTE_MS / 1000
+                self._windows[rate.name] = rate.value
+        for part in [self.parts[number] for number in moved if number in self.parts]:
+            kept.send_changelog(part.partition, *part.at(), value_serializer="raw")
+        await self._acknowledged()
+        self._gaps.update(gaps)
+        if gaps:
+            await self._seek(gaps)
+
+    async def _seek(self, numbers: set[int]) -> None:
+        """Have partitions read from their positions on. Faust lets go of records that it has read when partitions move,
+        and would not read them again."""
+        assert self._app is not None
+        consumer, places = self._app.consumer, {number: TP(TRANSITIONS, number) for number in numbers}
+        begins = await consumer.earliest_offsets(*places.values())
+        mine = {place: self.parts[number] for number, place in places.items() if number in self.parts}
+        for place, part in mine.items():
+            part.position = max(part.position, begins.get(place) or 0)
+        await asyncio.gather(*(consumer.seek(place, part.position) for place, part in mine.items()))
+
+    async def _acknowledged(self) -> None:
+        sent, self._sent = self._sent, []
+        for each in sent:
+            await each
+
+    def _noted(self, sent: asyncio.Future[Any]) -> None:
+        self._sent.append(sent)
+
+    # ---------------------------------------------------------------- partitions that come and go
+
+    def _has(self, partitions: set[int]) -> None:
+        """Begin to read the tables of these partitions: until all are read, nothing is answered."""
+        self.ready = False
+        self.parts = {number: self.parts.get(number) or Part(number) for number in sorted(partitions)}
+
+    def _recovered(self, app: faust.App) -> None:
+        """Take in the table of rates, when both tables have been read."""
+        table: Any = app.tables[RATES]
+        rows = table.data
+        newest_s = max((part.counts.newest_ms for part in self.parts.values()), default=0) / 1000
+        for (name, (begin_s, _)), value in list(rows.items()):
+            part = self.parts.get(partition_in(name) or 0)
+            if part is None or partition_in(name) is None or begin_s < newest_s - EXPIRES_S:
+                rows.data.pop((name, (begin_s, _)), None)
+            else:
+                part.restore_rate(name, int(begin_s * 1000) // MINUTE_MS, value)
+
+
+def _is_settled(app: faust.App) -> bool:
+    """True if partitions are shared out and their tables have been read. Faust may say so for a moment too early, when
+    partitions move again while tables are read: then it says otherwise at the next look."""
+    tables: Any = app.tables
+    recovery = tables.recovery
+    begins = recovery.signal_recovery_start.is_set() or recovery.in_recovery
+    return bool(tables.actives_ready) and not app.rebalancing and not begins
+
+
+KEPT, RATES = "transitions", "rates"
+
+
+def changes_of(name: str, table: str = KEPT) -> str:
+    """Topic of the changes of a table, of the shared monitor of that name."""
+    return f"{name}-{table}-changelog"
+
+
+class _Entries(Store[Any, Any]):
+    """Store of the table of transitions: its entries are in the folds, and nowhere else."""
+
+    def __init__(self, worker: Worker, app: AppT, table: Table[Any, Any]) -> None:
+        super().__init__("memory://", app, table)
+        self._worker, self._topic = worker, table.changelog_topic_name
+        self._read: dict[Any, int] = {}
+        """Position up to which a topic of changes is folded: of others' changes, and of ours next to them."""
+
+    def apply_changelog_batch(
+        self, batch: Iterable[Any], to_key: Callable[[Any], Any], to_value: Callable[[Any], Any]
+    ) -> None:
+        """Fold entries of the topic of changes."""
+        for event in batch:
+            message = event.message
+            part = self._worker.parts.get(message.partition)
+            if part is not None and message.topic == self._topic:
+                part.restore(message.key or b"", message.value)
+                self._read[message.tp] = message.offset
+
+    def persisted_offset(self, tp: Any) -> int | None:
+        """Position up to which all is folded; `None`: nothing is."""
+        return self._read.get(tp)
+
+    def set_persisted_offset(self, tp: Any, offset: int) -> None:
+        """Note a change of ours. One that is not next to the last has others before it, which are to be read."""
+        if offset == self._read.get(tp, -1) + 1:
+            self._read[tp] = offset
+
+    async def on_rebalance(
+        self, assigned: set[Any], revoked: set[Any], newly_assigned: set[Any], generation_id: int = 0
+    ) -> None:
+        """Begin to have these partitions, and those alone."""
+        mine = {tp for tp in assigned if tp.topic == self._topic}
+        self._read = {tp: offset for tp, offset in self._read.items() if tp in mine}
+        self._worker._has({tp.partition for tp in mine})
+
+    def reset_state(self) -> None:
+        """Do nothing: there is no state but what is read from the topic."""
+
+    async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
+        """Do nothing: the topic is what is kept."""
+
+    def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
+        """Do nothing: there is none."""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise KeyError(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def __delitem__(self, key: Any) -> None: ...
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _table_of(worker: Worker) -> type[Table[Any, Any]]:
+    """Class of the tables of a worker: they say in which partition an entry is, and note what is not acknowledged."""
+
+    class Kept(Table[Any, Any]):
+        def _new_store(self) -> Any:
+            return _Entries(worker, self.app, self) if self.name == KEPT else super()._new_store()
+
+        def partition_for_key(self, key: Any) -> int | None:
+            return partition_in(key[0])
+
+        def send_changelog(self, *given: Any, **named: Any) -> Any:
+            sent = super().send_changelog(*given, **named)
+            worker._noted(sent)
+            return sent
+
+    return Kept
+
+
+def _record(message: Any) -> Record:
+    """Record as the rest of us knows it."""
+    time_ms = round(message.timestamp * 1000)
+    return Record(TRANSITIONS, message.partition, message.offset, message.key, message.value, (), time_ms)
+
+
+def _credentials(options: ClientOptions) -> Any:
+    """Credentials as Faust wants them; `None`: anybody may connect."""
+    context = options["ssl_context"]
+    if options["sasl_oauth_token_provider"] is not None:
+        return OAuthCredentials(oauth_cb=options["sasl_oauth_token_provider"], ssl_context=context)
+    if options["security_protocol"].startswith("SASL"):
+        return SASLCredentials(
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
+            mechanism=options["sasl_mechanism"],
+            ssl_context=context,
+        )
+    return None if context is None else SSLCredentials(context)

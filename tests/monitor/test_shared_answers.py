@@ -1,0 +1,123 @@
+"""Answers of a shared monitor: what is missing is said; and refusals of `saga monitor --shared`."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from saga.clock import SystemClock
+from saga.config import Settings
+from saga.monitor.shared.answering import ASKS, Answering
+from saga.monitor.shared.parts import Part
+from saga.monitor.shared.sums import Question, reply_in
+from saga.monitor.shared.web import QUESTION_BYTES_MAX, app
+from saga.monitor.shared.worker import Worker
+from tests.cli.conftest import Call
+from tests.monitor.telling import S, told
+from tests.monitor.test_shared_parts import record
+from tests.servers.server import free_ports
+
+CLOCK = SystemClock()
+
+
+class Known(Worker):
+    """Worker without Faust: it has one part of four, and others have what they are said to have."""
+
+    def __init__(self, others: dict[str, set[int]]) -> None:
+        super().__init__("shop", "127.0.0.1:1", 4, 100, CLOCK)
+        self.parts, self.ready, self._others = {0: Part(0)}, True, others
+        for each in (told("order", 0, 0, "dead", saga="here", open_=True, error="Late"), told("payment", 0, S)):
+            list(self.parts[0].take(record(each)))
+
+    def owners(self) -> dict[str, set[int]]:
+        return {self.url: set(self.parts), **self._others}
+
+
+def asked(worker: Worker, path: str, method: str = "GET", content: bytes = b"") -> httpx.Response:
+    """Answer of the application."""
+
+    async def ask() -> httpx.Response:
+        made = app(Answering(worker, CLOCK), Settings())
+        transport = httpx.ASGITransport(made)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
+            return await client.request(method, path, content=content, headers={"origin": "http://127.0.0.1:1"})
+
+    return asyncio.run(ask())
+
+
+def test_partitions_that_move_and_workers_that_do_not_answer_are_named() -> None:
+    (port,) = free_ports(1)
+    worker = Known({f"http://127.0.0.1:{port}": {1, 2}})
+    dead = f"2 partitions of saga.transitions (1, 2) with http://127.0.0.1:{port}, which does not answer: "
+    moving = "1 partition of saga.transitions (3): on the way from one worker to another, ask again"
+    for path in ("rates", "stuck", "hot", "trace/here"):
+        answer = asked(worker, f"/api/{path}")
+        assert answer.status_code == 206
+        first, second = answer.json()["unanswered"]
+        assert (first.startswith(dead), second) == (True, moving)
+    errors = asked(worker, "/api/errors")
+    assert (errors.status_code, [each["error"] for each in errors.json()]) == (206, ["Late"])
+    nowhere = asked(worker, "/api/trace/nowhere")
+    assert nowhere.status_code == 503
+    assert nowhere.json()["error"].startswith("nothing was told of this saga as far as workers answer; not asked: 2 ")
+
+
+def test_a_worker_that_answers_nonsense_is_one_that_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        async def ask() -> tuple[str, ...]:
+            answering = asyncio.create_task(Answering(Known({url: {1, 2, 3}}), CLOCK).rates())  # noqa: TID251
+            connection, _ = await asyncio.to_thread(listener.accept)
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n\xc1")
+            return (await answering).unanswered
+
+        (said,) = asyncio.run(ask())
+    assert said.startswith(f"3 partitions of saga.transitions (1, 2, 3) with {url}, which does not answer: ")
+
+
+def test_where_all_is_there_an_answer_is_whole() -> None:
+    worker = Known({})
+    worker.partitions = 1
+    assert asked(worker, "/api/rates").status_code == 200
+    assert asked(worker, "/api/rates").json()["unanswered"] == []
+    assert asked(worker, "/api/trace/here").json()["row"]["dead"] is True
+    assert asked(worker, "/api/trace/nowhere").status_code == 404
+    worker.ready = False
+    assert asked(worker, "/api/rates").status_code == 206
+
+
+def test_a_worker_tells_others_what_its_parts_hold_and_refuses_what_is_no_question() -> None:
+    worker = Known({})
+    answer = asked(worker, ASKS, "POST", msgspec.msgpack.encode(Question("sums")))
+    assert reply_in(answer.content).sums[0].taken == 2
+    assert asked(worker, ASKS, "POST", b"\xc1").status_code == 400
+    assert asked(worker, ASKS, "POST", b"a" * (QUESTION_BYTES_MAX + 1)).status_code == 413
+
+
+def test_it_has_no_page_and_says_where_there_is_one() -> None:
+    assert "The page is served by a monitor that is not shared: saga monitor." in asked(Known({}), "/").text
+
+
+def test_on_the_embedded_broker_it_is_refused(saga: Call, folder: Path) -> None:
+    result = saga("monitor", "--shared", "shop")
+    assert result.exit_code == 2
+    assert "several processes share a monitor on Kafka, and SAGA_BROKER is embedded:" in result.stderr
+    assert "leave out --shared" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--shared", "a b"), "it must be letters, digits, '.', '_' and '-', at most 200"),
+        (("--shared", "shop", "--since", "2h"), "leave out --since and --store"),
+        (("--shared", "shop", "--broker", "kafka://b", "--listen", "0.0.0.0:1"), "others ask it at the address"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(saga: Call, folder: Path, given: tuple[str, ...], said: str) -> None:
+    result = saga("monitor", *given)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr

@@ -1,0 +1,278 @@
+"""Parts of a shared monitor: together they answer as one monitor that reads everything, also after their tables were
+read again, whatever of them was written before a worker died; nothing is counted twice."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from saga.messages import Record
+from saga.monitor.answers import errors_of, hot_of, rates_of
+from saga.monitor.shared import sums as sums_module
+from saga.monitor.shared.kept import Key, encoded_key
+from saga.monitor.shared.parts import Change, Part, Rate, partition_in
+from saga.monitor.shared.sums import Question, Sums, all_stuck, question_in, replied, reply_in, together
+from saga.monitor.views import AllStuck, Rates
+from saga.names import TRANSITIONS
+from saga.transitions import Told
+from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, record_of, told
+from tests.monitor.test_folds import histories
+
+AFTER_MS = BEGIN_MS + 1000 * MINUTE
+PARTITIONS = 2
+
+
+def record(each: Told, partition: int = 0) -> Record:
+    """Transition as it comes from a log."""
+    sent = record_of(each)
+    return Record(TRANSITIONS, partition, 0, sent.key, sent.value, (), AFTER_MS)
+
+
+class Shared:
+    """Parts, and their tables as a log would keep them."""
+
+    def __init__(self) -> None:
+        self.parts = {number: Part(number) for number in range(PARTITIONS)}
+        self.kept: list[Change] = []
+        self.rates: dict[tuple[str, int], Rate] = {}
+
+    def take(self, history: Sequence[Told], rates: bool = True) -> "Shared":
+        """Fold a batch, and keep what comes of it. `rates`: false if the worker dies before these are written."""
+        for each in history:
+            number = ord(each.saga[-1]) % PARTITIONS
+            self.kept += self.parts[number].take(record(each, number))
+        if rates:
+            self.write_rates()
+        return self
+
+    def write_rates(self) -> None:
+        for part in self.parts.values():
+            self.rates |= {(rate.name, rate.minute): rate for rate in part.rates()}
+
+    def restarted(self, kept: Sequence[Change] | None = None) -> "Shared":
+        """The same out of its tables alone."""
+        again = Shared()
+        again.kept, again.rates = list(self.kept), dict(self.rates)
+        for change in self.kept if kept is None else kept:
+            key = msgspec.json.decode(change.key, type=Key)
+            again.parts[key.partition].restore(*change)
+        for rate in self.rates.values():
+            number = partition_in(rate.name)
+            assert number is not None
+            again.parts[number].restore_rate(rate.name, rate.minute, rate.value)
+        return again
+
+    def sums(self) -> Sums:
+        reply = self.reply(Question("sums"))
+        return together(reply.sums.values())
+
+    def reply(self, question: Question) -> sums_module.Reply:
+        """Answer, by the way that it goes between two workers."""
+        asked = question_in(msgspec.msgpack.encode(question))
+        answer = replied(asked, {number: part.folds for number, part in self.parts.items()})
+        return reply_in(msgspec.msgpack.encode(answer))
+
+    def stuck(self, now_ms: int) -> AllStuck:
+        asked = Question("stuck", now_ms=now_ms, usual=self.sums().usual)
+        return all_stuck(self.reply(asked).stuck.values(), ())
+
+
+def answers(shared: Shared) -> list[object]:
+    """All that a shared monitor answers."""
+    sums, now_ms = shared.sums(), BEGIN_MS + 90 * MINUTE
+    traces = [
+        next((each for each in shared.reply(question).trace.values() if each is not None), None)
+        for question in [Question("trace", saga, now_ms, sums.usual) for saga in "abc"]
+    ]
+    return [
+        rates_of(sums.counts(), sagas=sums.sagas, in_flight=sums.in_flight, taken=sums.taken),
+        errors_of(sums.counts()),
+        hot_of(sums.counts(), sums.busy),
+        shared.stuck(now_ms),
+        shared.stuck(now_ms + 200 * MINUTE),
+        *traces,
+    ]
+
+
+def answers_of_one(monitor: Monitor) -> list[object]:
+    """The same, of one monitor that reads everything."""
+    views, now_ms = monitor.answers, BEGIN_MS + 90 * MINUTE
+    traces = [views.saga(saga, now_ms) for saga in "abc"]
+    return [
+        views.rates(),
+        views.errors(),
+        views.hot(),
+        views.stuck(now_ms),
+        views.stuck(now_ms + 200 * MINUTE),
+        *traces,
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(histories(), st.data())
+def test_parts_answer_together_as_one_monitor_also_out_of_their_tables(
+    history: list[Told], data: st.DataObject
+) -> None:
+    again = data.draw(st.lists(st.sampled_from(history), max_size=5)) if history else []
+    again = [replace(each, handler_ms=None, queued_ms=None) for each in again]
+    shuffled = data.draw(st.permutations([*history, *again]))
+    one = answers_of_one(Monitor().take(*shuffled))
+    shared = Shared().take(shuffled[::2]).take(shuffled[1::2], rates=data.draw(st.booleans()))
+    assert answers(shared) == one
+    assert answers(shared.restarted()) == one
+    assert answers(shared.restarted().take(shuffled)) == one  # read again, since its position was not committed
+
+
+@settings(max_examples=30, deadline=None)
+@given(histories(), st.data())
+def test_a_worker_that_dies_in_the_midst_of_writing_loses_nothing_and_counts_nothing_twice(
+    history: list[Told], data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(history)))
+    shared = Shared().take(history[:at])
+    before = len(shared.kept)
+    shared.take(history[at:], rates=False)
+    written = data.draw(st.sets(st.integers(before, max(before, len(shared.kept) - 1))))
+    kept = [change for place, change in enumerate(shared.kept) if place < before or place in written]
+    assert answers(shared.restarted(kept).take(history[at:])) == answers_of_one(Monitor().take(*history))
+
+
+@settings(max_examples=30, deadline=None)
+@given(histories(), st.data())
+def test_tables_are_read_in_any_order_with_entries_of_two_owners(history: list[Told], data: st.DataObject) -> None:
+    one, other = Shared().take(history), Shared().take(data.draw(st.permutations(history)))
+    entries = data.draw(st.permutations([*one.kept, *other.kept]))
+    assert answers(one.restarted(entries)) == answers(one)
+
+
+def test_a_transition_that_is_told_again_is_kept_again_only_if_it_says_more() -> None:
+    part = Part(0)
+    unseen = told("order", 0, 0, "waiting", handler_ms=None, queued_ms=None, open_=True)
+    assert len([*part.take(record(unseen))]) == 1
+    assert [*part.take(record(unseen))] == []
+    (seen,) = part.take(record(replace(unseen, handler_ms=7, queued_ms=3)))
+    (open_,) = part.take(record(replace(unseen, due=unseen.time)))
+    assert [*part.take(record(unseen))] == []
+    again = Part(0)
+    for change in (seen, open_):
+        again.restore(*change)
+    assert again.folds.known["order-1"].standings == part.folds.known["order-1"].standings
+    assert [*again.folds.known["order-1"]] == [*part.folds.known["order-1"]]
+
+
+def test_the_rates_of_a_saga_that_was_forgotten_are_in_their_table() -> None:
+    shared = Shared().take([told("order", n, n * S, error="Late", saga="a") for n in range(3)])
+    before = answers(shared)[:2]
+    removed = shared.parts[ord("a") % PARTITIONS].forget_one()
+    assert [change.value for change in removed] == [None, None, None]
+    shared.kept = [each for each in shared.kept if each.key not in {change.key for change in removed}]
+    assert shared.kept == []
+    rates, errors = answers(shared.restarted())[:2]
+    assert errors == before[1]
+    assert isinstance(rates, Rates)
+    assert isinstance(before[0], Rates)
+    assert rates == replace(before[0], sagas=0, in_flight=0, taken=0, newest_ms=rates.newest_ms)
+
+
+def test_entries_that_are_removed_take_their_saga_along() -> None:
+    shared = Shared().take(
+        [told("order", 0, 0, saga="a"), told("payment", 0, S, saga="a"), told("order", 0, 2 * S, saga="c")]
+    )
+    removed = shared.parts[1].forget_one()
+    again = shared.restarted([*shared.kept, *removed, Change(encoded_key(Key(1, "order", 0, "who")), None)])
+    assert [*again.parts[1].folds.known] == [*shared.parts[1].folds.known] == ["c"]
+
+
+def test_of_a_saga_with_very_many_transitions_all_entries_are_removed() -> None:
+    part = Part(0)
+    kept = {change.key for n in range(700) for change in part.take(record(told("order", n, n * S)))}
+    assert {change.key for change in part.forget_one()} == kept
+    assert len(kept) == 700
+
+
+def test_long_names_and_very_many_types_are_kept_as_they_are_shown() -> None:
+    names = tuple(f"E{n}" for n in range(30))
+    long = told(
+        "s" * 500, 0, 0, "waiting", saga="a", handler="h" * 500, emitted=names, awaits=(("w", names),), open_=True
+    )
+    shared = Shared().take([long])
+    assert answers(shared.restarted()) == answers(shared) == answers_of_one(Monitor().take(long))
+    shared.take([replace(long, due=long.time)])
+    assert answers(shared.restarted()) == answers(shared)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", b""),
+        (b"\xff", b""),
+        (b"[0,1,2,3]", None),
+        (encoded_key(Key(0, "order", 0, "a")), b""),
+        (encoded_key(Key(0, "order", 0, "a")), b"\x93\x01\x02\x03"),
+    ],
+)
+def test_an_entry_that_is_none_is_passed_over_and_counted(key: bytes, value: bytes | None) -> None:
+    part = Part(0)
+    part.restore(key, value)
+    assert (part.refused, part.folds.known) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ('[0,"rate","order","reserve"]', b"\xc1"),
+        ('[0,"failures","order","reserve","Late"]', b"\x01"),
+        ('[0,"messages","orders",3]', b"\xa1a"),
+        ('[0,"other"]', b"\x01"),
+        ("{", b"\x01"),
+    ],
+)
+def test_a_rate_that_is_none_is_passed_over_and_counted(name: str, value: bytes) -> None:
+    part = Part(0)
+    part.restore_rate(name, 1, value)
+    assert part.refused == 1
+    assert (part.counts.failures, part.counts.partitions) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["", "[]", "7", "{", '["a"]', "null"])
+def test_a_name_without_a_partition_is_none_of_ours(name: str) -> None:
+    assert partition_in(name) is None
+
+
+def test_a_record_that_is_no_transition_is_passed_over_and_counted() -> None:
+    part = Part(0)
+    assert [*part.take(Record(TRANSITIONS, 0, 0, b"1", b"{}", (), AFTER_MS))] == []
+    assert part.refused == 1
+
+
+def test_rates_are_written_for_the_minutes_in_which_something_was_counted_and_that_are_not_over() -> None:
+    part = Part(0)
+    list(part.take(record(told("order", 0, 0, error="Late"))))
+    assert len(part.rates()) == 3
+    assert part.rates() == []
+    list(part.take(record(told("order", 1, S))))
+    assert [partition_in(rate.name) for rate in part.rates()] == [0, 0]
+    list(part.take(record(told("order", 2, 2 * S))))
+    list(part.take(record(told("order", 3, 100 * MINUTE))))
+    assert {rate.minute for rate in part.rates()} == {(BEGIN_MS + 100 * MINUTE) // MINUTE}
+
+
+def test_of_what_is_stuck_in_all_parts_the_longest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared().take([told("order", 0, n * S, "dead", saga=f"s{n}", open_=True) for n in range(9)])
+    everything = shared.stuck(AFTER_MS)
+    assert [each.saga for each in everything.sagas] == [f"s{n}" for n in range(9)]
+    assert not everything.more
+    monkeypatch.setattr(sums_module, "PAGE_MAX", 4)
+    some = shared.stuck(AFTER_MS)
+    assert ([each.saga for each in some.sagas], some.more) == ([f"s{n}" for n in range(4)], True)
+
+
+def test_a_history_that_was_made_anew_is_the_new_one_after_a_restart_too() -> None:
+    old = [told("order", n, n * S, "dead" if n else "handled", saga="a", open_=True) for n in range(4)]
+    new = [replace(told("order", 0, 9 * S, saga="a"), anew=old[3].time), told("order", 1, 10 * S, saga="a")]
+    shared, one = Shared().take(old).take(new), Monitor().take(*old, *new)
+    assert answers(shared)[5] == answers(shared.restarted())[5] == answers_of_one(one)[5]
+    assert shared.parts[1].folds.known["a"].count == 2
