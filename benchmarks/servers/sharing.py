@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
-from benchmarks.monitor import told_of
 from benchmarks.parts import Figure
 from benchmarks.servers.ground import Ground
+from benchmarks.watched import told_of
 from saga.clock import SystemClock
 from saga.messages import Topic
 from saga.monitor.folds import Folds
