@@ -28,8 +28,9 @@ from saga.monitor.folds import Folds
 from saga.monitor.shared.parts import Part, partition_in
 from saga.names import TRANSITIONS
 
-GAPS_MAX = 3
-"""Times that records which are missing are asked for again: then there are none."""
+GAPS_MAX, AGAIN_S = 3, 2.0
+"""Times that records which are missing are asked for again, and how long they are waited for each time: then there are
+none. Meanwhile what Faust had read before comes, thousands of records."""
 BATCH_RECORDS = 100
 """Most records that are folded before their changes are waited for: fewer, if no more are there."""
 EXPIRES_S = 120 * MINUTES
@@ -59,7 +60,9 @@ class Worker:
         self._minute_s = 0.0
         """Minute in whose window a rate is written."""
         self._gaps: Counter[int] = Counter()
-        """Times in a row that records were missing before the one that came, by partition."""
+        """Times in a row that records which are missing were asked for again, by partition."""
+        self._sought_s: dict[int, float] = {}
+        """Time at which a partition was read from its position on, last."""
         self._windows: Any = None
         """Table of rates, as Faust shows its windows."""
         self._taken: asyncio.Queue[Any] = asyncio.Queue(BATCH_RECORDS)
@@ -167,9 +170,12 @@ class Worker:
             part = self.parts.get(message.partition)
             if part is None or message.offset < part.position:  # it has moved, or is here again
                 continue
-            if message.offset > part.position and self._gaps[part.partition] < GAPS_MAX:
-                gaps.add(part.partition)
-                continue
+            if message.offset > part.position:
+                if self._clock.monotonic_s() < self._sought_s.get(part.partition, 0.0) + AGAIN_S:
+                    continue
+                if self._gaps[part.partition] < GAPS_MAX:
+                    gaps.add(part.partition)
+                    continue
             self._gaps[part.partition] = 0
             part.position = message.offset + 1
             moved.add(part.partition)
@@ -202,6 +208,7 @@ class Worker:
         for place, part in mine.items():
             part.position = max(part.position, begins.get(place) or 0)
         await asyncio.gather(*(consumer.seek(place, part.position) for place, part in mine.items()))
+        self._sought_s |= dict.fromkeys(numbers, self._clock.monotonic_s())
 
     async def _acknowledged(self) -> None:
         sent, self._sent = self._sent, []

@@ -1,0 +1,102 @@
+"""Worker of a shared monitor with a log that lets go of records: they are asked for again, and positions are kept."""
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from saga.clock import SystemClock
+from saga.monitor.shared.parts import POSITION, Part
+from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, Worker
+from tests.monitor.telling import record_of, told
+
+
+class Log:
+    """Tables and consumer of an app, as a worker uses them: all is acknowledged at once."""
+
+    def __init__(self) -> None:
+        self.tables = {KEPT: self}
+        self.consumer = self
+        self.wrote: list[tuple[int, bytes, bytes | None]] = []
+        self.sought: list[tuple[int, int]] = []
+
+    def send_changelog(self, partition: int, key: bytes, value: bytes | None, value_serializer: str) -> None:
+        assert value_serializer == "raw"
+        self.wrote.append((partition, key, value))
+
+    async def earliest_offsets(self, *places: Any) -> dict[Any, int]:
+        return dict.fromkeys(places, 0)
+
+    async def seek(self, place: Any, position: int) -> None:
+        self.sought.append((place.partition, position))
+
+    def positions(self) -> list[bytes | None]:
+        return [value for _, key, value in self.wrote if key == POSITION]
+
+
+class HandClock(SystemClock):
+    """Clock that stands still until it is told to go on."""
+
+    now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def working(clock: SystemClock | None = None) -> tuple[Worker, Log]:
+    worker, log = Worker("told", "127.0.0.1:1", 1, 1000, clock or HandClock()), Log()
+    worker._app, worker._windows = log, {}  # type: ignore[assignment] # what it uses of one
+    worker.parts, worker.ready = {0: Part(0)}, True
+    return worker, log
+
+
+def fold(worker: Worker, *offsets: int) -> None:
+    sent = [record_of(told("payment", 0, 1, saga=f"order-{offset}")) for offset in offsets]
+    asyncio.run(worker._fold(events_of(offsets, sent)))
+
+
+def events_of(offsets: Sequence[int], sent: Sequence[Any]) -> list[Any]:
+    return [
+        SimpleNamespace(message=SimpleNamespace(partition=0, offset=n, key=r.key, value=r.value, timestamp=1.0))
+        for n, r in zip(offsets, sent, strict=True)
+    ]
+
+
+def test_the_position_is_kept_behind_what_it_stands_for() -> None:
+    worker, log = working()
+    fold(worker, 0, 1)
+    assert log.positions() == [b"2"]
+    assert log.wrote[-1][1] == POSITION, "the changes come before"
+    assert len(log.wrote) == 3
+
+
+def test_records_that_are_missing_are_asked_for_again_and_nothing_behind_them_counts_until_then() -> None:
+    worker, log = working()
+    fold(worker, 0, 2, 3)
+    assert (log.sought, log.positions()) == ([(0, 1)], [b"1"])
+    fold(worker, 1, 2, 3)
+    assert (log.sought, log.positions()) == ([(0, 1)], [b"1", b"4"])
+    assert len(worker.parts[0].folds.known) == 4
+
+
+def test_what_was_read_before_it_was_asked_again_is_no_sign_that_it_is_gone() -> None:
+    worker, log = working()
+    for _ in range(2 * GAPS_MAX):
+        fold(worker, 2, 3)
+    assert log.sought == [(0, 0)]
+    fold(worker, 0, 1, 2)
+    assert log.positions()[-1] == b"3"
+
+
+def test_what_is_asked_for_again_and_never_comes_was_removed_and_holds_nobody() -> None:
+    clock = HandClock()
+    worker, log = working(clock)
+    fold(worker, 0)
+    for _ in range(GAPS_MAX):
+        fold(worker, 5, 6)
+        clock.now_s += AGAIN_S
+    assert log.sought == [(0, 1)] * GAPS_MAX
+    fold(worker, 5, 6)
+    assert (len(log.sought), log.positions()[-1]) == (GAPS_MAX, b"7")
+    fold(worker, 5, 6)
+    assert len(worker.parts[0].folds.known) == 3, "what is here again is known"
