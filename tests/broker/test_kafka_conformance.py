@@ -17,6 +17,7 @@ from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
 from saga.testing.conformance.unreadable_records import Damage
 from tests.servers.damage import WAYS, spoil
+from tests.servers.plain_clients import begun
 
 NUMBERS = itertools.count()
 
@@ -43,7 +44,7 @@ class TestKafkaBroker(BrokerConformance):
     def remove(self, kafka_address: str) -> Remove:
         async def removed(before: Mapping[Partition, int]) -> None:
             admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
-            await admin.start()
+            await begun(admin)
             await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
             await admin.close()
 

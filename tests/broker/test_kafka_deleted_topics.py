@@ -13,6 +13,7 @@ from saga.messages import Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import CLOCK, until
+from tests.servers.plain_clients import begun
 
 WITHIN_S = 30.0
 
@@ -53,6 +54,6 @@ async def test_a_topic_that_is_gone_stops_nothing_else_and_is_written_and_read_w
 
 async def remove(settings: KafkaSettings, topic: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
-    await admin.start()
+    await begun(admin)
     await admin.delete_topics([topic])
     await admin.close()

@@ -13,6 +13,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import CLOCK, until
+from tests.servers.plain_clients import begun
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ async def broker(kafka_settings: KafkaSettings, place: Partition) -> AsyncIterat
 async def foreign(settings: KafkaSettings, name: str) -> AsyncIterator[AIOKafkaProducer]:
     """A producer with transactions: somebody else's, for ours has none."""
     producer = AIOKafkaProducer(bootstrap_servers=list(settings.servers), transactional_id=name)
-    await producer.start()
+    await begun(producer)
     try:
         yield producer
     finally:

@@ -19,6 +19,7 @@ from saga.testing.conformance.broker_suite import Remove
 from tests.broker.removal import removal_from
 from tests.changes.tellers import CLOCK, ConnectorTeller, StoreTeller, Teller
 from tests.changes.told_changes import Connect, ToldChangesConformance
+from tests.servers.plain_clients import begun
 from tests.testing.parcels import Seen, watcher, watching
 
 NUMBERS = itertools.count()
@@ -94,7 +95,7 @@ def removal_on(kafka_address: str) -> Remove:
 
     async def removed(before: Mapping[Partition, int]) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_address)
-        await admin.start()
+        await begun(admin)
         await admin.delete_records({TopicPartition(*p): RecordsToDelete(offset) for p, offset in before.items()})
         await admin.close()
 

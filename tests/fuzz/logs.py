@@ -25,6 +25,7 @@ from saga.wakes import tiers_of
 from tests.fuzz.records import SCHEMAS, TOPIC, Written
 from tests.registry.fake_registry import FakeRegistry
 from tests.servers.kafka import KafkaServer
+from tests.servers.plain_clients import begun
 
 CLOCK = SystemClock()
 PARTITIONS = 4
@@ -232,7 +233,7 @@ class Kafka:
 
     async def positions(self) -> Mapping[Partition, int]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-        await admin.start()
+        await begun(admin)
         try:
             found = await admin.list_consumer_group_offsets("payment")
         finally:
@@ -250,7 +251,7 @@ async def kafka(folder: Path) -> AsyncIterator[Kafka]:
     server = KafkaServer.start(folder / "kafka")
     try:
         admin = AIOKafkaAdminClient(bootstrap_servers=server.address)
-        await admin.start()
+        await begun(admin)
         theirs = {
             "message.timestamp.type": "CreateTime",
             "message.timestamp.after.max.ms": str((1 << 63) - 1),

@@ -32,6 +32,7 @@ from saga.transitions import Told, line_of, to_records
 from saga.wiring import broker_of
 from tests.cli.conftest import Call
 from tests.monitor.telling import MINUTE, S, told
+from tests.servers.plain_clients import begun
 from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
@@ -86,7 +87,7 @@ class Ground:
 
         async def forget() -> None:
             admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-            await admin.start()
+            await begun(admin)
             try:
                 all_ = {TopicPartition(self.topic, number): RecordsToDelete(-1) for number in range(12)}
                 await admin.delete_records(all_)

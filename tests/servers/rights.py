@@ -14,6 +14,7 @@ from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
 from saga.broker.kafka.requests import Topics
 from saga.clock import SystemClock
 from tests.servers.kafka import KafkaServer
+from tests.servers.plain_clients import begun
 from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
@@ -146,7 +147,7 @@ class Take(Request[TakeStruct]):  # type: ignore[misc]  # aiokafka has no types
 async def a_client(address: str, **options: str) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=address, **options)
     try:
-        await admin.start()
+        await begun(admin)
         yield admin
     finally:
         await admin.close()

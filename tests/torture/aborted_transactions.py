@@ -15,6 +15,7 @@ from saga.messages import Record
 from services.order.events import OrderPlaced
 from tests.servers.damage import WAYS, spoil
 from tests.servers.kafka import KafkaServer
+from tests.servers.plain_clients import begun
 from tests.torture.customers import orders
 
 ABORTED, ODD, LARGE_BYTES = 30, 40, 800_000
@@ -88,7 +89,7 @@ class Foreigners:
         producer = AIOKafkaProducer(
             bootstrap_servers=self._kafka.address, transactional_id="elsewhere", max_request_size=1 << 21
         )
-        await producer.start()
+        await begun(producer)
         try:
             yield producer
         finally:
