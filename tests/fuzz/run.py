@@ -12,9 +12,10 @@ from saga import Saga, Service, envelope
 from saga.contracts import codec, registered
 from saga.errors import BadInput
 from saga.identity import could_be_own
+from saga.inspection.histories import history_of
+from saga.inspection.sources import Source
 from saga.messages import Partition, Record, texts_of
 from saga.observe.moments import Moment, Stuck
-from saga.progress.document import decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
@@ -174,12 +175,10 @@ async def _end_of(
         if not could_be_own(message.id, message.type):
             raise BadInput("its sender calls itself as the service does")
         return "the copy of an own event"
-    document = await store.get("saga", progress_key(service.name, message.saga))
-    if document is not None:
-        p = decode(document.content)
-        if unaccounted(p, service.roles, message.type, message.id) is None:
-            outcomes = {e.message: e.outcome for e in map(decode_entry, p.transitions)}
-            return f"in the progress: {outcomes.get(message.id, 'archived')}"
+    history = await history_of(Source(service.name, store), message.saga)  # with what is put aside in pages
+    if history is not None and unaccounted(history.snapshot, service.roles, message.type, message.id) is None:
+        outcomes = {entry.message: entry.outcome for entry in history.entries}
+        return f"in the progress: {outcomes[message.id]}"
     if message.id in letters:
         return "dead: of no progress"
     return None
