@@ -211,12 +211,14 @@ class Kafka:
 
     async def put(self, written: Sequence[Written]) -> None:
         for compression in CODECS:
-            async with AIOKafkaProducer(
+            producer = AIOKafkaProducer(
                 bootstrap_servers=self.address,
                 compression_type=compression,
                 max_request_size=2 * self.bytes_max,
                 linger_ms=5,
-            ) as producer:
+            )
+            await begun(producer)
+            try:
                 sent = [
                     await producer.send(
                         TOPIC,
@@ -230,6 +232,8 @@ class Kafka:
                     if CODECS[each.codec % len(CODECS)] == compression
                 ]
                 await asyncio.gather(*sent)
+            finally:
+                await producer.stop()
 
     async def positions(self) -> Mapping[Partition, int]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
