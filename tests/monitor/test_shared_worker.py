@@ -1,13 +1,19 @@
-"""Worker of a shared monitor with a log that lets go of records: they are asked for again, and positions are kept."""
+"""Worker of a shared monitor with a log that lets go of records: they are asked for again, and positions are kept. And
+a worker whose tables have another number of partitions than the topic does not begin."""
 
 import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from saga.clock import SystemClock
+from saga.errors import ConfigurationError
+from saga.monitor.shared import serving
 from saga.monitor.shared.parts import POSITION, Part
-from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, Worker
+from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, Worker, changes_of
+from saga.names import TRANSITIONS
 from tests.monitor.telling import record_of, told
 
 
@@ -100,3 +106,11 @@ def test_what_is_asked_for_again_and_never_comes_was_removed_and_holds_nobody() 
     assert (len(log.sought), log.positions()[-1]) == (GAPS_MAX, b"7")
     fold(worker, 5, 6)
     assert len(worker.parts[0].folds.known) == 3, "what is here again is known"
+
+
+def test_tables_with_another_number_of_partitions_are_refused_by_name() -> None:
+    rates = changes_of("told", RATES)
+    counts = {TRANSITIONS: 4, changes_of("told"): 4, rates: 4}
+    assert serving._agreed("told", counts) == serving._agreed("told", {TRANSITIONS: 4}) == 4
+    with pytest.raises(ConfigurationError, match=rf"has 4 partitions, and {rates} .* has 3: choose another name"):
+        serving._agreed("told", {**counts, rates: 3})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from saga import adapters
-from saga.broker.adapter import BrokerAdapter, TakesClients
+from saga.broker.adapter import TakesClients
 from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import BrokerUnavailable, ConfigurationError
@@ -36,23 +36,6 @@ async def serve_shared(
 ) -> None:
     """Fold a share, and answer for all, until `stop`. `begun` is told the address once it answers, `tell` what keeps it
     from folding. Raises `SagaError` for what keeps it from starting, or ends it."""
-    broker = _broker(settings)
-    if problem := _problem(wanted):
-        raise ConfigurationError(NOT_STARTED, [problem])
-    partitions = await _partitions(wanted.name, settings, stop, clock, tell)
-    if partitions is None:
-        return
-    options = broker.client_options(settings)
-    with listening(wanted.address) as listener:
-        worker = Worker(wanted.name, address_of(listener), partitions, wanted.sagas_max, clock)
-        following = worker.follow(options, broker.copies(settings))
-        await answering(listener, app(Answering(worker, clock), settings), following, stop, clock, begun)
-
-
-class _Broker(BrokerAdapter, TakesClients): ...
-
-
-def _broker(settings: Settings) -> _Broker:
     adapter = adapters.broker_adapter(settings.broker)
     if not isinstance(adapter, TakesClients):
         problem = (
@@ -60,7 +43,16 @@ def _broker(settings: Settings) -> _Broker:
             "everything, leave out --shared"
         )
         raise ConfigurationError(NOT_STARTED, [problem])
-    return adapter  # type: ignore[return-value]  # both, as was just seen
+    if problem := _problem(wanted):
+        raise ConfigurationError(NOT_STARTED, [problem])
+    partitions = await _partitions(wanted.name, settings, stop, clock, tell)
+    if partitions is None:
+        return
+    options = adapter.client_options(settings)
+    with listening(wanted.address) as listener:
+        worker = Worker(wanted.name, address_of(listener), partitions, wanted.sagas_max, clock)
+        following = worker.follow(options, adapter.copies(settings))
+        await answering(listener, app(Answering(worker, clock), settings), following, stop, clock, begun)
 
 
 def _problem(wanted: Sharing) -> str:
