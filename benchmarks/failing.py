@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 from benchmarks.events import OrderPlaced, OrderRequested, Paid
@@ -19,6 +20,11 @@ from saga.names import PROGRESS
 from saga.progress.document import decode, decode_entry, progress_key
 
 OTHERS, ROUNDS, OUTAGE_S = 36_000, 4, 30.0
+ON_CORE_S = 0.25
+"""Span of time that a process keeps its core."""
+PAUSE_S_MAX = 0.05
+"""Longest pause of a customer between two sagas. Without any, those in flight fall into step with the transactions that
+they share: all go on at once, and whatever disturbs the step, a saga that fails or one that is slow, costs it."""
 EACH = 20
 """One more saga fails for so many others: 5 %."""
 FAILING = 1_000_000
@@ -73,27 +79,41 @@ def failing_sagas(others: int = OTHERS, rounds: int = ROUNDS, outage_s: float = 
 
 
 def _side_by_side(round_: int, others: int, outage_s: float) -> dict[bool, tuple[float, float]]:
-    """Both at the same time, each in a process on a core of its own, the other one in each round: how fast such a
-    machine is changes within seconds by more than what is measured."""
+    """Both at the same time, each in a process, on two cores that they exchange all the time: how fast such a machine
+    is changes within seconds, and from core to core, by more than what is measured."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=wiring.tune_collector) as processes:
         both = {
-            fails: processes.submit(_on_core, (round_ + fails) % 2, others, outage_s if fails else 0.0)
+            fails: processes.submit(_measured, (round_ + fails) % 2, others, outage_s if fails else 0.0)
             for fails in (False, True)
         }
         return {fails: run.result() for fails, run in both.items()}
 
 
-def _on_core(core: int, others: int, outage_s: float) -> tuple[float, float]:
+def _measured(number: int, others: int, outage_s: float) -> tuple[float, float]:
+    async def beside() -> tuple[float, float]:
+        exchange = asyncio.create_task(_exchange_cores(number))
+        try:
+            return await _run(others, outage_s)
+        finally:
+            exchange.cancel()
+
+    return asyncio.run(beside())
+
+
+async def _exchange_cores(number: int) -> None:
+    """Keep this process on a core of its own, the other one in each span of time."""
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[core % len(cores)]})
-    return asyncio.run(_run(others, outage_s))
+    while True:
+        now_s = time.time()
+        os.sched_setaffinity(0, {cores[(int(now_s / ON_CORE_S) + number) % len(cores)]})
+        await asyncio.sleep(ON_CORE_S - now_s % ON_CORE_S)
 
 
 async def _run(others: int, outage_s: float) -> tuple[float, float]:
     """Rate of the others, and attempts that failed of each that fails."""
     with TemporaryDirectory() as folder:
         async with running(Path(folder), SERVICES, {}) as run:
-            driver, count = Driver(run.broker, ENDS), others // EACH
+            driver, count, comes = Driver(run.broker, ENDS), others // EACH, Random(others)
             async with driver.listening(["orders", "payments"]), asyncio.TaskGroup() as tasks:
                 await in_flight(IN_FLIGHT, IN_FLIGHT, lambda n: driver.saga(first_of(2 * FAILING + n)))
                 began = time.perf_counter()
@@ -102,6 +122,7 @@ async def _run(others: int, outage_s: float) -> tuple[float, float]:
                 async def one(number: int) -> float:
                     if number % EACH == 0:
                         tasks.create_task(driver.saga(first_of(FAILING + number + 1)))
+                    await asyncio.sleep(comes.uniform(0, PAUSE_S_MAX))
                     return await driver.saga(first_of(number))
 
                 await in_flight(others, IN_FLIGHT, one)

@@ -46,6 +46,8 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        if type(what) is asyncio.Future:
+            return await _done_within(seconds, what)
         if not isinstance(what, CoroutineType):
             async with asyncio.timeout(seconds):
                 return await what
@@ -56,6 +58,27 @@ class SystemClock:
             return value
         async with asyncio.timeout(seconds):
             return await _going_on(what, waits_for)
+
+
+async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:
+    """Wait for a future, as `asyncio.timeout` would: without its task being cancelled and taken back, which costs
+    several times as much."""
+    is_late = False
+
+    def end() -> None:
+        nonlocal is_late
+        is_late = future.cancel()
+
+    timer = future.get_loop().call_later(seconds, end)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if is_late and not (task and task.cancelling()):
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
 
 
 @coroutine

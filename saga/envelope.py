@@ -33,6 +33,9 @@ FOREIGN = "foreign_"
 
 _FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
 _ALWAYS: Mapping[str, bytes | None] = dict(_FIXED)
+_FIXED_OF_OURS: Headers = (("ce_specversion", VERSION), ("content-type", b"application/json"))
+ALWAYS_OF_OURS: Mapping[str, bytes | None] = dict(_FIXED_OF_OURS)
+"""Headers that records between people or workers and a service always have."""
 _OURS = frozenset(
     {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", PRINCIPAL}
     | {"traceparent"}
@@ -102,14 +105,20 @@ def headers_of_ours(type_: str, id_: str, source: str, time: str, saga: str) -> 
         ("ce_source", source.encode()),
         ("ce_time", time.encode()),
         ("ce_subject", saga.encode()),
-        ("ce_specversion", VERSION),
-        ("content-type", b"application/json"),
+        *_FIXED_OF_OURS,
     )
 
 
-def to_message(record: Record, *, type_: str, schema: str, contract: Contract | None) -> Message:
+def to_message(
+    record: Record,
+    *,
+    type_: str,
+    schema: str,
+    contract: Contract | None,
+    always: Mapping[str, bytes | None] = _ALWAYS,
+) -> Message:
     """Message in a record whose type and schema are known. What a foreign sender left out is made up for. `contract`:
-    that of the type, where it is known.
+    that of the type, where it is known. `always`: the headers that such a record has if it is one of ours.
 
     Raises `BadInput`: no value; no key, or one that is not the subject; a header that is no text, no time or too long.
     """
@@ -126,7 +135,7 @@ def to_message(record: Record, *, type_: str, schema: str, contract: Contract | 
         len(given) < len(headers)
         or not _OURS.issuperset(given)
         or not all(given.values())
-        or not given.items() >= _ALWAYS.items()
+        or not given.items() >= always.items()
         or (trace and not _IS_TRACE(trace))
     ):
         given, foreign = _parted(record)

@@ -73,7 +73,12 @@ def tier_for(left_ms: int) -> Tier:
     >>> [tier_for(seconds * 1000).name for seconds in (-5, 59, 60, 900, 3 * 86400)]
     ['now', 'now', '1m', '4m', '1d']
     """
-    return next((tier for tier in reversed(TIERS) if tier.seconds * 1000 <= left_ms), TIERS[0])
+    tier = TIERS[0]
+    for longer in TIERS[1:]:
+        if longer.seconds * 1000 > left_ms:
+            break
+        tier = longer
+    return tier
 
 
 def to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int) -> Outgoing:
@@ -87,7 +92,7 @@ def wake_in(record: Record) -> Wake:
     """Wake in a record. Raises `BadInput`: anybody may write to the topic."""
     if next((value for header, value in record.headers if header == "ce_type"), None) != TYPE.encode():
         raise BadInput(f"it is no wake: its ce_type is not {TYPE}")
-    message = envelope.to_message(record, type_=TYPE, schema="", contract=None)
+    message = envelope.to_message(record, type_=TYPE, schema="", contract=None, always=envelope.ALWAYS_OF_OURS)
     try:
         said = msgspec.json.decode(message.value, type=_Said)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:

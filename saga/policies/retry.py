@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 from typing import NamedTuple, TypeGuard
@@ -103,7 +104,8 @@ def counted(before: Mapping[str, int], rules: Iterable[str]) -> dict[str, int]:
     >>> counted({"bank": 2}, ["bank", "", "/OSError"])
     {'bank': 3, '/OSError': 1}
     """
-    return dict(Counter(before) + Counter(name for name in rules if name))
+    named = [name for name in rules if name]
+    return dict(Counter(before) + Counter(named)) if named else dict(before)
 
 
 def attempts_under(name: str, attempts: int, named: Mapping[str, int]) -> int:
@@ -137,8 +139,12 @@ def parks(retry: Retry, attempt: int) -> bool:
     >>> parks(Retry(in_place_s=0, delay_s_first=0), 5)
     False
     """
-    delays_s = (retry.delay_s_first * 2.0 ** min(before, _DOUBLINGS_MAX) for before in range(attempt))
-    return sum(min(delay, retry.delay_s_max) for delay in delays_s) > retry.in_place_s
+    return _waited_s(retry.delay_s_first, retry.delay_s_max, attempt) > retry.in_place_s
+
+
+@lru_cache(maxsize=1024)  # there are not many rules, and most that fail do so a few times
+def _waited_s(first_s: float, max_s: float, attempts: int) -> float:
+    return sum(min(first_s * 2.0 ** min(before, _DOUBLINGS_MAX), max_s) for before in range(attempts))
 
 
 def is_exceptions(value: object) -> TypeGuard[tuple[type[Exception], ...]]:

@@ -162,6 +162,8 @@ def _gained(before: tuple[object, ...], after: tuple[object, ...]) -> str:
         if len(after) == count + 1:  # by far the most are one more: its digest is written as it is
             return _hash(after[count]).hexdigest()
         return text_of(sum(map(_digest, after[count:])))
+    if count == 1 == len(after):  # the head of a queue with another time, say
+        return text_of(_digest(after[0]) - _digest(before[0]))
     first = _alike(before, after)
     before, after = before[first:][::-1], after[first:][::-1]
     last = _alike(before, after)

@@ -46,11 +46,11 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
     whatever of the saga is ready: all that is settled before the offset is committed.
     """
     message = trigger.message
-    if p is None or (message.type == wakes.TYPE and not certain):
-        return RELOAD  # an attempt on a progress that may be old counts for nothing: it would be made twice
+    if p is None:
+        return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
-    only_had = True
+    only_had = message.type != wakes.TYPE  # what is had already is in the inbox, whatever the store has; no wake is
     if isinstance(message, Command):
         heeded = operators.heed(p, roles, message, trigger.bad)
         if heeded is not None:

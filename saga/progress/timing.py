@@ -23,7 +23,9 @@ def waits_for_time(p: Snapshot) -> frozenset[tuple[str, str, int]]:
         return _NOTHING
     kept: tuple[Kept, ...] = (*p.queue, *p.compensating, *p.deadlines)
     waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
-    return frozenset(waits + [_of_turn(c) for c in timed_turns(p)])
+    if p.later:
+        waits += [_of_turn(c) for c in timed_turns(p)]
+    return frozenset(waits)
 
 
 def timed_turns(p: Snapshot) -> Iterable[Continuation]:
@@ -44,9 +46,11 @@ _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 def next_look(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int | None:
     """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
     progress without the turns that are new in it: those that are due at once have nothing in their way."""
-    known = _NOTHING if before is None or not p.later else waits_for_time(before)
-    new = [max(c.due_ms, now_ms) for c in timed_turns(p) if before is not None and _of_turn(c) not in known]
-    return min([_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)] + new, default=None)
+    times_ms = [_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)]
+    if p.later and before is not None:
+        known = waits_for_time(before)
+        times_ms += [max(c.due_ms, now_ms) for c in timed_turns(p) if _of_turn(c) not in known]
+    return min(times_ms, default=None)
 
 
 def _look_at(due_ms: int, now_ms: int) -> int:

@@ -11,6 +11,7 @@ saga.errors.Permanent
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import CodeType
 
 from saga.errors import Permanent
 from saga.marks import without
@@ -61,8 +62,11 @@ def said_by(why: Exception, secrets: Sequence[str] = ()) -> str:
 
 def raised_at(why: Exception) -> str | None:
     """File, line and function that raised an exception: the last of the service's own code, or of what it calls."""
-    theirs = _theirs(why)
-    return theirs[-1] if theirs else None
+    last = None
+    for frame, line in traceback.walk_tb(why.__traceback__):
+        if not (code := frame.f_code).co_filename.startswith(PACKAGE):
+            last = code, line
+    return None if last is None else _place(*last)
 
 
 def stack_of(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
@@ -82,7 +86,11 @@ def _theirs(why: Exception) -> list[str]:
     """Places that led to an exception, outermost first, less the toolkit's own. No source is read for it: an outage
     has very many of them."""
     return [
-        shortened(f"{code.co_filename}:{line} in {code.co_name}", PLACE_BYTES_MAX)
+        _place(code, line)
         for frame, line in traceback.walk_tb(why.__traceback__)
         if not (code := frame.f_code).co_filename.startswith(PACKAGE)
     ]
+
+
+def _place(code: CodeType, line: int) -> str:
+    return shortened(f"{code.co_filename}:{line} in {code.co_name}", PLACE_BYTES_MAX)

@@ -63,6 +63,29 @@ class PutOffBy(NamedTuple):
     """Place in the service's code that asked."""
 
 
+class Verdict(NamedTuple):
+    """Consequences of a failed attempt."""
+
+    hopeless: bool
+    """True if it was the last one: it becomes a dead letter."""
+    parks: bool
+    wait_s: float
+    """Seconds until the next one."""
+    attempt: int
+    attempts_max: int
+    """Number of this one, and of all that there may be, under the rules that hold."""
+    attempts: int
+    """Number of all that have failed."""
+    under: dict[str, int]
+    """Number of them under each of the rules that have a name."""
+    history: tuple[Attempt, ...]
+    """Attempts among them that failed in this turn."""
+
+    def is_written(self, ask: Ask) -> bool:
+        """True if what follows first is a write, which the store refuses if the progress is not what it has."""
+        return self.parks and not self.hopeless and not ask.action.undoes
+
+
 def answered(saga: RunningSaga) -> tuple[Call, ...]:
     """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
     anew, and another worker's state may lead it another way."""
@@ -72,69 +95,89 @@ def answered(saga: RunningSaga) -> tuple[Call, ...]:
 async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
     """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
     turn, ports = saga.turn, service.ports
-    rule, retry = saga.rule(why)
-    words = saga.words_of(why)
-    calls = answered(saga)
-    unknown, locked = isinstance(why, UnknownSchema), isinstance(why, KeyMissing)
+    words, calls = saga.words_of(why), answered(saga)
     if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.contracts, ports.watching):
         return turn.carrying(ask.run, calls, turn.attempts_of(ask.run))
-    held_up = (
-        isinstance(why, TimeoutError) and ports.watching.outages > saga.outages
-    )  # its time went by while the lane waited
-    if held_up or not turn.certain:  # on an old progress anything may fail: it counts after a rerun on a certain one
+    if isinstance(why, TimeoutError) and ports.watching.outages > saga.outages:  # it went by while the lane waited
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
-    if saga.put_off_s is not None or saga.lets_pass(why):
-        return await _put_off(service, saga, ask, why)
-    history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule))
-    before, named = failed_before(turn.known, ask)
-    attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
-    attempt = attempts_under(rule, attempts, named)
+    is_put_off = saga.put_off_s is not None or saga.lets_pass(why)
+    verdict = _judged(service, saga, ask, why, words)
+    if not turn.certain and (is_put_off or not verdict.is_written(ask)):
+        # On an old progress anything may fail: it counts if that one is what the store has. A write asks by itself.
+        known = await persistence.load(service, turn)
+        if known.over or known.cas != turn.cas:
+            return known.carrying(ask.run, calls, turn.attempts_of(ask.run))
+        turn = known
+    if is_put_off:
+        return await _put_off(service, saga, turn, ask, why)
     ports.watching.report(_failed(saga, why))
-    hopeless = (isinstance(why, BadInput | NotDeterministic | TooLarge) and not unknown) or (
-        isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
-    )
-    if hopeless:
+    if verdict.hopeless:
         written = giving_up.dead(
             turn.known,
             persistence.in_hand(service, turn),
             ask.action,
-            _last_failure(saga, why, attempts, retry.attempts_max, history),
+            _last_failure(saga, why, words, verdict),
             None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
-    wait_s = delay_s(retry, attempt, ports.clock.chance())
-    if (
-        unknown or locked
-    ):  # nobody deploys, or restores a key, in place; and each attempt looks at what is there by then
-        wait_s = max(wait_s, READ_S_MIN)
-    kind = Parked if unknown or locked or parks(retry, attempt) else Retrying
-    if isinstance(ask.action.message, Command):  # it is a person who waits, and no outcome to be kept
-        kind = Retrying
-    _tell(service, turn, ask, why, words, kind, attempt=attempt, attempts_max=retry.attempts_max, delay_s=wait_s)
+    where = raised_at(why)
+    _tell(service, turn, ask, verdict, words, where)
     if ask.action.undoes:  # it is tried without end, and people are told
-        undoes = ask.action.result.event if isinstance(ask.action, Undo) else ask.action.message
-        due = None
-        if attempt % retry.attempts_max == 0:
-            letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, attempts, words)
-            rounds = attempt // retry.attempts_max
-            due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
-        turn = await escalating.say(service, turn, due)
-    if kind is Parked and turn.unsaid is None:  # else what people have to be told would be forgotten
+        turn = await _escalated(service, turn, ask, verdict, words, calls)
+    if verdict.parks and turn.unsaid is None:  # else what people have to be told would be forgotten
+        bad = _undecodable(service, ask) if isinstance(why, UnknownSchema) else None
         written = giving_up.parked(
             turn.known,
             persistence.in_hand(service, turn),
             ask.action,
-            replace(
-                _failure(why, words, attempts, named, history), bad=_undecodable(service, ask) if unknown else None
-            ),
+            replace(_failure(words, where, verdict), bad=bad),
             _with_calls(turn, ask, saga),
-            due_ms=ports.clock.now_ms() + ceil(wait_s * 1000),
+            due_ms=ports.clock.now_ms() + ceil(verdict.wait_s * 1000),
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
-    if not turn.message.type and attempt >= retry.attempts_max:  # of a repair, which has other sagas before it
-        raise escalating.left(ask.handler.name, attempt, words)
-    await ports.assignment.pause(min(wait_s, PAUSE_S_MAX), turn.position)
-    return turn.unread().carrying(ask.run, calls, history)
+    if not turn.message.type and verdict.attempt >= verdict.attempts_max:  # of a repair, with other sagas before it
+        raise escalating.left(ask.handler.name, verdict.attempt, words)
+    await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX), turn.position)
+    return turn.carrying(ask.run, calls, verdict.history)
+
+
+def _judged(service: Participant, saga: RunningSaga, ask: Ask, why: Exception, words: str) -> Verdict:
+    """Judge a failed attempt, on the progress on which it was made."""
+    turn = saga.turn
+    rule, retry = saga.rule(why)
+    history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule))
+    before, named = failed_before(turn.known, ask)
+    attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
+    waits = isinstance(why, UnknownSchema | KeyMissing)  # nobody deploys, or restores a key, in place
+    attempt = attempts_under(rule, attempts, named)
+    hopeless = (isinstance(why, BadInput | NotDeterministic | TooLarge) and not isinstance(why, UnknownSchema)) or (
+        isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
+    )
+    wait_s = delay_s(retry, attempt, service.ports.clock.chance())
+    return Verdict(
+        hopeless=hopeless,
+        # Of a command it is a person who waits, and no outcome to be kept.
+        parks=(waits or parks(retry, attempt)) and not isinstance(ask.action.message, Command),
+        wait_s=max(wait_s, READ_S_MIN) if waits else wait_s,  # each attempt looks at what is there by then
+        attempt=attempt,
+        attempts_max=retry.attempts_max,
+        attempts=attempts,
+        under=named,
+        history=history,
+    )
+
+
+async def _escalated(  # a compensation that fails is told with all that is known of it
+    service: Participant, turn: TurnState, ask: Ask, verdict: Verdict, words: str, calls: tuple[Call, ...]
+) -> TurnState:
+    """Tell people, after each round of attempts, of a compensation that fails."""
+    undoes = ask.action.result.event if isinstance(ask.action, Undo) else ask.action.message
+    due = None
+    if verdict.attempt % verdict.attempts_max == 0:
+        letter = escalating.failing(turn, ask.handler.name, ask.action.message, undoes, verdict.attempts, words)
+        rounds = verdict.attempt // verdict.attempts_max
+        due = escalating.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
+    return await escalating.say(service, turn, due)
 
 
 def _failed(saga: RunningSaga, why: Exception) -> Failed:
@@ -149,28 +192,20 @@ def _failed(saga: RunningSaga, why: Exception) -> Failed:
 
 
 def _tell(  # a failed attempt is told with all that is known of it
-    service: Participant,
-    turn: TurnState,
-    ask: Ask,
-    why: Exception,
-    words: str,
-    kind: type[Parked | Retrying],
-    *,
-    attempt: int,
-    attempts_max: int,
-    delay_s: float,
+    service: Participant, turn: TurnState, ask: Ask, verdict: Verdict, words: str, where: str | None
 ) -> None:
+    kind = Parked if verdict.parks else Retrying
     service.ports.watching.report(
         kind(
             service=service.name,
             saga=turn.message.saga,
             handler=ask.handler.name,
             message=ask.action.message.id,
-            attempt=attempt,
-            attempts_max=attempts_max,
-            delay_s=delay_s,
+            attempt=verdict.attempt,
+            attempts_max=verdict.attempts_max,
+            delay_s=verdict.wait_s,
             error=words,
-            where=raised_at(why),
+            where=where,
         )
     )
 
@@ -183,9 +218,9 @@ async def deadly(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
     return replace((await persistence.write(service, turn, written)).forgetting(ask.run), deaths=0)
 
 
-async def _put_off(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
+async def _put_off(service: Participant, saga: RunningSaga, turn: TurnState, ask: Ask, why: Exception) -> TurnState:
     """A call was not let through."""
-    turn = saga.turn.carrying(ask.run, answered(saga), saga.turn.attempts_of(ask.run))
+    turn = turn.carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
     refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, raised_at(why))
     return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
 
@@ -234,6 +269,8 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
 def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
     """Number of attempts that had failed before this turn, and how many of them under rules that have a name: the
     progress knows."""
+    if p.wake is None:  # what is parked has one
+        return 0, {}
     name, message = ask.action.role.name, ask.action.message.id
     if ask.action.undoes:
         kept = kept_undo(p, name, ask.action.message)
@@ -256,24 +293,22 @@ def _attempt(service: Participant, saga: RunningSaga, words: str, rule: str) -> 
     )
 
 
-def _failure(
-    why: Exception, words: str, attempts: int, named: dict[str, int], history: tuple[Attempt, ...], remedy: str = ""
-) -> Failure:
+def _failure(words: str, where: str | None, verdict: Verdict, remedy: str = "") -> Failure:
     return Failure(
         reason=words,
-        where=raised_at(why),
+        where=where,
         remedy=remedy,
-        attempts=attempts,
-        under=named,
-        history=history[-HISTORY_MAX:],
+        attempts=verdict.attempts,
+        under=verdict.under,
+        history=verdict.history[-HISTORY_MAX:],
     )
 
 
-def _last_failure(
-    saga: RunningSaga, why: Exception, attempts: int, attempts_max: int, history: tuple[Attempt, ...]
-) -> Failure:
-    failure = _failure(why, saga.words_of(why), attempts, {}, history, _remedy(why, attempts_max))
-    return replace(failure, stack=stack_of(why, saga.secrets()), blame=blame_of(type(why), called=why is saga.outside))
+def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdict) -> Failure:
+    failure = _failure(words, raised_at(why), verdict, _remedy(why, verdict.attempts_max))
+    return replace(
+        failure, under={}, stack=stack_of(why, saga.secrets()), blame=blame_of(type(why), called=why is saga.outside)
+    )
 
 
 def _undecodable(service: Participant, ask: Ask) -> str | None:

@@ -272,7 +272,7 @@ def _ended(
         message=ask.action.message,
         cause=cause,
         parts=saga.intent.parts,
-        attempt=(failed_before(p, ask)[0] if p.wake is not None else 0) + len(failed) + 1,  # what is parked has a wake
+        attempt=failed_before(p, ask)[0] + len(failed) + 1,
         failures=failed[-HISTORY_MAX:],
         delta=delta,
         events=emitted,

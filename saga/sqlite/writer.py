@@ -1,4 +1,5 @@
-"""Group commit: whatever is queued in a few turns of the event loop is written by one transaction, with one fsync.
+"""Group commit: whatever is queued while the event loop has other things to do is written by one transaction, with one
+fsync.
 
 Statements run on the loop's own thread: an append costs microseconds and an fsync of a local disk a fraction of a
 millisecond, while handing work to a thread and back costs up to five milliseconds when the loop is busy.
@@ -19,9 +20,11 @@ from saga.sqlite.file import File
 
 T = TypeVar("T")
 
-TURNS_MAX = 3
-"""Most turns of the loop that a transaction waits while each brings more changes; with one alone none is waited for. A
-commit costs as much as a dozen changes."""
+BUSY_S = 0.00025
+"""Shortest turn of the loop in which others had something to do: they may bring more changes, and a commit costs as
+much as a dozen of them. An idle loop turns in a tenth of it, and nothing waits there."""
+WAIT_S_MAX = 0.02
+"""Longest that a transaction waits for others who are busy: a fraction of what they make each other wait by then."""
 PAUSE_S = 0.02
 """Pause between two attempts while another program, a shell perhaps, is inside a transaction."""
 LOOK_EVERY_S = 0.05
@@ -109,14 +112,17 @@ class Writer:
             self._file.guard.refuse()
 
     def _schedule(self) -> None:
-        """Write once the loop has run what is ready, and no more comes: as much as possible is there by then."""
+        """Write once the loop has nothing else to do: as much as possible is there by then."""
         self._scheduled = True
-        self._loop.call_soon(self._gather, len(self._queue), TURNS_MAX)
+        now_s = self._loop.time()
+        self._loop.call_soon(self._gather, now_s, now_s)
 
-    def _gather(self, had: int, turns: int) -> None:
-        """Write, unless the last turn of the loop brought more than the queue had before."""
-        if turns and len(self._queue) > had:
-            self._loop.call_soon(self._gather, len(self._queue), turns - 1)
+    def _gather(self, since_s: float, turn_s: float) -> None:
+        """Write, unless the loop is busy: others may bring more. `since_s`, `turn_s`: times of the loop at which
+        something was queued, and at which this turn of it began."""
+        now_s = self._loop.time()
+        if now_s - turn_s > BUSY_S and now_s - since_s < WAIT_S_MAX and len(self._queue) < self._room:
+            self._loop.call_soon(self._gather, since_s, now_s)
         else:
             self._flush()
 

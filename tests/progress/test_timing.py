@@ -157,10 +157,15 @@ def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(
     assert following(replace(p, wake=CURRENT), A, certain=False) == Done()
 
 
-def test_a_wake_is_decided_on_what_the_store_has() -> None:
+def test_what_is_due_runs_on_what_is_known_for_a_write_asks_the_store() -> None:
     due = waiting_for(NOW_MS, wake=CURRENT)
-    assert following(due, WAKE, certain=False) == Reload()
+    assert isinstance(following(due, WAKE, certain=False), Run)
     assert isinstance(following(due, WAKE), Run)
+
+
+def test_a_wake_that_leads_to_nothing_ends_on_what_the_store_has() -> None:
+    for p in (blank(), waiting_for(LATER, wake=CURRENT), waiting_for(LATER)):
+        assert following(p, WAKE, certain=False) == Reload()
 
 
 def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:

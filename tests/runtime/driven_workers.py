@@ -36,8 +36,10 @@ class Watched:
         self.before: Before | None = None
         self.instead: Callable[[str, str, bytes], Awaitable[None]] | None = None
         """Function in the place of the first insert."""
+        self.reads = 0
 
     async def get(self, collection: str, key: str) -> Document | None:
+        self.reads += 1
         return await self.store.get(collection, key)
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
@@ -81,10 +83,11 @@ class At:
         started = now if started == "now" else started
         return message_of(event, time=now, started=started, id=id, source=source)
 
-    def begun(self, event: Event, message: Message) -> TurnState:
-        """The turn on a message, on nothing cached."""
+    def begun(self, event: Event, message: Message, known: TurnState | None = None) -> TurnState:
+        """The turn on a message, on what is cached of an earlier one; left out: on nothing."""
         self.offset += 1
-        return begin(self.participant, message, Position(topic_of(event), 0, self.offset), None)
+        cached = None if known is None else (known.known, known.cas)
+        return begin(self.participant, message, Position(topic_of(event), 0, self.offset), cached)
 
     async def takes(
         self,

@@ -152,7 +152,7 @@ async def test_a_pause_between_attempts_ends_at_once_when_the_worker_stops(tmp_p
     @payment.handler
     async def reserve(order: OrderPlaced) -> None:
         attempts.append(1)
-        if len(attempts) < 4:
+        if len(attempts) < 2:
             raise OSError("away")
 
     async with workplace(tmp_path) as place:
@@ -162,7 +162,7 @@ async def test_a_pause_between_attempts_ends_at_once_when_the_worker_stops(tmp_p
             await place.until(lambda: len(place.told(Retrying)) == 1)
         (stopped,) = place.told(Stopped)
         assert stopped.drained_s < 2
-        assert len(attempts) == 2
+        assert len(attempts) == 1
         place.clock.faster = 50
         async with at_work(place, payment):
             await place.at_rest(payment)

@@ -83,7 +83,7 @@ async def test_each_stage_of_a_message_is_told_as_long_as_it_was(tmp_path: Path)
     @payment.handler(many=True, retry=Retry(attempts_max=2))
     async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved:
         tried.append(order.sku)
-        if len(tried) < 3:  # on a progress that was not read nothing counts as an attempt: so twice
+        if len(tried) == 1:
             put_forward(place.clock, FIRST_S)
             raise OSError("not yet")
         put_forward(place.clock, HANDLER_S)
@@ -97,21 +97,21 @@ async def test_each_stage_of_a_message_is_told_as_long_as_it_was(tmp_path: Path)
         async with at_work(place, payment):
             await place.at_rest(payment)
     first, second = place.told(Handled)
-    assert tried == ["tea", "tea", "tea", "rum"]
+    assert tried == ["tea", "tea", "rum"]
     assert (first.attempts, second.attempts) == (2, 1)
 
     assert first.queued_ms == near(0)
-    assert first.handler_ms == near(2 * FIRST_S + HANDLER_S)
+    assert first.handler_ms == near(FIRST_S + HANDLER_S)
     assert first.persisted_ms == near(STORE_S)
     assert first.published_ms == near(BROKER_S)
-    whole_s = 2 * FIRST_S + HANDLER_S + STORE_S + BROKER_S
+    whole_s = FIRST_S + HANDLER_S + STORE_S + BROKER_S
     assert first.total_ms == near(whole_s)
 
     assert second.queued_ms == near(whole_s)  # in the lane of its saga, behind the first
     assert second.handler_ms == near(HANDLER_S + STEP_S + STORE_S)  # what has to be durable before the step, too
     assert second.persisted_ms == near(STORE_S)
     assert second.published_ms == near(BROKER_S)
-    assert second.total_ms == near(2 * whole_s - 2 * FIRST_S + STEP_S + STORE_S)
+    assert second.total_ms == near(2 * whole_s - FIRST_S + STEP_S + STORE_S)
     (step,) = place.told(StepDone)
     assert step.ms == near(STEP_S)
 

@@ -17,7 +17,7 @@ from saga.sqlite import guard
 from saga.sqlite.file import File
 from saga.sqlite.lock import WriteLock
 from saga.sqlite.purpose import Purpose
-from saga.sqlite.writer import TURNS_MAX, Writer
+from saga.sqlite.writer import BUSY_S, WAIT_S_MAX, Writer
 from saga.store.sqlite_documents import PURPOSE as STORE
 
 CLOCK = SystemClock()
@@ -137,22 +137,44 @@ async def test_what_comes_up_together_is_one_transaction_in_order_and_each_has_i
     assert there.contents.said == ["begin", "finish 5", "committed", "announce"]
 
 
-async def test_a_transaction_waits_for_some_turns_of_the_loop_while_each_brings_more(there: Open) -> None:
-    loop, written = asyncio.get_running_loop(), list[asyncio.Future[int]]()
+async def test_a_transaction_waits_while_the_loop_is_busy_and_not_without_end(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, written, most = asyncio.get_running_loop(), list[asyncio.Future[int]](), ROOM // 2
+    passed_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: passed_s)
 
     def another() -> None:
-        """One change in each turn of the loop, before the writer looks."""
-        if len(written) < 3 * TURNS_MAX:
+        """One change in each turn of the loop, which takes its time."""
+        nonlocal passed_s
+        passed_s += WAIT_S_MAX / most
+        if len(written) < 3 * most:
             loop.call_soon(another)
             written.append(there.writer.do(partial(there.add, 1)))
 
     another()
-    while len(written) < 3 * TURNS_MAX:
+    while len(written) < 3 * most:
         await CLOCK.sleep(0)
     await asyncio.gather(*written)
     counts = [int(said.removeprefix("finish ")) for said in there.contents.said if said.startswith("finish ")]
-    assert sum(counts) == 3 * TURNS_MAX
-    assert TURNS_MAX <= max(counts) <= TURNS_MAX + 2, "it waits, and not without end"
+    assert sum(counts) == 3 * most
+    assert most - 1 <= max(counts) <= most + 2, "it waits, and not without end"
+
+
+async def test_a_transaction_that_is_full_waits_for_nobody(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    passed_s = loop.time()
+
+    def time_s() -> float:
+        nonlocal passed_s
+        passed_s += 2 * BUSY_S  # somebody has always had something to do
+        return passed_s
+
+    monkeypatch.setattr(loop, "time", time_s)
+    full = [there.writer.do(partial(there.add, 1), takes=1) for _ in range(ROOM)]
+    await CLOCK.sleep(0)
+    await CLOCK.sleep(0)
+    assert all(done.done() for done in full)
 
 
 async def test_a_change_that_comes_alone_waits_for_no_other(there: Open) -> None:
