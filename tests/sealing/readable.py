@@ -10,6 +10,6 @@ def can_be_read(text: bytes, *contents: bytes) -> bool:
     (True, False)
     """
     # At each of the three places at which it can begin; what its neighbours change at both ends is cut off.
-    parts = (b64encode(b"-" * at + text)[(at * 8 + 5) // 6 : -4] for at in range(3))
+    parts = (b64encode(b"-" * at + text)[(at * 8 + 5) // 6 : (at + len(text)) * 8 // 6] for at in range(3))
     sought = (text, *parts)
     return any(part in content for content in contents for part in sought)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LEASH = Path(__file__).with_name("leash.py")
-READY_S = 60.0
+READY_S = 120.0
 LOOK_S = 0.05
 PORTS = range(17_000, 31_000)
 """Below those that the system gives to connections: a server that comes back finds its port free."""

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace as with_
 
-from saga.clock import from_iso
+from saga.clock import from_iso, iso
 from saga.errors import Conflict, Exists, SagaError
 from saga.identity import id_in
 from saga.messages import Message, Position, Record, texts_of
 from saga.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.progress import record as written_down
-from saga.progress.document import Attempt, Call, Entry, Intent, Snapshot, decode, decode_entry
+from saga.progress.document import Attempt, Call, Continuation, Entry, Intent, Kept, Snapshot, decode, decode_entry
 from saga.progress.takeover import undeclared
 from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
@@ -199,7 +199,11 @@ def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
         return None
     (intent,) = new
     run: RunKey = (intent.kind, intent.handler, intent.cause)
-    return _Step(before, after, content, None, intent.time, run, intent.calls, message=intent.message)
+    # What has begun keeps its time; one that was parked since went on when it was due.
+    kept: tuple[Kept | Continuation, ...] = (*before.queue, *before.compensating, *before.deadlines, *before.later)
+    dues_ms = [k.due_ms for k in kept if k.handler == intent.handler and k.attempts]
+    time = iso(max(from_iso(intent.time), *dues_ms)) if dues_ms else intent.time
+    return _Step(before, after, content, None, time, run, intent.calls, message=intent.message)
 
 
 def _of_intent(intent: Intent) -> tuple[object, ...]:
