@@ -199,10 +199,11 @@ def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
         return None
     (intent,) = new
     run: RunKey = (intent.kind, intent.handler, intent.cause)
-    # What has begun keeps its time; one that was parked since went on when it was due.
-    kept: tuple[Kept | Continuation, ...] = (*before.queue, *before.compensating, *before.deadlines, *before.later)
-    dues_ms = [k.due_ms for k in kept if k.handler == intent.handler and k.attempts]
-    time = iso(max(from_iso(intent.time), *dues_ms)) if dues_ms else intent.time
+    time = intent.time
+    if any((i.kind, i.handler, i.cause) == run for i in before.intents):
+        # What has begun keeps its time; one that was parked, or put off, since then went on when it was due.
+        kept: tuple[Kept | Continuation, ...] = (*before.queue, *before.compensating, *before.deadlines, *before.later)
+        time = iso(max(from_iso(time), *[k.due_ms for k in kept if k.handler == intent.handler], 0))
     return _Step(before, after, content, None, time, run, intent.calls, message=intent.message)
 
 
