@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_in
 
 from saga import envelope
 from saga.client_events import to_record
@@ -287,6 +288,26 @@ def test_of_more_headers_than_are_kept_the_rest_is_told() -> None:
         rb"\d\d headers of \d+ bytes \(sha256 of their text [0-9a-f]{64}\) lie at orders/3/17", told or b""
     )
     assert envelope.size_of(message.foreign) < envelope.FOREIGN_BYTES_MAX + 300
+
+
+WRITTEN = received(to_record(an_order(), NOW_MS))
+SAID = [st.sampled_from([value, None, b"", b"1", b"\xff", NOW.encode(), SAGA.encode()]) for _, value in WRITTEN.headers]
+
+
+@given(st.tuples(*SAID))
+def test_the_order_of_headers_means_nothing(values: tuple[bytes | None, ...]) -> None:
+    headers = tuple((name, value) for (name, _), value in zip(WRITTEN.headers, values, strict=True))
+    as_written, turned = WRITTEN._replace(headers=headers), WRITTEN._replace(headers=headers[::-1])
+    assert said_of(as_written) == said_of(turned)
+
+
+def said_of(record: Record) -> tuple[Message, set[tuple[str, bytes | None]]] | str:
+    """The message, whatever the order of headers that are kept; or what is wrong with the record."""
+    try:
+        message = read(record)
+    except BadInput as why:
+        return str(why)
+    return replace_in(message, foreign=()), set(message.foreign)
 
 
 # -------------------------------------------------------------------- which message it is

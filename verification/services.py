@@ -238,6 +238,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
         commands=commands_of(SERVICE),
         wakes=tiers_of(SERVICE),
         changes={},
+        set_apart=frozenset((commands_of(SERVICE), *tiers_of(SERVICE))),
         roles=Roles(SERVICE, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,
         classes=takes,

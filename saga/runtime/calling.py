@@ -30,9 +30,10 @@ class Calling(Saga[Any]):
     service: Participant
     turn: TurnState
     handler: Reaction
-    until_s: float
-    """Time at which the handler's time is over."""
+    begun_s: float
+    """Time at which it began."""
     calls: list[Call]
+    """Answers of the outside so far, recorded or carried over."""
     seals: Seals
     """Keys with which what it records is sealed."""
     failed_on: Resource | None = None
@@ -44,6 +45,11 @@ class Calling(Saga[Any]):
     _refused: tuple[int, float] | None = None
     """The same for one whose handler is told so as an answer; with its number."""
     _recorded: int
+
+    @property
+    def until_s(self) -> float:
+        """Time at which the handler's time is over."""
+        return self.begun_s + self.handler.timeout_s
 
     @abstractmethod
     async def _begin(self, asked: Call) -> None:

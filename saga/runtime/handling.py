@@ -65,7 +65,7 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
         return await _let_in(service, turn, ask)
     kind, name, cause = ask.run
     p = turn.known
-    intent = opened(p, ask.run) or Intent(
+    intent = (opened(p, ask.run) if p.intents else None) or Intent(
         handler=name,
         kind=kind,
         name=ask.handler.name if kind == "undo" else "",
@@ -76,11 +76,16 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
         version=p.version,
         time="",
     )
-    saga = await running(service, turn, ask, intent)
+    if service.is_private or service.migrations or service.ports.keys is not None:
+        saga = await running(service, turn, ask, intent)
+    else:  # nothing of it is sealed, or of an older version
+        seals = Seals(service, turn)
+        goes_on, state = ask.action.goes_on, intent.state
+        saga = RunningSaga(service, turn, ask.handler, ask.run, intent, goes_on, seals, state, began)
     try:
         try:
-            with turn.stages.span("handler", ask.handler.name, intent.parts):
-                gave = await called(service, ask, intent.parts, saga)
+            spans, work = turn.stages.spans, called(service, ask, intent.parts, saga)
+            gave = await (work if spans is None else spans.around("handler", ask.handler.name, work, intent.parts))
         except Exception as why:
             if saga.halt is why:
                 raise
@@ -110,7 +115,8 @@ async def running(service: Participant, turn: TurnState, ask: Ask, intent: Inten
             older_state = await seals.revealed_state(p.state, p.version)
     except (KeyMissing, Permanent) as why:  # it fails the attempt, before anything is called
         state, intent, seals.trouble = {}, replace(intent, version=service.version), why
-    saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on, seals, state)
+    began = service.ports.clock.monotonic_s()
+    saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on, seals, state, began)
     if older_state is not None:
         saga.older_state = older_state
     return saga

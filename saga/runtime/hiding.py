@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from saga.contracts.hiding import secrets_of
@@ -23,13 +24,12 @@ class Hiding:
     _given: dict[str, Any]
     _state: Any = None
 
-    def __init__(self) -> None:
-        self.given: Mapping[str, object] = {}
-        """Arguments that the handler was given."""
-        self.seen: list[tuple[Any, object]] = []
-        """Values with sensitive parts that steps, reads and updates gave, each with its type."""
-        self.hides: list[str] = []
-        """Texts that are hidden in what is said of it, beside those of these values."""
+    given: Mapping[str, object] = MappingProxyType({})
+    """Arguments that the handler was given."""
+    seen: list[tuple[Any, object]]
+    """Values with sensitive parts that steps, reads and updates gave, each with its type."""
+    hides: list[str]
+    """Texts that are hidden in what is said of it, beside those of these values."""
 
     def of_state(self) -> list[str]:
         """Texts of the sensitive fields of its state, as it was and as it is now."""

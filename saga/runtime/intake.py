@@ -45,6 +45,15 @@ FORGED = Letter(
 )
 
 
+def _of_another_kind(record: Record, service: Prepared) -> Received:
+    """A record of a topic of its own: a wake, the change of a document, or the wish of a person."""
+    if record.topic in service.wakes:
+        return wake_in(record)
+    if record.topic in service.changes:
+        return message_in(record, service.changes[record.topic]) or UNTOUCHED
+    return _wished(record, service)
+
+
 def _wished(record: Record, service: Prepared) -> Message:
     """Wish of a person: about a dead letter, or about the service itself."""
     if envelope.type_of(record) != CONTROL:
@@ -59,21 +68,19 @@ def received(record: Record, service: Prepared) -> Received:
     """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
     schema = ""
     try:
-        if record.topic == service.commands:
-            return _wished(record, service)
-        if record.topic in service.wakes:
-            return wake_in(record)
-        if record.topic in service.changes:
-            return message_in(record, service.changes[record.topic]) or UNTOUCHED
-        foreign = record.value is not None and record.value[:2] != codec.MARKER
+        if record.topic in service.set_apart:
+            return _of_another_kind(record, service)
+        value = record.value
+        foreign = value is not None and value[:2] != codec.MARKER
         if foreign:
             record = in_binary_mode(record)
         type_ = envelope.type_of(record)
-        if type_ is None and foreign:
-            type_ = registered.name_in(record.value, record.writer, service.schemas.library)
         if type_ is None:  # its sender knows nothing of our headers: the bytes say it
-            version = codec.identify(record.value, service.schemas.library)
-            type_, schema = version.name, version.path
+            library = service.schemas.library
+            type_ = registered.name_in(record.value, record.writer, library) if foreign else None
+            if type_ is None:
+                version = codec.identify(record.value, library)
+                type_, schema = version.name, version.path
         if type_ not in service.consumed:
             return UNKNOWN
         message = envelope.to_message(record, type_=type_, schema=schema, contract=service.contracts[type_])

@@ -1,9 +1,15 @@
-"""Lanes: one for each saga in flight. Its messages go one after another, and all lanes side by side."""
+"""Lanes: one for each saga in flight. Its messages go one after another, and all lanes side by side.
+
+Each lane is a task, and most have one message. A task group takes part in the end of each of its tasks, which costs as
+much as to begin one: so the lanes have one task there for all of them, their keeper.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 from msgspec import Struct
 
@@ -36,9 +42,10 @@ class Lane(Struct, eq=False):
 
 @dataclass(slots=True)
 class Lanes:
-    """Sagas in flight."""
+    """Sagas in flight. To be used in an `async with`, which ends when no message is in any lane."""
 
     tasks: asyncio.TaskGroup
+    """Tasks of the service: they end, and the lanes with them, when one of all these fails."""
     handle: Callable[[Item], Awaitable[bool]]
     """Brings one message to its end: true if it is finished. Else the lane forgets it: it is somebody else's."""
     guarded: Callable[[Item], Awaitable[bool]]
@@ -54,6 +61,48 @@ class Lanes:
     _lanes: dict[str, "Lane"] = field(default_factory=dict)
     _late: set[Item] = field(default_factory=set)
     """Messages in hand that are to be left as by a crash."""
+    _failed: asyncio.Event = field(default_factory=asyncio.Event)
+    _failures: list[BaseException] = field(default_factory=list)
+    """Exceptions that lanes have raised: they end the service."""
+    _keeper: asyncio.Task[None] | None = None
+    _cancelled: set[asyncio.Task[None]] = field(default_factory=set)
+    """Lanes that have been cancelled: once is enough, and more would break off how they end."""
+
+    async def __aenter__(self) -> Self:
+        self._keeper = self.tasks.create_task(self._kept(), name="lanes")
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._keeper is not None
+        try:
+            while kind is None and (running := self._running()):
+                await asyncio.wait(running)
+        finally:
+            self._keeper.cancel()
+            await self._ended()
+
+    async def _kept(self) -> None:
+        """Wait until a lane fails, and raise what it has raised. No lane goes on then, nor when this is cancelled."""
+        try:
+            await self._failed.wait()
+        finally:
+            await self._ended()
+            if self._failures:
+                raise self._failures[0] if len(self._failures) == 1 else BaseExceptionGroup("lanes", self._failures)
+
+    async def _ended(self) -> None:
+        """Cancel all lanes, and return when none is left: those, too, that begin meanwhile."""
+        while running := self._running():
+            for task in running:
+                if task not in self._cancelled:
+                    task.cancel()
+            self._cancelled.update(running)
+            with suppress(asyncio.CancelledError):  # as task groups do: whoever cancels again waits for them, too
+                await asyncio.wait(running)
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        # One that is cancelled before it begins never runs, and so never leaves.
+        return [lane.task for lane in self._lanes.values() if lane.task is not None and not lane.task.done()]
 
     def add(self, item: Item) -> None:
         """Put a message behind the others of its saga."""
@@ -65,7 +114,7 @@ class Lanes:
             lane.waiting.append(item)
             return
         lane = self._lanes[saga] = Lane(deque((item,)))
-        lane.task = self.tasks.create_task(self._run(saga, lane), name=f"lane {saga}")
+        lane.task = asyncio.get_running_loop().create_task(self._run(saga, lane), name=f"lane {saga}")
 
     def has(self, saga: str) -> bool:
         """Return whether a message of the saga is in flight."""
@@ -91,6 +140,11 @@ class Lanes:
                         item.left.set_result(None)
                 if finished:
                     self.finish(item.prefix, item.position.offset)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as why:  # noqa: BLE001 - raised by the keeper
+            self._failures.append(why)
+            self._failed.set()
         finally:
             for item in waiting:
                 self._leaves(item)

@@ -122,7 +122,7 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
     The order of the end: polls, lanes, dead letters, commits, groups.
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
-    async with AsyncExitStack() as groups:
+    async with worker.lanes, AsyncExitStack() as groups:
         first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
         commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
         releasing = [tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")]

@@ -111,8 +111,8 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     """Read the progress from the store. Whoever reads it first publishes what is not known as published."""
     saga = turn.message.saga
     key = progress_key(service.name, saga)
-    with turn.stages.span("store", "read progress"):
-        document = await patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
+    spans, read = turn.stages.spans, patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
+    document = await (read if spans is None else spans.around("store", "read progress", read))
     if document is None:
         p, cas = record.empty(service.name, saga, service.version), 0
     else:
@@ -259,13 +259,13 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     store, where = service.ports.store, progress_key(service.name, p.saga)
     expiry_s, at = None if p.is_open else service.memory_s, turn.position
     try:
-        with turn.stages.span("store", "write progress"):
-            if turn.cas:
-                cas = await patiently(
-                    service, at, "write", store.replace, PROGRESS, where, content, cas=turn.cas, expiry_s=expiry_s
-                )
-            else:
-                cas = await patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
+        if turn.cas:
+            work = patiently(
+                service, at, "write", store.replace, PROGRESS, where, content, cas=turn.cas, expiry_s=expiry_s
+            )
+        else:
+            work = patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
+        cas = await (work if (spans := turn.stages.spans) is None else spans.around("store", "write progress", work))
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
         raise Refused from why

@@ -47,6 +47,8 @@ class Prepared:
     """By record name: all that is consumed or emitted."""
     changes: Mapping[str, type[Event]]
     """Topics of changes of documents, each with the class that stands for them."""
+    set_apart: frozenset[str]
+    """Topics on which there are no events: of commands, wakes and changes."""
     consumed: frozenset[str]
     """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
     starts: frozenset[str]
@@ -69,11 +71,8 @@ class Prepared:
     """True if calls that have limits of their own wait for no turn: where no time passes, or nothing is called."""
     version: int = 1
     """Version of the state: one more than there are migrations."""
-
-    @property
-    def is_private(self) -> bool:
-        """True if it may meet what others have sealed."""
-        return bool(self.sensitive) or self.state_marks is not None
+    is_private: bool = False
+    """True if it may meet what others have sealed."""
 
     @property
     def topics(self) -> frozenset[str]:
@@ -115,22 +114,27 @@ def prepare(declared: Declared) -> Prepared:
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
     changing = {name_of(e) for e in taken if is_change(e)}  # a document is changed again more often than it is new
     by_type = {resource.gives: resource for resource in declared.resources}
+    commands, wakes, changes = commands_of(declared.name), tiers_of(declared.name), _changes_of(taken)
+    sensitive = frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions))
+    state_marks = None if declared.state is None else marks_of(declared.state)
     return Prepared(
         declared=declared,
         name=declared.name,
-        commands=commands_of(declared.name),
-        wakes=tiers_of(declared.name),
+        commands=commands,
+        wakes=wakes,
+        changes=changes,
+        set_apart=frozenset((commands, *wakes, *changes)),
         roles=roles_of(declared, contracts),
         handlers={h.name: h for h in everything},
         classes={h.name: {name_of(e): e for e in h.takes} for h in everything},
         contracts=contracts,
         consumed=consumed_by(declared, contracts),
         starts=frozenset(n for n, contract in contracts.items() if contract.starts and n not in changing),
-        changes={contract_of(e).topic: e for e in taken if is_change(e)},
         schemas=Schemas(_library_of(taken)),
         state=declared.state,
-        sensitive=frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions)),
-        state_marks=None if declared.state is None else marks_of(declared.state),
+        sensitive=sensitive,
+        state_marks=state_marks,
+        is_private=bool(sensitive) or state_marks is not None,
         migrations=migrations,
         version=len(migrations) + 1,
         memory_s=int(declared.memory.total_seconds()),
@@ -141,6 +145,11 @@ def prepare(declared: Declared) -> Prepared:
         },
         bounds=spill.BOUNDS,
     )
+
+
+def _changes_of(taken: Iterable[type[Event]]) -> dict[str, type[Event]]:
+    """Topics of changes of documents, each with the class that stands for them."""
+    return {contract_of(e).topic: e for e in taken if is_change(e)}
 
 
 def _library_of(taken: Iterable[type[Event]]) -> Library:

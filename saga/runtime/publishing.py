@@ -22,6 +22,8 @@ def records_of(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing
     if (tracing := service.ports.watching.tracing) is not None:
         said = [replace(m, trace=tracing.handed_on(m)) for m in said]
     records = [envelope.to_record(m, contracts[m.type]) for m in said]
+    if not entry.letters:  # nearly always
+        return records
     return records + [
         deadletters.letter(
             service.name,

@@ -4,12 +4,16 @@ Flags are an exception, for they are how a release begins to go another way: one
 passed, and one that a run which has gone further never asked for is off. What follows is compared all the same.
 """
 
+from collections.abc import Mapping
+from itertools import takewhile
+from types import MappingProxyType
+
 from msgspec.structs import replace as with_
 
-from saga.progress.document import Call
+from saga.progress.document import Call, Intent
 from saga.runtime.calling import Calling
 from saga.runtime.errors import NotDeterministic
-from saga.runtime.recording import OFF, is_flag, past_flags, which
+from saga.runtime.recording import OFF, is_flag, open_call, past_flags, which
 
 
 class Recalling(Calling):
@@ -17,11 +21,26 @@ class Recalling(Calling):
 
     _next = 0
     """Place of the next call among those that are recorded."""
-    _open: Call | None
+    _open: Call | None = None
     """Call that has begun and has no answer in it."""
+    _recorded = 0
+    """Number of answers that the intent holds, as it was written last."""
     _digest = ""
     """Digest of the arguments of the call that is asked for, as it is without keys."""
-    _said: dict[tuple[str, str, int], Call]
+    _said: Mapping[tuple[str, str, int], Call] = MappingProxyType({})
+    """Answers that a person gave in the place of the outside."""
+
+    def _learn(self, intent: Intent, carried: tuple[Call, ...]) -> None:
+        """Take in what an earlier attempt has got: what its intent holds, or what this turn carries over."""
+        known = intent.calls
+        if said := {which(call): call for call in known if call.by is not None}:
+            # One overrides what this turn remembers, and all that came of it.
+            self._said = said
+            known = tuple(call for call in known if call.by is None)
+            carried = tuple(takewhile(lambda call: which(call) not in said, carried))
+        self._recorded, self._open = len(known), open_call(intent)
+        # What is recorded wins: another worker may have gone on from other answers meanwhile.
+        self.calls = list(carried if carried and carried[: len(known)] == known else known)
 
     def check_whole(self) -> None:
         """Raises `NotDeterministic` if something is recorded that this run has not asked for."""

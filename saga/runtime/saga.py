@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,9 +30,7 @@ from saga.runtime.recording import (
     fields_of,
     flag_named,
     given_back,
-    open_call,
     recorded,
-    which,
 )
 from saga.runtime.seals import Seals
 from saga.runtime.turn_state import RunKey, TurnState
@@ -55,6 +52,9 @@ class RunningSaga(Recalling, Hiding):
     _one_run: OneRun | None = None
     _state: Any = None
     _time_ms = 0
+    _numbers: dict[str, int]
+    outages = 0
+    """Outages that had been told when it began."""
     older_state: Mapping[str, Any] = MappingProxyType({})
     """State of an older version that is to be migrated, opened."""
     _undo_with: tuple[TakeBack, ...] = ()
@@ -69,30 +69,16 @@ class RunningSaga(Recalling, Hiding):
         goes_on: Continuation | None,
         seals: Seals,
         state: dict[str, Any],
+        begun_s: float,
     ) -> None:
         """`intent`: as it is open in the progress, or as it will be written before the first step. `goes_on`: the run
-        of which this is the next turn. `state`: that of the intent, opened."""
-        self.seals = seals
+        of which this is the next turn. `state`: that of the intent, opened. `begun_s`: time at which the run began."""
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
-        recorded_, carried = intent.calls, turn.results_of(run)
-        self._said = {which(call): call for call in recorded_ if call.by is not None} if recorded_ else {}
-        """Answers that a person gave in the place of the outside."""
-        if self._said:  # one overrides what this turn remembers, and all that came of it
-            recorded_ = tuple(call for call in recorded_ if call.by is None)
-            carried = tuple(takewhile(lambda call: which(call) not in self._said, carried))
-        self._recorded = len(recorded_)
-        """Number of answers that the intent holds, as it was written last."""
-        self._open = open_call(intent) if intent.begins is not None else None
-        # What is recorded wins: another worker may have gone on from other answers meanwhile.
-        self.calls = list(carried if carried and carried[: len(recorded_)] == recorded_ else recorded_)
-        """Answers of the outside so far, recorded or carried over."""
+        self.seals, self.goes_on, self.begun_s = seals, goes_on, begun_s
+        self.calls, self._numbers, self.seen, self.hides = [], {}, [], []
         self.outages = service.ports.watching.outages
-        """Outages that had been told when it began."""
-        self.begun_s = service.ports.clock.monotonic_s()
-        self.until_s = self.begun_s + handler.timeout_s
-        self.goes_on = goes_on
-        self._numbers: dict[str, int] = {}
-        Hiding.__init__(self)
+        if intent.calls or intent.begins is not None or turn.results:  # else nothing is known yet
+            self._learn(intent, turn.results_of(run))
         if service.state is not None:
             version, id_ = intent.version, turn.message.saga
             self._given = migrating.shown(service, state, version, id_) if service.migrations else state

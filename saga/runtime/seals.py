@@ -35,16 +35,14 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 class Seals:
     """Keys of one run."""
 
-    __slots__ = ("_known", "_service", "_turn", "own", "trouble")
+    own: "SubjectKey | None" = None
+    """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
+    trouble: KeyMissing | Permanent | None = None
+    """Reason that something which the run is handed cannot be opened."""
 
     def __init__(self, service: Participant, turn: TurnState) -> None:
         self._service, self._turn = service, turn
         self._known: dict[str, SubjectKey | None] = {}
-        self.own: SubjectKey | None = None
-        """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
-
-        self.trouble: KeyMissing | Permanent | None = None
-        """Reason that something which the run is handed cannot be opened."""
 
     async def begin(self, handler: str, intent: Intent) -> None:
         """Get the keys for a run that is handed this. Raises `KeyMissing`, before a key is made for its subject: that

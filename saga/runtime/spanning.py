@@ -1,8 +1,8 @@
 """Spans of one turn, as they begin and end. Where nothing is traced there is none of it, and nothing is noted down."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from saga.clock import Clock
 from saga.identity import id_in
@@ -10,6 +10,7 @@ from saga.messages import Message, Position
 from saga.observe.moments import Span, Traced
 from saga.tracing import Place, Tracing, place_of, span_of, span_of_event
 
+T = TypeVar("T")
 Kind: TypeAlias = Literal["handler", "step", "store"]
 SPANS_MAX = 500
 """Spans of one turn, at most: of a handler with thousands of steps the first ones are shown."""
@@ -51,6 +52,11 @@ class Spans:
             self._inner = outer
             links = self._links(parts)
             self._add(id_, kind, name, began_s, parent=outer, error=error, links=links)
+
+    async def around(self, kind: Kind, name: str, work: Awaitable[T], parts: Sequence[Message] = ()) -> T:
+        """Await the work, and note it down: where a block of its own would cost more than what it does."""
+        with self.of(kind, name, parts):
+            return await work
 
     def published(self, events: Sequence[Message], began_s: float) -> None:
         """Note down events that were published since `began_s`. Their receivers are below these spans."""

@@ -29,7 +29,7 @@ from saga.progress.actions import (
     Write,
 )
 from saga.progress.operators import heeded
-from saga.progress.step import is_all, next_action, next_snapshot, noted
+from saga.progress.step import RELOAD, is_all, next_action, next_snapshot, noted
 from saga.progress.timing import is_overdue
 from saga.runtime import handling, oversized, persistence, sealing, spilling, waking
 from saga.runtime.beginning import as_read, judged
@@ -49,7 +49,10 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
     """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
     if turn.bad:
         turn = judged(service, turn)
-    action = next_action(as_read(service, turn), service.roles, turn, persistence.now(service), turn.certain)
+    if turn.progress is None:  # nothing can be decided, and most messages are the first of their saga here
+        action: Action = RELOAD
+    else:
+        action = next_action(as_read(service, turn), service.roles, turn, persistence.now(service), turn.certain)
     try:
         match action:
             case Run():

@@ -60,9 +60,9 @@ def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
     init = RunningSaga.__init__
 
     def look(self: Any, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any, *others: Any) -> None:
-        goes_on, seals, _ = others
+        goes_on, seals, _, begun_s = others
         state = turn.known.state
-        init(self, service, turn, handler, run, replace(intent, state=state), goes_on, seals, state)
+        init(self, service, turn, handler, run, replace(intent, state=state), goes_on, seals, state, begun_s)
 
     patch.setattr(RunningSaga, "__init__", look)
 

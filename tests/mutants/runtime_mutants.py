@@ -138,9 +138,9 @@ def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
         persistence,
         "save",
         "if turn.cas:",
-        "there = await store.get(PROGRESS, where)\n            if there is not None:\n"
-        "                cas = await store.replace(PROGRESS, where, content, cas=there.cas, expiry_s=expiry_s)\n"
-        "            elif turn.cas:",
+        "there = await store.get(PROGRESS, where)\n        if there is not None:\n"
+        "            work = store.replace(PROGRESS, where, content, cas=there.cas, expiry_s=expiry_s)\n"
+        "        elif turn.cas:",
     )
 
 

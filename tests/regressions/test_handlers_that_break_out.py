@@ -336,8 +336,7 @@ async def test_a_lane_goes_on_as_ever_after_a_handler_that_would_not_be_left() -
         seen.append(task.cancelling())
         return True
 
-    async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, handle, handle)
+    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handle, handle) as lanes:
         for topic in ("a", "b"):
             prefix = Prefix(0)
             prefix.begun(0)

@@ -129,8 +129,7 @@ async def a_place(*, inflight_max: int = 100, runs: bool = True) -> AsyncIterato
         await place.may_end.wait()
         return True
 
-    async with asyncio.TaskGroup() as tasks:
-        lanes = Lanes(tasks, take, take)
+    async with asyncio.TaskGroup() as tasks, Lanes(tasks, take, take) as lanes:
         assignment = WorkerAssignment(Watching("payment", clock, lambda moment: None))
         assignment.prefixes.update({P: Prefix(0), Q: Prefix(0)})
         held = Held(clock, lanes, inflight_max, lambda: place.again.append(clock.passed_s))

@@ -82,7 +82,8 @@ async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
         polling = polling_of(assignment, tasks, handle)
         given = [*records("a", 0, 4, 5), *records("b", 1, 7), *records("c", 2, 9), *records("d", 0, 6)]
         membership: Any = Once(given, stop)
-        await polling.run(membership, stop)
+        async with polling.lanes:
+            await polling.run(membership, stop)
         assert membership.asked == [OURS]
     assert sorted(handled) == [(0, 4), (0, 5), (0, 6)]
     assert (assignment.prefixes[OURS].to_commit(), assignment.prefixes[LEAVING].to_commit()) == (7, None)

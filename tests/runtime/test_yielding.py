@@ -63,8 +63,9 @@ async def yields(most: int = 10, *, runs: bool = False) -> AsyncIterator[Yields]
     async with asyncio.TaskGroup() as tasks:
         here = Yields(tasks, most)
         running = tasks.create_task(here.yielding.run()) if runs else None
-        yield here
-        here.gate.set()
+        async with here.lanes:
+            yield here
+            here.gate.set()
         if running is not None:
             running.cancel()
 

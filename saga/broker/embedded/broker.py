@@ -128,9 +128,11 @@ class EmbeddedBroker:
             entries = shared.log.entries(messages)
         except sqlite3.Error as why:
             raise shared.file.error(why, Doing.READ) from why
-        while entries:  # one after another: what follows a failure must not overtake
+        while len(entries) > RECORDS_MAX:  # one after another: what follows a failure must not overtake
             some, entries = entries[:RECORDS_MAX], entries[RECORDS_MAX:]
             await shared.writer.do(partial(shared.transaction.append, some), len(some))
+        if entries:
+            await shared.writer.do(partial(shared.transaction.append, entries), len(entries))
 
     @asynccontextmanager
     async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
