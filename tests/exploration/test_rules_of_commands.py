@@ -10,7 +10,7 @@ from saga.progress import deadlines, decide, operators, record
 from saga.progress.actions import Admit, Discard, Seal
 from saga.progress.document import Kept, Snapshot, decode_entry
 from saga.progress.record import Hand, Written
-from saga.runtime import saga
+from saga.runtime import recalling
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
@@ -87,7 +87,7 @@ def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_has_answered_is_taken_for_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(saga, "open_call", lambda intent: intent.begins)
+    patch.setattr(recalling, "open_call", lambda intent: intent.begins)
 
 
 def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
