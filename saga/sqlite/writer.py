@@ -23,7 +23,7 @@ T = TypeVar("T")
 BUSY_S = 0.00025
 """Shortest turn of the loop in which others had something to do: they may bring more changes, and a commit costs as
 much as a dozen of them. An idle loop turns in a tenth of it, and nothing waits there."""
-WAIT_S_MAX = 0.02
+WAIT_S_MAX = 0.04
 """Longest that a transaction waits for others who are busy: a fraction of what they make each other wait by then."""
 PAUSE_S = 0.02
 """Pause between two attempts while another program, a shell perhaps, is inside a transaction."""
@@ -115,16 +115,18 @@ class Writer:
         """Write once the loop has nothing else to do: as much as possible is there by then."""
         self._scheduled = True
         now_s = self._loop.time()
-        self._loop.call_soon(self._gather, now_s, now_s)
+        self._loop.call_soon(self._gather, now_s, now_s, len(self._queue))
 
-    def _gather(self, since_s: float, turn_s: float) -> None:
-        """Write, unless the loop is busy: others may bring more. `since_s`, `turn_s`: times of the loop at which
-        something was queued, and at which this turn of it began."""
-        now_s = self._loop.time()
-        if now_s - turn_s > BUSY_S and now_s - since_s < WAIT_S_MAX and len(self._queue) < self._room:
-            self._loop.call_soon(self._gather, since_s, now_s)
-        else:
+    def _gather(self, since_s: float, turn_s: float, had: int) -> None:
+        """Write, unless this turn of the loop was busy or brought more changes: the next one may, too. `since_s`,
+        `turn_s`: times of the loop at which something was queued, and at which the turn began. `had`: the changes
+        that were queued by then."""
+        now_s, queued = self._loop.time(), len(self._queue)
+        is_over = now_s - turn_s <= BUSY_S and queued <= had
+        if is_over or now_s - since_s >= WAIT_S_MAX or queued >= self._room:
             self._flush()
+        else:
+            self._loop.call_soon(self._gather, since_s, now_s, queued)
 
     def _flush(self) -> None:
         self._scheduled = False

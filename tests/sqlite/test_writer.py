@@ -161,6 +161,25 @@ async def test_a_transaction_waits_while_the_loop_is_busy_and_not_without_end(
     assert most - 1 <= max(counts) <= most + 2, "it waits, and not without end"
 
 
+async def test_a_transaction_waits_while_each_turn_brings_more_however_short_it_is(
+    there: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, written = asyncio.get_running_loop(), list[asyncio.Future[int]]()
+    monkeypatch.setattr(loop, "time", lambda: 0.0)
+
+    def another() -> None:
+        if len(written) < ROOM // 2 - 1:
+            loop.call_soon(another)
+        written.append(there.writer.do(partial(there.add, 1)))
+
+    another()
+    while len(written) < ROOM // 2:
+        assert there.contents.said == []
+        await CLOCK.sleep(0)
+    await asyncio.gather(*written)
+    assert [said for said in there.contents.said if said.startswith("finish")] == [f"finish {ROOM // 2}"]
+
+
 async def test_a_transaction_that_is_full_waits_for_nobody(there: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     passed_s = loop.time()
