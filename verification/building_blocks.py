@@ -33,6 +33,8 @@ reserve_own = Reacts(name="reserve", to=(("O",),), does=STEP, emits=("P",), undo
 join = Reacts(name="join", to=(("Q",), ("P",)), emits=("j",))
 join_step = Reacts(name="join", to=(("Q",), ("P",)), does=STEP, emits=("j",))
 join_each = Reacts(name="join", to=(("N",), ("P",)), emits=("j",), many=True)
+look_each = Reacts(name="look", to=(("N",),), does=("look",), emits=("n",), many=True)
+look_each_own = Reacts(name="look", to=(("N",), ("P",)), does=("look",), emits=("n",), many=True)
 meet = Reacts(name="meet", to=(("O",), ("Q",)), emits=("j",))
 meet_step = Reacts(name="meet", to=(("O",), ("Q",)), does=STEP, emits=("j",))
 meet_undone = Reacts(name="meet", to=(("O",), ("Q",)), does=STEP, emits=("j",), undo=STEP)

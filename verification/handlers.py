@@ -224,7 +224,8 @@ class _Run:
                 call_outside, self._saga.key(f"k{self._keys + number}"), given, f"{self._who}:{number}"
             )
         if what == "look":  # no step: nothing of it is recorded
-            await call_outside(f"look {self._who}", "", "look")
+            looked = f"look {self._who}"
+            await call_outside(looked, "", looked)
             return "looked"
         if what == "read":
             found = await self._saga.read(Stock, ITEM)

@@ -10,15 +10,18 @@ from saga.messages import Message
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot
 from verification.building_blocks import (
+    NEXT_N,
     ORD,
     N,
     Q,
     X,
+    look_each_own,
     meet_step,
     memo,
     note,
     of,
     pay,
+    place,
     reserve,
     step_look,
     two_steps,
@@ -145,6 +148,16 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
         owner=(0, 1),
         may_die=True,
         at_the_end=at_last("two", "pay"),
+    )
+    yield Scenario(
+        name="replay: one of many that waited, others wait behind it",
+        service=of(look_each_own, place, attempts_max=1),
+        a=(N, NEXT_N),
+        b=(ORD, command("replay", "look", N)),
+        fail=1,
+        crash=1,
+        may_die=True,
+        at_the_end=at_last("look"),
     )
     yield Scenario(
         name="replay: of what failed behind its last step",

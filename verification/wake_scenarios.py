@@ -13,6 +13,8 @@ from verification.building_blocks import (
     X,
     hold,
     join_step,
+    look_each,
+    look_each_own,
     many,
     meet_undone,
     memo,
@@ -245,5 +247,22 @@ def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
         a=(N, ORD, NEXT_N),
         fail=2,
         at_the_end=has_run("reserve", "pay"),
+    )
+    yield Scenario(
+        name="parked: one of many that waited for the beginning, others wait behind it",
+        service=of(look_each, place, parks=True),
+        a=(message("n1", "N", started=False), message("n2", "N", started=False)),
+        b=(ORD,),
+        fail=1,
+        crash=1,
+        at_the_end=has_run("look"),
+    )
+    yield Scenario(
+        name="parked: one of many that waited for an own part, others wait behind it",
+        service=of(look_each_own, place, parks=True),
+        a=(N, NEXT_N),
+        b=(ORD,),
+        fail=2,
+        at_the_end=has_run("look"),
     )
     yield Scenario(name="parked: an update", service=of(take, parks=True), a=(ORD,), b=(X,), stock=1, move=1, crash=1)

@@ -80,7 +80,7 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     handler: str
     message: Message
     n: int
-    """The number of the transition that kept it."""
+    """The number of the transition that kept it first: its place among the others, which goes wherever it goes."""
     dead: str | None = None
     """The id of its dead letter: it stays at the head of the queue until a person decides."""
     bad: str | None = None

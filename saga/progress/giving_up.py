@@ -11,6 +11,7 @@ from saga.progress import continuations, ids, record
 from saga.progress.actions import Act
 from saga.progress.decide import intent_with
 from saga.progress.document import Attempt, Continuation, DeadLetter, Intent, Kept, Snapshot, encode
+from saga.progress.parts import place
 from saga.progress.record import Ended, Hand, Written
 
 STATE_BYTES_MAX = 2000
@@ -124,9 +125,12 @@ def _is_same(a: Kept, b: Kept) -> bool:
 
 
 def _place(p: Snapshot, action: Act) -> int:
-    """Number of a message that goes to the head of the queue, where what is there keeps its order behind it; or to the
-    end of what is to be undone."""
-    return p.n if action.undoes else min([p.n, *[k.n for k in p.queue[:1]]])
+    """Number of a message that goes to the head of the queue, where what is there and what waits keeps its order behind
+    it; or to the end of what is to be undone."""
+    if action.undoes:
+        return p.n
+    before = place(p, action.role.name, action.message)
+    return min([p.n if before is None else before, *[k.n for k in p.queue[:1]]])
 
 
 def stripped(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:

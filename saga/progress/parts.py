@@ -59,8 +59,18 @@ def missing(p: Snapshot, role: Role, message: Message) -> str:
     return ", ".join(gaps)
 
 
+def place(p: Snapshot, handler: str, message: Message) -> int | None:
+    """The number under which a message is kept for a handler; `None` if it is neither queued nor waits."""
+    kept = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
+    return next(kept, None)
+
+
 def waits_before(p: Snapshot, role: Role, message: Message) -> bool:
     """True if another message waits for the first parameter of a `many` handler, and is to be handled before this one:
-    what they wait for may have come just now, at another worker."""
+    what they wait for may have come just now, at another worker. Whatever came behind one that is queued, because it
+    has failed, waits behind it."""
     first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
-    return first is not None and first.message.id != message.id
+    if first is None or first.message.id == message.id:
+        return False
+    mine = place(p, role.name, message)
+    return mine is None or mine > first.n

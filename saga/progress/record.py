@@ -26,6 +26,7 @@ from saga.progress.document import (
     encode,
 )
 from saga.progress.formats import VERSIONED, format_of
+from saga.progress.parts import place
 from saga.progress.roles import DEADLINE, Role, Roles, undo_name
 
 INBOX_MAX = 64
@@ -251,11 +252,13 @@ def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, 
 
 def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
     """Record that the message is kept until the other parts are there."""
-    kept = Kept(handler=role.name, message=message, n=p.n, decides=role.decides)
+    before = place(p, role.name, message)
+    kept = Kept(handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides)
+    waiting = (*without(p.waiting, role.name, [message.id]), kept)
     p = replace(
         p,
         queue=without(p.queue, role.name, [message.id]),
-        waiting=(*without(p.waiting, role.name, [message.id]), kept),
+        waiting=waiting if before is None else tuple(sorted(waiting, key=lambda k: k.n)),
     )
     return append(p, hand, "waiting", role.name, Ended(message=message, reason=reason))
 

@@ -79,6 +79,10 @@ def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(giving_up, "_at_the_head", behind)
 
 
+def what_waited_and_is_parked_gets_a_new_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(giving_up, "place", lambda p, handler, message: None)
+
+
 def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(step, "wakes", SimpleNamespace(TYPE="another"))
 
@@ -146,6 +150,9 @@ RULES: dict[Take, str] = {
     readers_publish_no_wake: "parked twice",
     readers_publish_the_wake_in_hand: "parked: many wakes come too early",
     what_is_parked_goes_behind_the_others: "parked: of two, the second before its turn",
+    what_waited_and_is_parked_gets_a_new_place: (
+        "parked: one of many that waited for an own part, others wait behind it"
+    ),
     wakes_are_answered_from_the_cache: "parked: wakes come to an owner with an old cache",
     deadlines_are_opened_by_their_handlers_alone: "deadline: it makes the saga fail",
     deadlines_are_closed_only_while_they_are_open: "deadline: what closes it comes before or behind",

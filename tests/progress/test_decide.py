@@ -201,6 +201,13 @@ def test_line_5_one_of_many_waits_behind_those_that_wait() -> None:
     assert isinstance(decide(replace(blank(), waiting=(kept("other", A),)), MANY, A_AGAIN, now=NOW), Run)
 
 
+def test_line_5_one_of_many_that_is_queued_waits_only_behind_those_that_came_before_it() -> None:
+    p = replace(blank(), queue=(kept("many", A, 2),), waiting=(kept("many", A_AGAIN, 3),))
+    assert isinstance(decide(p, MANY, A), Run)
+    assert isinstance(decide(replace(p, waiting=(kept("many", A_AGAIN, 1),)), MANY, A), Wait)
+    assert isinstance(decide(replace(p, queue=(kept("other", A, 2),)), MANY, A), Wait), "it is another handler's"
+
+
 def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
     intent = replace(blank(), intents=(an_intent("other", B),))
     queue = replace(blank(), queue=(kept("other", B),))

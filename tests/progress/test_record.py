@@ -346,6 +346,13 @@ def test_what_waited_and_is_queued_waits_no_longer() -> None:
     assert (p.queue, [k.message for k in p.waiting]) == ((), [A])
 
 
+def test_what_was_queued_and_waits_again_keeps_its_place_among_those_that_wait() -> None:
+    first, third = (kept("many_both", a_message("A", id=id_), n) for id_, n in (("A-1", 1), ("A-3", 3)))
+    p = replace(blank(), n=7, queue=(kept("many_both", a_message("A", id="A-2"), 2),), waiting=(first, third))
+    p = record.waiting(p, a_hand(A), MANY_BOTH, p.queue[0].message, "for B").snapshot
+    assert (p.queue, [(k.message.id, k.n) for k in p.waiting]) == ((), [("A-1", 1), ("A-2", 2), ("A-3", 3)])
+
+
 def test_a_cause_is_named_only_where_it_is_not_the_message() -> None:
     alone = decode_entry(handled(blank(), ALONE, A).transitions[0])
     both = decode_entry(handled(blank(), BOTH, A, B).transitions[0])

@@ -221,7 +221,7 @@ def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_
     p = replace(blank(), n=7, queue=(kept("second", B, 3),), waiting=(kept("first", A, 2), kept("second", A, 2)))
     written = park(p, Run(FIRST, A, (A,)))
     assert written.snapshot.queue == (
-        Kept(handler="first", message=A, n=3, attempts=6, due_ms=LATER),
+        Kept(handler="first", message=A, n=2, attempts=6, due_ms=LATER),
         kept("second", B, 3),
     )
     assert [k.handler for k in written.snapshot.waiting] == ["second"]
@@ -231,8 +231,18 @@ def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_
     assert (entry.failures, entry.letters, entry.events) == (HISTORY, (), ())
     assert entry.wake == written.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
     again = park(written.snapshot, Run(FIRST, A, (A,)), due_ms=LATEST).snapshot
-    assert [(k.handler, k.n, k.due_ms) for k in again.queue] == [("first", 3, LATEST), ("second", 3, 0)]
+    assert [(k.handler, k.n, k.due_ms) for k in again.queue] == [("first", 2, LATEST), ("second", 3, 0)]
     assert again.wake == Timer(id="wake-8", due_ms=LATEST)
+
+
+def test_one_of_many_that_waited_is_parked_before_those_that_wait_behind_it() -> None:
+    many, again = a_role("many", "A", many=True), a_message("A", id="A-again")
+    roles = roles_of(many)
+    p = replace(blank(), n=7, waiting=(kept("many", A, 2), kept("many", again, 3)))
+    p = park(p, Run(many, A, (A,))).snapshot
+    assert [(k.n, k.due_ms) for k in p.queue] == [(2, LATER)]
+    assert decide.next_ready(p, roles, LATER - 1) is None
+    assert decide.next_ready(p, roles, LATER) == Run(many, A, (A,))
 
 
 def test_what_is_parked_keeps_what_it_has_got() -> None:
