@@ -28,6 +28,8 @@ FEATURES = (
     "bad for one",
     "pages",
     "others say it",
+    "looks",
+    "parks",
 )
 """Features that a scenario may have besides; each can be left out."""
 LEFT_OUT: tuple[str, ...] = ()
@@ -89,6 +91,7 @@ class Made:
             said=self._said(handlers) if self.has("others say it", 0.15) else frozenset(),
             tight=ages or self.happens(0.2),
             bounds=TINY if self.has("pages", 0.2) else BOUNDS,
+            parks=self.has("parks", 0.3),
         )
         a, b = self._logs((*handlers, *added), service.said, ages)
         faults: dict[str, Any] = dict.fromkeys(
@@ -160,16 +163,17 @@ class Made:
 
     def _acts(self, names: Sequence[str]) -> tuple[str, ...]:
         branches = self.has("reads and branches", 0.4)
+        looks = ("look", "look") if self.has("looks", 0.3) else ()  # they fail where nothing has begun, too
         acts: list[str] = []
         if branches and self.happens(0.4):  # it looks, or not, before it begins anything
             acts.append(f"read {self.one_of(('if', 'unless'))} {self.one_of(names)}")
             self._stocked = True
         for _ in range(self.one_of((0, 1, 1, 2, 2, 3))):
-            act = self.one_of(("step", "step", "take", "give", "take or open", "read"))
+            act = self.one_of(("step", "step", "take", "give", "take or open", "read", *looks))
             if branches and self.happens(0.5):
                 word = self.one_of(("if", "unless"))
                 act += f" {word} {self.one_of((*names, 'left') if 'read' in acts else names)}"
-            self._stocked |= not act.startswith("step")
+            self._stocked |= not act.startswith(("step", "look"))
             acts.append(act)
         return tuple(acts)
 

@@ -16,6 +16,7 @@ from verification.building_blocks import (
     Q,
     X,
     look_each_own,
+    look_own,
     meet_step,
     memo,
     note,
@@ -23,6 +24,7 @@ from verification.building_blocks import (
     pay,
     place,
     reserve,
+    reserve_own,
     step_look,
     two_steps,
 )
@@ -32,6 +34,8 @@ from verification.services import message, time_after
 
 each = Reacts(name="each", to=(("N",),), does=("step",), emits=("n",), many=True)
 looks = Reacts(name="reserve", to=(("O",),), does=("read", "step"), emits=("R",))
+RESERVED = msgspec.structs.replace(ORD, id=ids.event_id("P", SERVICE, SAGA, "reserve", ORD.id, 0), type="P")
+"""Own event that `reserve` emits because of the order."""
 ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 
 
@@ -158,6 +162,15 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
         crash=1,
         may_die=True,
         at_the_end=at_last("look"),
+    )
+    yield Scenario(
+        name="replay: of a run on an own event that is withdrawn meanwhile",
+        service=of(reserve_own, look_own, attempts_max=1),
+        a=(ORD, X),
+        b=(command("replay", "look", RESERVED),),
+        fail=1,
+        crash=1,
+        may_die=True,
     )
     yield Scenario(
         name="replay: of what failed behind its last step",

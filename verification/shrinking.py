@@ -139,7 +139,7 @@ def as_code(scenario: Scenario) -> str:
     """Code of the scenario as it is written among the others, with what differs from the defaults."""
     service = scenario.service
     given = [*map(_handler, service.handlers)]
-    for name in ("attempts_max", "added", "tight", "starts", "said", "bounds"):
+    for name in ("attempts_max", "parks", "added", "tight", "starts", "said", "bounds"):
         value = getattr(service, name)
         if value != next(f.default for f in fields(Explored) if f.name == name):
             given.append(f"{name}={_shown(name, value)}")

@@ -15,6 +15,7 @@ from verification.building_blocks import (
     join_step,
     look_each,
     look_each_own,
+    look_own,
     many,
     meet_undone,
     memo,
@@ -24,6 +25,7 @@ from verification.building_blocks import (
     pay,
     place,
     reserve,
+    reserve_own,
     step_look,
     take,
     two_steps,
@@ -264,5 +266,12 @@ def parked_and_undone() -> Iterator[Scenario]:  # a list, as above
         b=(ORD,),
         fail=2,
         at_the_end=has_run("look"),
+    )
+    yield Scenario(
+        name="parked: on an own event that is withdrawn meanwhile",
+        service=of(reserve_own, look_own, parks=True),
+        a=(ORD, X),
+        fail=2,
+        crash=1,
     )
     yield Scenario(name="parked: an update", service=of(take, parks=True), a=(ORD,), b=(X,), stock=1, move=1, crash=1)

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import continuations, ids, record
+from saga.progress.decide import intent_with
 from saga.progress.document import Call, DeadLetter, Intent, Kept, Page, Result, Snapshot
 from saga.progress.formats import format_of
 from saga.progress.going_on import left_of
@@ -36,6 +37,8 @@ def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) ->
     # With the run's last result all that it said is withdrawn, before that only what is undone.
     last = not any(r.handler == role.name and r.cause == result.cause for r in rest)
     own = tuple(o for o in p.own if o.event.id != cause and not (last and o.event.id in result.own))
+    if p.queue and own != p.own:
+        p, ended = _not_run(p, hand, {o.event.id for o in p.own if o not in own}, ended)
     p = replace(
         p,
         results=rest,
@@ -55,10 +58,43 @@ def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) ->
         or (p.later and continuations.have_left(p, role.name))
     ):
         p, letters = _close(p, hand, role, outcome)
-        ended = replace(ended, letters=letters)
+        ended = replace(ended, letters=(*ended.letters, *letters))
     else:
         p = _kept(p, role, outcome)
     return record.append(record.emitted(p, hand.roles, ended.events), hand, "compensated", _name(role), ended)
+
+
+def _not_run(p: Snapshot, hand: Hand, withdrawn: set[str], ended: Ended) -> tuple[Snapshot, Ended]:
+    """The progress without the runs that failed on what is withdrawn now, as nothing that comes later runs on it. One
+    that has begun something comes to its end."""
+    gone = [
+        k
+        for k in p.queue
+        if k.message.id in withdrawn
+        and not hand.roles.handlers[k.handler].is_deadline
+        and intent_with(p, k.handler, k.message) is None
+        and continuations.of(p, k.handler, k.message.id) is None
+    ]
+    if not gone:
+        return p, ended
+    for k in gone:
+        inbox = record.into_inbox(p, hand, k.handler, [k.message.id])
+        p = replace(p, inbox=inbox, queue=record.without(p.queue, k.handler, [k.message.id]))
+    reason = f"withdrawn, and never handled by {', '.join(k.handler for k in gone)}, which had failed on it"
+    letters = [_dropped(k, f"{k.message.type} is withdrawn: {k.handler} never runs on it") for k in gone if k.dead]
+    return p, replace(ended, reason=reason, letters=(*ended.letters, *letters))
+
+
+def _dropped(k: Kept, reason: str) -> DeadLetter:
+    """The end of a dead letter whose message will never be handled."""
+    return DeadLetter(
+        id=f"{k.dead}-dropped",
+        what="dropped",
+        handler=k.handler,
+        reason=reason,
+        remedy="nothing to do",
+        message=k.message,
+    )
 
 
 def _is_left(p: Snapshot, role: Role) -> bool:
@@ -148,18 +184,8 @@ def closed_for_good(  # the original, because of which outcome, and what became 
 
 def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snapshot, tuple[DeadLetter, ...]]:
     """The outcome's inbox entry, the dropping of originals, the tombstone; with the ends of dead letters dropped."""
-    letters = tuple(
-        DeadLetter(
-            id=f"{k.dead}-dropped",
-            what="dropped",
-            handler=role.name,
-            reason=f"{outcome.type} has closed {role.name}: the message will never be handled",
-            remedy="nothing to do",
-            message=k.message,
-        )
-        for k in p.queue
-        if k.handler == role.name and k.dead
-    )
+    reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
+    letters = tuple([_dropped(k, reason) for k in p.queue if k.handler == role.name and k.dead])
     inbox = record.closed_inbox(p, hand, role, outcome)
     later = tuple(c for c in p.later if c.handler != role.name)
     p = replace(

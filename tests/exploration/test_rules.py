@@ -125,6 +125,10 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(handling, "undone", keep)
 
 
+def what_failed_on_a_withdrawn_event_runs_on_it(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compensate, "_not_run", lambda p, hand, withdrawn, ended: (p, ended))
+
+
 def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
     undone = compensate.undone
 
@@ -313,6 +317,7 @@ RULES: dict[Take, str] = {
     originals_are_not_dropped: "the outcome: two handlers undone",
     own_events_are_no_parts: "a settle chain of three",
     own_parts_are_not_withdrawn: "the outcome: an own part withdrawn",
+    what_failed_on_a_withdrawn_event_runs_on_it: "parked: on an own event that is withdrawn meanwhile",
     only_the_newest_result_is_undone: "many: a step fails",
     updates_do_not_look_at_the_progress: "an update, its marker pruned",
     refusals_leave_no_marker: "an update refused while another saga gives",

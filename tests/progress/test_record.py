@@ -11,10 +11,23 @@ from saga.progress import compensate, giving_up, ids, record
 from saga.progress.actions import Now, Queue, Run
 from saga.progress.actions import Undo as UndoResult
 from saga.progress.decide import decide, newest, next_ready
-from saga.progress.document import Call, Own, Page, PageOf, Result, Snapshot, decode, decode_entry, encode
+from saga.progress.document import (
+    Call,
+    Continuation,
+    Intent,
+    Kept,
+    Own,
+    Page,
+    PageOf,
+    Result,
+    Snapshot,
+    decode,
+    decode_entry,
+    encode,
+)
 from saga.progress.formats import PLAIN, VERSIONED
 from saga.progress.giving_up import Failure
-from saga.progress.record import INBOX_MAX, Ended
+from saga.progress.record import INBOX_MAX, Ended, Written
 from saga.progress.roles import Role, Roles, Undo, undo_name
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -27,6 +40,9 @@ FAILURE = Failure(reason="why", remedy="mend", attempts=1)
 CALL = Call(kind="step", name="charge", number=1, input="")
 NOW = Now(NOW_MS, memory_s=10**6)
 A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
+OWN = a_message("Own")
+IN_TIME = Role(name="in_time", takes=(frozenset({"Own"}),), within_ms=1000)
+TAKERS = roles_of(ALONE, BOTH, a_role("takes_own", "Own"), IN_TIME, outcomes="Failed", emitted="R Failed Own")
 
 
 def handled(
@@ -261,6 +277,42 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
         p = compensate.undone(p, a_hand(FAILED, roles=ROLES), ALONE, result, Ended(message=FAILED)).snapshot
         closed.append((p.closed, [own.event.id for own in p.own]))
     assert closed == [((), ["own"]), (("alone",), [])]
+
+
+def withdrawn(*queue: Kept, intents: tuple[Intent, ...] = (), later: tuple[Continuation, ...] = ()) -> Written:
+    """What is written when the result is undone with which `OWN` was said, while this is queued."""
+    did = handled(blank(), ALONE, A, events=[a_message("R"), OWN], roles=TAKERS)
+    p = replace(did, queue=queue, intents=intents, later=later)
+    return compensate.undone(p, a_hand(FAILED, roles=TAKERS), ALONE, newest(p, "alone"), Ended(message=FAILED))
+
+
+def test_what_failed_on_a_withdrawn_event_never_runs() -> None:
+    written = withdrawn(kept("takes_own", OWN), kept("both", A))
+    assert [k.handler for k in written.snapshot.queue] == ["both"]
+    assert ids.entry(OWN.id, "takes_own") in written.snapshot.inbox
+    assert written.entry is not None
+    assert (written.entry.letters, written.entry.reason) == (
+        (), "withdrawn, and never handled by takes_own, which had failed on it",
+    )  # fmt: skip
+
+
+def test_a_dead_letter_of_a_withdrawn_event_is_dropped_and_that_is_told() -> None:
+    written = withdrawn(kept("takes_own", OWN, dead="d"), kept("alone", a_message(value=b"2"), dead="e"))
+    assert written.snapshot.queue == ()
+    assert written.entry is not None
+    assert [(letter.id, letter.what, letter.reason) for letter in written.entry.letters] == [
+        ("d-dropped", "dropped", "Own is withdrawn: takes_own never runs on it"),
+        ("e-dropped", "dropped", "Failed has closed alone: the message will never be handled"),
+    ]
+
+
+def test_a_run_on_a_withdrawn_event_that_has_begun_something_or_is_a_deadlines_stays() -> None:
+    stays = kept("takes_own", OWN)
+    assert withdrawn(stays, intents=(an_intent("takes_own", OWN),)).snapshot.queue == (stays,)
+    goes_on = Continuation(handler="takes_own", parts=(OWN,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=0)
+    assert withdrawn(stays, later=(goes_on,)).snapshot.queue == (stays,)
+    deadline = kept("in_time", OWN, dead="d")
+    assert withdrawn(deadline).snapshot.queue == (deadline,)
 
 
 def test_undoing_the_last_result_tells_that_dead_originals_are_dropped() -> None:
