@@ -66,9 +66,10 @@ torture: .venv/tools ## Kill, freeze and refuse on real Kafka and CouchbaseMock,
 fuzz: .venv/tools ## Put 20,000 odd records into each log, real Kafka too, and account for each: SEED=1.
 	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
-explore: .venv/tools ## Explore the protocol with more faults than the tests do, thousands of services, and more worlds.
+explore: .venv/tools ## Explore the protocol with more faults than the tests do, thousands of services, more worlds, new draws.
 	$(BIN)/python -m verification --deep
 	SAGA_TEST_SEEDS=$(WORLDS) $(BIN)/python -m pytest -n $(WORKERS) tests/testing -k in_worlds
+	SAGA_TEST_SEEDS=3 $(BIN)/python -m pytest -n $(WORKERS) -m "hypothesis" tests
 
 format: .venv/tools ## Format and mend what can be mended.
 	$(BIN)/ruff format .

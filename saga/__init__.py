@@ -1,11 +1,12 @@
 """Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
 Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `Change` (`Insert`, `Update`, `Delete`,
-`Expiry`), `limited`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. Behind them: `saga.messages` (values
-that travel), `saga.service` and `saga.declarations` (declarations, checked), `saga.contracts` (schemas),
-`saga.progress` (every decision, pure), `saga.runtime` (carries decisions out, from `saga.runtime.turn`), the ports
-`saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.observe` (moments, logs, metrics); then
-`saga.wiring` (from settings to running services) and, for people, `saga.inspection` and `saga.administration`.
+`Expiry`), `limited`, `Remembered`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. Behind them:
+`saga.messages` (values that travel), `saga.service` and `saga.declarations` (declarations, checked), `saga.contracts`
+(schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries decisions out, from `saga.runtime.turn`),
+the ports `saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.observe` (moments, logs,
+metrics); then `saga.wiring` (from settings to running services) and, for people, `saga.inspection` and
+`saga.administration`.
 
 Importing this loads nothing; each name is loaded when it is asked for. None of them but `Client` loads a driver, and
 none opens anything.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from saga.marks import sensitive
     from saga.messages import Event
     from saga.policies.breaker import Breaker
+    from saga.policies.remembering import Remembered
     from saga.policies.retry import Retry
     from saga.progress.look import Progress
     from saga.service import Service
@@ -41,6 +43,7 @@ __all__ = [
     "Insert",
     "Later",
     "Progress",
+    "Remembered",
     "Retry",
     "Saga",
     "SagaError",
@@ -63,6 +66,7 @@ _HOMES = {
     "Insert": "saga.change",
     "Later": "saga.later",
     "Progress": "saga.progress.look",
+    "Remembered": "saga.policies.remembering",
     "Retry": "saga.policies.retry",
     "Saga": "saga.view",
     "SagaError": "saga.errors",

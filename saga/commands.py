@@ -1,4 +1,4 @@
-"""Commands: what a person wants done with a dead letter or an escalation, as a message and as a record.
+"""Commands: what a person wants done with a dead letter, an escalation or a parked run, as a message and as a record.
 
 Nobody but the service writes its progress. So a tool says what is wanted, who wants it and why, and the service does it
 in the saga's own lane: the history has all three.
@@ -17,8 +17,8 @@ from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record
 from saga.names import OURS, commands_of
 
-Wanted: TypeAlias = Literal["replay", "discard", "resolve"]
-WANTED: tuple[Wanted, ...] = ("replay", "discard", "resolve")
+Wanted: TypeAlias = Literal["replay", "discard", "resolve", "release"]
+WANTED: tuple[Wanted, ...] = ("replay", "discard", "resolve", "release")
 OPERATOR = "operator"
 """Source of every command."""
 TEXT_MAX = 500
@@ -41,11 +41,12 @@ class Answered(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Command(Message, frozen=True, kw_only=True, gc=False):
-    """Wish of a person about a dead letter of one saga."""
+    """Wish of a person about a dead letter, an escalation or a parked run of one saga."""
 
     wanted: Wanted
     dead: str
-    """Id of the dead letter, or of the escalation. A message that is replayed and dies again has another one."""
+    """Id of the dead letter, or of the escalation; or of the wait that is to end: see `saga.progress.parked`. A message
+    that is replayed and dies again, or tried and parked again, has another one."""
     who: str
     why: str
     answered: Answered | None = None
@@ -139,6 +140,8 @@ def _check(said: _Said, wanted: Wanted, saga: str) -> None:
     original, answered = said.original, said.answered
     if original is not None and (wanted != "replay" or original.saga != saga or not original.value):
         raise BadInput(f"the command holds a message that is none of saga {saga!r}, or that cannot be replayed")
+    if original is not None:
+        envelope.check(original)
     if answered is None:
         return
     if wanted != "resolve":

@@ -200,13 +200,17 @@ def _mistakes_in_other(switch: Switch) -> list[str]:
 
 
 def decode(service: str, content: bytes | None) -> Book:
-    """The book as it was read. Raises `SagaError` for one that cannot be read."""
+    """The book as it was read. Raises `SagaError` for one that cannot be read, down to each entry and its time."""
     if content is None:
         return Book(service=service)
     try:
-        return msgspec.json.decode(content, type=Book)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        book = msgspec.json.decode(content, type=Book)
+        for entry in entries_of(book):
+            if entry.switch.until is not None:
+                from_iso(entry.switch.until)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError) as why:
         raise SagaError(f"the book of controls of {service} cannot be read: {why}; restore it") from why
+    return book
 
 
 encode = msgspec.json.encode

@@ -173,6 +173,25 @@ def to_message(
     )
 
 
+def check(message: Message) -> None:
+    """Check that a message which did not come as a record could have been one: what it says goes out with all that is
+    emitted because of it, and whoever hears of that refuses what no record may say. Raises `BadInput`."""
+    _decoded(message.id.encode(), "name", 6 * HEADER_BYTES_MAX + 1)  # source and id, with all letters encoded
+    for what, text in (("source", message.source), ("type", message.type), ("schema", message.schema)):
+        _decoded(text.encode(), what)
+    if not message.id or not message.source or not message.type:
+        raise BadInput("the message lacks its id, its source or its type")
+    for header, time in (("ce_time", message.time), ("ce_sagastart", message.started)):
+        if time is not None:
+            _time(time.encode(), header)
+    if message.trace is not None and not _IS_TRACE(message.trace.encode()):
+        raise BadInput(f"the message's trace is none: {quoted(message.trace)}")
+    if message.principal is not None:
+        _principal(message.principal.encode())
+    if size_of(message.foreign) > 2 * FOREIGN_BYTES_MAX:
+        raise BadInput(f"the message's other headers have more than {2 * FOREIGN_BYTES_MAX} bytes")
+
+
 def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
     if len(text) > bytes_max:
         said = quoted(text[:40].decode("utf-8", "replace"))

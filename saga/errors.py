@@ -11,6 +11,7 @@ SagaError                    what happened, where, and what to do next
 |  |  +- NewerVersion        of a version that this release of the service cannot read: the same
 |  +- UpcasterFailed         of an older version that our own upcaster could not take: replayed once that is mended
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
++- NewerHandler              a run that a newer version of its handler has begun: parked, and tried again
 +- KeyMissing                a sealed text of which there is no key here: parked, and tried again
 +- BreakerOpen               a call was not made, for those before it failed: asked again later, or go another way
 +- StoreError
@@ -126,6 +127,17 @@ class StoreUnavailable(StoreError):
 
 class KeysUnavailable(StoreUnavailable):
     """Outage of the folder of keys: nothing sealed can be read or written, and nothing is lost meanwhile."""
+
+
+class NewerHandler(SagaError):
+    """Run that a newer version of its handler has begun than this release has: one that has it goes on with it."""
+
+    def __init__(self, handler: str, began: int, known: int) -> None:
+        self.handler, self.began, self.known = handler, began, known
+        super().__init__(
+            f"{handler} began under its version {began}, and this release of the service has version {known}: it waits "
+            "for a release that has the newer one"
+        )
 
 
 class KeyMissing(SagaError):

@@ -218,7 +218,12 @@ def _hints_of(cls: type) -> Mapping[str, Any]:
         return {}
     try:
         return get_type_hints(cls, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # one of the toolkit's own, or one that no record can have
+    except (
+        NameError,
+        AttributeError,
+        TypeError,
+        SyntaxError,
+    ):  # one of the toolkit's own, or one that no record can have
         return {}
 
 

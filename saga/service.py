@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Concatenate, Generic, Never, TypeAlias, overlo
 
 from typing_extensions import TypeVar
 
+from saga.declarations.compensations import check_undone_once, original_of, undoing
 from saga.declarations.handlers import (
     TIMEOUT_S,
     check_alone,
-    check_compensation,
     check_deadline,
     check_opener,
-    check_undone_once,
     handler_of,
-    original_of,
 )
+from saga.declarations.limits import check_refused
 from saga.declarations.migrations import migration_of
 from saga.declarations.resources import check_retry, check_seconds, check_state, document_of, resource_of
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource
@@ -118,6 +117,7 @@ class Service(Generic[_S_co]):
         retry: Retry | None = None,
         timeout_s: float = TIMEOUT_S,
         deferrable: bool = False,
+        version: int = 1,
     ) -> Callable[[_Handler], _Handler]: ...
     def handler(
         self,
@@ -128,6 +128,7 @@ class Service(Generic[_S_co]):
         retry: Retry | None = None,
         timeout_s: float = TIMEOUT_S,
         deferrable: bool = False,
+        version: int = 1,
     ) -> _Handler | Callable[[_Handler], _Handler]:
         """Declare the reaction to an event, to several (fan-in: it runs when all are there), or to a `Change`.
 
@@ -146,11 +147,16 @@ class Service(Generic[_S_co]):
         `timeout_s`: seconds that one attempt may take.
         `deferrable`: it may wait. While the worker has much in flight a message for such handlers alone yields to
         others, for half a minute at most, and never to one of its own saga that came later.
+        `version`: of what it does; raise it by one with a release whose handler makes other steps. A run keeps the
+        version under which it began, and `saga.version` tells it: keep the way of before beside the new one, until no
+        run of it is open. A process of the release before leaves what began under a newer version waiting for one that
+        has it.
 
         Raises `DeclarationError`: not `async`; a parameter without annotation, or of a type that nothing gives; no
         event among the parameters, or one in two of them; one event handled by two handlers alone; `Saga[X]` with X not
         the service's state; an event of another owner returned; events of two kinds of saga; `many` with several events
-        of which the first starts the saga, or with `E | None`; `E | None` without `Later[E]`, or the other way round.
+        of which the first starts the saga, or with `E | None`; `E | None` without `Later[E]`, or the other way round; a
+        version that is no whole number from 1 on.
         """
 
         def declare(function: _Handler) -> _Handler:
@@ -158,7 +164,13 @@ class Service(Generic[_S_co]):
             check_seconds(timeout_s, "timeout_s", where)
             check_retry(retry, where)
             found = handler_of(
-                self._declared, function, many=many, retry=retry, timeout_s=timeout_s, deferrable=deferrable
+                self._declared,
+                function,
+                many=many,
+                retry=retry,
+                timeout_s=timeout_s,
+                deferrable=deferrable,
+                version=version,
             )
             check_alone(self._declared, found)
             self._declared.reactions.append(found)
@@ -167,35 +179,37 @@ class Service(Generic[_S_co]):
         return declare if handler is None else declare(handler)
 
     def compensation(
-        self, original: Callable[..., Awaitable[_Reaction]], /
+        self, original: Callable[..., Awaitable[_Reaction]], /, *, version: int = 1
     ) -> Callable[[_Compensation], _Compensation]:
         """Declare what undoes `original`, a handler of this service.
 
         Its parameters: the outcome `failure` it acts on (or a union of them); the result of `original` that it undoes
-        (an event that `original` may return, or a union: its other results have nothing to undo); resources, `Saga`.
+        (an event that `original` may return, or a union: its other results have nothing to undo); events that
+        `original` took, each as there (kept with the result from the release on that names them; of what was done
+        before it is `None`, if the parameter is `E | None`, and else a failure); resources, `Saga`.
 
         Promises: it runs once for each recorded result, newest first: the parameter is one event, with `many=True`
         too. If `original` has begun it is brought to its end first; if it has not, it never will: from here on it is
         closed in this saga. A failing compensation is tried again with growing delay and escalated, never dropped.
+        `version`: its own, as that of a handler.
 
         Raises `DeclarationError`: `original` is no handler of this service, or already has a compensation; the result
         parameter is nothing that `original` returns, or an outcome `success`; the other event is no `failure` outcome,
-        or one that `original` itself reacts to; it returns an outcome.
+        or one that `original` itself reacts to; one more that `original` does not take; it returns an outcome.
         """
 
         undone = original_of(self._declared, original)  # at once: `@service.compensation` alone would declare nothing
 
         def declare(function: _Compensation) -> _Compensation:
             check_undone_once(self._declared, undone)
-            found = handler_of(self._declared, function, undoes=undone.name)
-            check_compensation(self._declared, undone, found)
-            self._declared.reactions.append(found)
+            found = handler_of(self._declared, function, undoes=undone.name, version=version)
+            self._declared.reactions.append(undoing(self._declared, undone, found))
             return function
 
         return declare
 
     def deadline(
-        self, /, *, within: timedelta, unless: tuple[type[Event], ...] = ()
+        self, /, *, within: timedelta, unless: tuple[type[Event], ...] = (), version: int = 1
     ) -> Callable[[_Deadline], _Deadline]:
         """Declare what happens if the saga has not ended here within a time of an event, its only event parameter.
 
@@ -204,6 +218,7 @@ class Service(Generic[_S_co]):
         here, before its event or after it. It waits while another handler of the saga has begun and is not at its end,
         and behind a dead letter. One that fails is tried again as any handler, and holds up nobody until it has begun.
         A saga whose event was handled before the deadline was declared gets none.
+        `version`: its own, as that of a handler.
 
         Raises `DeclarationError`: several event parameters, or an outcome; `within` zero, negative or longer than the
         memory; an event of `unless` that is none.
@@ -212,7 +227,7 @@ class Service(Generic[_S_co]):
         def declare(function: _Deadline) -> _Deadline:
             where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
             check_deadline(self._declared, within, unless, where)
-            found = handler_of(self._declared, function, within=within, unless=unless)
+            found = handler_of(self._declared, function, within=within, unless=unless, version=version)
             check_opener(found)
             self._declared.reactions.append(found)
             return function
@@ -276,6 +291,7 @@ class Service(Generic[_S_co]):
                 at_once_max=at_once_max,
                 rate_per_s=rate_per_s,
             )
+            check_refused(found, f"{self._declared.name}.{found.name}")
             self._declared.resources.append(found)
             return function
 

@@ -78,7 +78,7 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     handler: str
     outcome: str
     """`handled`, `later`, `ignored`, `noted`, `waiting`, `queued`, `retrying`, `compensated`, `dead`, `replayed`,
-    `discarded` or `resolved`; a later release may say others."""
+    `discarded`, `resolved` or `released`; a later release may say others."""
     error: str | None = None
     """Class of the exception with which an attempt failed last."""
     message: Cause

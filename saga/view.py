@@ -56,6 +56,13 @@ class Saga(ABC, Generic[_S]):
         """Principal that began the saga, as the client or another sender of its start event said; `None` if nobody did.
         It is no proof: whoever may write to the topic may say so. The same in every handler and rerun."""
 
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Version of the handler under which this run began: `@payment.handler(version=2)` of the release of then, and
+        1 where that said none. From its first step or update on a rerun sees the same, whichever release runs it, and
+        so do all turns of a run that goes on later: `if saga.version >= 2: ...` beside the way of before."""
+
     @abstractmethod
     def key(self, name: str, /) -> str:
         """Idempotency key to hand to the outside: the same for the same name in every rerun of this handler on this

@@ -85,7 +85,7 @@ def to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int) -> Ou
     """Record of a wake, for the topic in which it lies from now on."""
     headers = envelope.headers_of_ours(TYPE, id_, service, iso(now_ms), saga)
     topic = wakes_of(service, tier_for(due_ms - now_ms).name)
-    return Outgoing(topic, saga.encode(), msgspec.json.encode(_Said(due_ms=due_ms)), headers)
+    return Outgoing(topic, saga.encode(), msgspec.json.encode(_Said(due_ms=min(due_ms, LATEST_MS))), headers)
 
 
 def wake_in(record: Record) -> Wake:

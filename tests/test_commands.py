@@ -13,8 +13,8 @@ from saga.messages import Message, Outgoing, Record
 
 NOW_MS = 1_795_270_000_000
 ORIGINAL = Message(
-    id="shop|17", type="OrderPlaced", schema="", saga="order-17", source="shop", time="", value=b"\x00bytes",
-    foreign=(("x", None), ("y", b"\xff")),
+    id="shop|17", type="OrderPlaced", schema="", saga="order-17", source="shop", time="2026-11-21T14:06:40.000Z",
+    value=b"\x00bytes", foreign=(("x", None), ("y", b"\xff")),
 )  # fmt: skip
 
 
@@ -82,7 +82,9 @@ def test_a_value_that_is_no_command_is_bad_input(value: bytes) -> None:
 @pytest.mark.parametrize("type_", [b"", b"replay", b"saga.pause", b"OrderPlaced", b"\xff"])
 def test_a_type_that_is_no_command_is_bad_input(type_: bytes) -> None:
     record = said()
-    with pytest.raises(BadInput, match=r"its ce_type is none of saga\.discard, saga\.replay, saga\.resolve"):
+    with pytest.raises(
+        BadInput, match=r"its ce_type is none of saga\.discard, saga\.release, saga\.replay, saga\.resolve"
+    ):
         command_in(lies(record, headers=with_header(record, "ce_type", type_)))
 
 
@@ -91,6 +93,28 @@ def test_a_command_without_a_key_or_for_another_saga_is_bad_input() -> None:
         command_in(lies(said(), key=None))
     with pytest.raises(BadInput, match="is not its subject"):
         command_in(lies(said(), key=b"order-18"))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"id": ""},
+        {"id": "x" * 10_000},
+        {"source": ""},
+        {"source": "x" * 513},
+        {"type": ""},
+        {"schema": "x" * 513},
+        {"time": "yesterday"},
+        {"started": "yesterday"},
+        {"trace": "x"},
+        {"principal": "x" * 257},
+        {"foreign": (("x", b"y" * (1 << 16)),)},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+def test_a_message_that_could_not_have_come_by_itself_comes_with_no_command(forged: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="the "):
+        said(original=replace(ORIGINAL, **forged))
 
 
 def test_a_message_that_nobody_keeps_comes_with_the_command() -> None:

@@ -86,6 +86,17 @@ def test_each_wish_is_noted_once_and_none_is_taken_back() -> None:
         controls.decode("payment", b"{")
 
 
+@pytest.mark.parametrize("change", [(b'"who":"ada"', b'"who":17'), (b'"until":"2', b'"until":"x')])
+def test_a_book_with_an_entry_that_cannot_be_read_is_told_as_one(change: tuple[bytes, bytes]) -> None:
+    switch = Switch(kind="pause", until="2026-11-25T18:00:00.000Z")
+    book = controls.noted(Book(service="payment"), wish(1, switch))
+    assert book is not None
+    content = controls.encode(book)
+    assert controls.decode("payment", content) == book
+    with pytest.raises(SagaError, match="the book of controls of payment cannot be read"):
+        controls.decode("payment", content.replace(*change))
+
+
 def test_a_book_that_is_full_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "ENTRIES_MAX", 1)
     with pytest.raises(BadInput, match="the book of controls is full: it has 1 entries"):

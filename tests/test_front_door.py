@@ -28,6 +28,7 @@ def test_the_front_door_has_these_names() -> None:
         "Insert",
         "Later",
         "Progress",
+        "Remembered",
         "Retry",
         "Saga",
         "SagaError",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.clock import iso
+from saga.clock import LATEST_MS, iso
 from saga.errors import BadInput
 from saga.messages import Headers, Record, texts_of
 from saga.names import is_without_events
@@ -37,6 +37,12 @@ def test_a_wake_comes_out_of_its_record_as_it_went_in() -> None:
         value=b"",
         due_ms=NOW_MS + 300_000,
     )
+
+
+def test_one_for_a_time_that_nobody_can_tell_is_for_the_last_that_can_be_told() -> None:
+    """Else whoever takes it would make a dead letter of it, and its saga would have none."""
+    out = to_record("payment", "order-1", "wake-7", LATEST_MS + 1, NOW_MS)
+    assert wake_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)).due_ms == LATEST_MS
 
 
 def test_its_record_goes_with_its_saga_and_can_be_read_by_others() -> None:

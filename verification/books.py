@@ -66,7 +66,8 @@ class Books:
 
     def _lost_message(self) -> str | None:
         for m in self._messages:
-            if isinstance(m, Command) and is_due(self._s, m) and all(t.message != m.id for t in self._entries):
+            seen = isinstance(m, Command) and is_due(self._s, self._p, m)
+            if seen and all(t.message != m.id for t in self._entries):
                 return f"LOST COMMAND {m.id}"
             if not self._told and not self._s.passed and not self._space.explored.tight:
                 handler = progress_checks.unaccounted(self._p, self._roles, m.type, m.id)

@@ -2,7 +2,8 @@
 
 An act is `step`, `read`, `look` (a call that is no step: it may fail) or a name of `UPDATES`, and may depend on what is
 so: `step if note` on the field `note` of the state, which says that the handler `note` has run; `take unless left` on
-what the run has read of the document. So may what is emitted: `R if left`.
+what the run has read of the document; `step if new` on the version under which the run began. So may what is emitted:
+`R if left`.
 """
 
 import json
@@ -83,6 +84,8 @@ class Reacts:
     """Types of events; one that is named twice is emitted twice."""
     undo: tuple[str, ...] | None = None
     """Acts of its compensation, one beside each of `does`."""
+    keeps: bool = False
+    """True if its compensation takes what it took itself."""
     many: bool = False
     within: int = 0
     """Times that `TICK_MS` passes after what `to` takes until a deadline runs; 0: it is none."""
@@ -122,8 +125,8 @@ class ExploredEvent(Event):
 Classes = Mapping[str, type[ExploredEvent]]
 
 
-def handler_of(h: Reacts, classes: Classes, retry: Retry) -> Reaction:
-    """The handler as the runtime wants it."""
+def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> Reaction:
+    """The handler as the runtime wants it, in a version: the first one knows of nothing new."""
 
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event | Later[Event | None], ...]:
         parts = [events[f"p{i}"] for i in range(len(h.to))]
@@ -144,6 +147,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry) -> Reaction:
             contents += f"~{turn}"
         given = [type(p).__name__ + p.content for p in (*parts, *([shown] if shown else ()))]
         run = _Run(saga, f"do:{h.name}:{contents}", f"{_so_far(saga)}|{turn}|{is_last}|{given}")
+        run.is_new = version > 1 and saga.version > 1
         did = []
         for number, act in enumerate(h.does):
             did.append(await run.act(number, act))
@@ -163,6 +167,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry) -> Reaction:
 
     events = tuple(tuple(classes[t] for t in ts) for ts in h.to)
     declared = _declared(h.name, function, events, h.types, classes, retry, h.many, None)
+    declared = replace(declared, version=version)
     if not h.goes_on:
         return declared
     optional = tuple(classes[name] for name in h.until)
@@ -177,6 +182,9 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
     async def function(saga: Saga[Any], **events: ExploredEvent) -> tuple[Event, ...]:
         result = events["p1"].content
         contents, _, share = result.rpartition("/")
+        taken = [events[f"p{number + 2}"].content for number in range(len(h.to) if h.keeps else 0)]
+        if any(content not in contents for content in taken):  # so what stands is not undone
+            contents = f"{MISPLACED} {contents}"
         first, _, did = share.partition("[")
         base, _, turn = contents.partition("~")
         turns = range(int(turn)) if turn and not h.says else ()  # of the turns that said nothing, too
@@ -191,12 +199,16 @@ def compensation_of(h: Reacts, classes: Classes, retry: Retry, failures: Iterabl
         saga.state = _with(saga.state, **{h.name: False})
         return ()
 
-    events = (tuple(classes[t] for t in sorted(failures)), tuple(classes[t] for t in h.types))
+    types = (tuple(sorted(failures)), h.types, *(h.to if h.keeps else ()))
+    events = tuple(tuple(classes[t] for t in each) for each in types)
     return _declared(f"undo_{h.name}", function, events, (), classes, retry, False, h.name)
 
 
 class _Run:
     """One run of an explored handler: what it has read, and whose effects its calls are."""
+
+    is_new = False
+    """True if it began under version 2 of its handler."""
 
     def __init__(self, saga: Saga[Any], who: str, given: str, keys: int = 0) -> None:
         """`keys`: number of its first key."""
@@ -208,8 +220,13 @@ class _Run:
         for word, wanted in ((" if ", True), (" unless ", False)):
             _, found, condition = what.partition(word)
             if found:
-                return (self._left > 0 if condition == "left" else bool(_field(self._saga.state, condition))) is wanted
+                return self._is_so(condition) is wanted
         return True
+
+    def _is_so(self, condition: str) -> bool:
+        if condition == "new":
+            return self.is_new
+        return self._left > 0 if condition == "left" else bool(_field(self._saga.state, condition))
 
     async def act(self, number: int, act: str) -> str:
         """Do an act; its result in a word."""

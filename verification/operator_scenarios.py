@@ -28,6 +28,7 @@ from verification.building_blocks import (
     step_look,
     two_steps,
 )
+from verification.deadline_scenarios import expire_by_step
 from verification.handlers import SAGA, SERVICE, Reacts
 from verification.scenario import AtTheEnd, Scenario, has_run
 from verification.services import message, time_after
@@ -40,11 +41,18 @@ ORD_UNDONE_BADLY = message("x1", "X", bad=["undo_reserve"])
 
 
 def command(  # all that a person says
-    wanted: Wanted, handler: str, about: Message, *, replays: int = 0, who: str = "ada", answers: int = 0
+    wanted: Wanted,
+    handler: str,
+    about: Message,
+    *,
+    replays: int = 0,
+    who: str = "ada",
+    answers: int = 0,
+    names: str = "",
 ) -> Command:
     """A person's wish about the dead letter of a message, which was replayed so often before. `answers`: number of the
-    step of which it says that it happened."""
-    dead = ids.dead_id(SERVICE, SAGA, handler, about.id, replays)
+    step of which it says that it happened. `names`: what it is about, if that is no dead letter."""
+    dead = names or ids.dead_id(SERVICE, SAGA, handler, about.id, replays)
     type_ = type_of(wanted)
     return Command(
         id=identity(OPERATOR, f"{wanted}-{who}-{replays}", type_, ""),
@@ -89,6 +97,19 @@ def has_become(outcome: str, handler: str) -> AtTheEnd:
         return f"NEVER {outcome} {handler}" if died and not became else None
 
     return check
+
+
+def counted_on(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """Check that no failed attempt is counted twice: each is one more than those before it, from a replay on anew."""
+    last = dict[str, int]()
+    for t in entries:
+        if t.outcome in ("retrying", "dead"):
+            if t.attempt <= last.get(t.handler, 0):
+                return f"ATTEMPT {t.attempt} TWICE {t.handler}"
+            last[t.handler] = t.attempt
+        elif t.outcome == "replayed":
+            last.pop(t.handler, None)
+    return None
 
 
 def stays_dead(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
@@ -241,6 +262,15 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
         move=1,
         may_die=True,
         at_the_end=at_last("meet"),
+    )
+    yield Scenario(
+        name="replay: of a deadline that fails again, and is parked",
+        service=of(expire_by_step, note, attempts_max=2, parks=True),
+        a=(ORD, N),
+        b=(command("replay", "expire", ORD),),
+        fail=4,
+        may_die=True,
+        at_the_end=both(at_last("expire", "note"), counted_on),
     )
 
 

@@ -1,6 +1,7 @@
 """Scenarios about deciding, and about undoing because of a failure outcome."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from verification.building_blocks import (
     FAILURE,
@@ -132,3 +133,17 @@ def outcomes() -> Iterator[Scenario]:
     yield Scenario(name="many: undone one by one", service=of(many), a=(ORD, OTHER), b=(X,), crash=1, move=1)
     yield Scenario(name="many: a step fails", service=of(many), a=(ORD, OTHER), b=(X,), fail=1, move=1)
     yield Scenario(name="many: two owners", service=of(many), a=(ORD,), b=(OTHER, X), crash=1, lost=1, owner=(0, 1))
+    yield Scenario(
+        name="undone with what it took: several results",
+        service=of(replace(many, keeps=True)),
+        a=(ORD, OTHER, X),
+        move=1,
+        fail=1,
+    )
+    yield Scenario(
+        name="undone with what it took: several events",
+        service=of(replace(meet_undone, keeps=True)),
+        a=(ORD, Q, X),
+        crash=1,
+        move=1,
+    )

@@ -143,12 +143,13 @@ class Promises:
             return None
         lost, pages = list[str](), [*p.pages]
         while pages:
-            key = page_key(SERVICE, SAGA, pages.pop())
+            page = pages.pop()
+            key = page_key(SERVICE, SAGA, page)
             version = s.version_of(ARCHIVES, key)
             if not version:
                 lost.append(key)
             else:
-                pages += pages_in(self._space.content(version))
+                pages += pages_in(page, self._space.content(version))
         return f"PAGE LOST {lost}" if lost else None
 
     def _claim_lost(self, s: State) -> str | None:

@@ -24,12 +24,14 @@ from verification.handlers import Reacts
 from verification.later_scenarios import later
 from verification.operator_scenarios import operators
 from verification.outcome_scenarios import deciding, outcomes
+from verification.own_page_scenarios import own_pages, shelves
 from verification.page_scenarios import inbox_pages, piles, results_pages
+from verification.release_scenarios import releases
 from verification.scenario import Scenario, has_run
 from verification.schema_scenarios import schemas
 from verification.services import message
 from verification.taking_back_scenarios import taking_back
-from verification.version_scenarios import versions
+from verification.version_scenarios import improvements, versions
 from verification.wake_scenarios import parked, parked_and_undone
 
 
@@ -107,6 +109,8 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from inbox_pages()
     yield from piles()
     yield from results_pages()
+    yield from own_pages()
+    yield from shelves()
     yield from claims()
     yield from edges()
     yield from operators()
@@ -116,9 +120,11 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from later()
     yield from taking_back()
     yield from parked()
+    yield from releases()
     yield from parked_and_undone()
     yield from schemas()
     yield from versions()
+    yield from improvements()
     yield from paused()
     yield from paused_later()
     yield from routed()

@@ -66,6 +66,8 @@ class Explored:
     """True if inbox and history are so bounded that they are trimmed within a scenario."""
     migrates: bool = False
     """True if the later release, with the same handlers, has another state, and a migration to it."""
+    improves: bool = False
+    """True if the later release has the same handlers in version 2, which do what is `if new`, too."""
     learns: bool = False
     """True if the later release, with the same handlers, knows schemas that the first one does not."""
     bounds: Bounds = BOUNDS
@@ -74,7 +76,7 @@ class Explored:
     @property
     def releases(self) -> tuple[tuple[Reacts, ...], ...]:
         """The handlers of each release, oldest first."""
-        later = self.added or self.learns or self.migrates
+        later = self.added or self.learns or self.migrates or self.improves
         return (self.handlers, (*self.handlers, *self.added)) if later else (self.handlers,)
 
 
@@ -223,13 +225,14 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
     roles = []
     takes: dict[str, dict[str, type[ExploredEvent]]] = {}
     for h in reacts:
-        handlers[h.name] = handler_of(h, classes, retry)
+        handlers[h.name] = handler_of(h, classes, retry, 2 if explored.improves and release else 1)
         takes[h.name] = {t: classes[t] for ts in (*h.to, h.until) for t in ts}
         undo = None
         if h.undo is not None:
-            undo = Undo(name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.types))
+            took = frozenset(t for ts in h.to for t in ts) if h.keeps else frozenset()
+            undo = Undo(name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.types), took=took)
             handlers[undo.name] = compensation_of(h, classes, retry, explored.failures)
-            takes[undo.name] = {t: classes[t] for t in (*sorted(explored.failures), *h.types)}
+            takes[undo.name] = {t: classes[t] for t in (*sorted(explored.failures), *h.types, *took)}
         roles.append(_role_of(h, explored, undo, explored.outcomes & types))
     emitted = frozenset(e for h in reacts for e in h.types)
     return ExploredParticipant(

@@ -14,7 +14,8 @@ from saga.commands import TYPES, Command
 from saga.controls import Book
 from saga.errors import SagaError
 from saga.messages import Message, Position
-from saga.progress.document import encode
+from saga.progress.document import Snapshot, encode
+from saga.progress.parked import parked
 from saga.runtime.beginning import begin
 from saga.runtime.turn import advance
 from saga.runtime.turn_state import TurnState
@@ -204,7 +205,7 @@ class StateSpace(Contents):
             message = self.logs[t][offset]
             if s.age and ages_at(message.time) > s.passed:
                 continue  # it has not been said yet
-            if isinstance(message, Command) and not is_due(s, message):
+            if isinstance(message, Command) and not is_due(s, self.snapshot(s.progress), message):
                 continue
             at = with_number(worker.at, t, offset + 1)
             what = f"w{w} takes {TOPICS[t]}[{offset}] {message.type}:{message.id}"
@@ -374,8 +375,10 @@ def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
     return None if recalled is None else tuple(sorted(recalled))
 
 
-def is_due(s: State, command: Command) -> bool:
-    """True if a person has seen the dead letter, and says nothing of the outside but what it did."""
+def is_due(s: State, p: Snapshot, command: Command) -> bool:
+    """True if a person has seen the dead letter, or what is parked, and says nothing of the outside but what it did."""
+    if command.wanted == "release":  # once its wake is in the log it may have been seen, however it goes on
+        return bool(s.wakes) or any(run.id == command.dead for run in parked(p))
     if command.dead not in s.out:
         return False
     answered = command.answered

@@ -1,4 +1,4 @@
-"""Scenarios of a release whose state has another version, at one worker before the other."""
+"""Scenarios of a release whose state, or whose handlers, have another version, at one worker before the other."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +16,53 @@ memo_step = Reacts(name="memo", to=(("Q",),), does=("step if note", "step"), emi
 def migrating(*handlers: Reacts, parks: bool = False, tight: bool = False, starts: str = "") -> Explored:
     """A service whose later release has the same handlers, and another state."""
     return replace(of(*handlers, parks=parks, tight=tight, starts=frozenset(starts)), migrates=True)
+
+
+two_ways = Reacts(name="two", to=(("O",),), does=("step if new", "step", "step if new"), emits=("R",))
+turns_two_ways = Reacts(name="wait", to=(("O",),), does=("step if new", "step"), emits=("R",), turns=1, after=1)
+undone_two_ways = replace(two_ways, name="hold", emits=("H",), undo=("step", "step", "step"))
+
+
+def improving(*handlers: Reacts, starts: str = "") -> Explored:
+    """A service whose later release has the same handlers in another version, which takes another way."""
+    return replace(of(*handlers, parks=True, starts=frozenset(starts)), improves=True)
+
+
+def improvements() -> Iterator[Scenario]:
+    """A handler takes another way from a version on, on two workers of either release."""
+    yield Scenario(
+        name="improved: begun under either, gone on with by either",
+        service=improving(two_ways),
+        a=(ORD,),
+        move=1,
+        fail=1,
+        ticks_max=3,
+        at_the_end=has_run("two"),
+    )
+    yield Scenario(
+        name="improved: a worker dies between two steps",
+        service=improving(two_ways),
+        a=(ORD,),
+        crash=1,
+        move=1,
+        ticks_max=3,
+        at_the_end=has_run("two"),
+    )
+    yield Scenario(
+        name="improved: a turn under one, a turn under the other",
+        service=improving(turns_two_ways),
+        a=(ORD,),
+        fail=1,
+        ticks_max=4,
+        at_the_end=has_run("wait"),
+    )
+    yield Scenario(
+        name="improved: undone by either",
+        service=improving(undone_two_ways),
+        a=(ORD, X),
+        fail=1,
+        ticks_max=3,
+    )
 
 
 def versions() -> Iterator[Scenario]:  # a list: one scenario after another

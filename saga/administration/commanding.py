@@ -1,4 +1,4 @@
-"""Commands to services about dead letters and escalations: sent through the log, answered in the sagas' histories."""
+"""Commands to services about dead letters, escalations and parked runs: sent through the log, answered in histories."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,9 @@ from saga.runtime.prepared import commands_topic
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
 """Replays of one saga in one service after which each more has to be asked for by name: a loop helps nobody."""
-PAST: Mapping[Wanted, str] = {"replay": "replayed", "discard": "discarded", "resolve": "resolved"}
+PAST: Mapping[Wanted, str] = {
+    "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
+}  # fmt: skip
 """Outcome of each command that is done."""
 NONE: Mapping[str, Message] = MappingProxyType({})
 
@@ -52,7 +54,7 @@ class Answer:
 
     sent: Sent
     outcome: str
-    """`replayed`, `discarded`, `resolved`, `ignored`; empty: the service has not come to it yet."""
+    """`replayed`, `discarded`, `resolved`, `released`, `ignored`; empty: the service has not come to it yet."""
     reason: str
     after: str = ""
     """Outcome of what was tried again, if there is one already."""
@@ -141,14 +143,14 @@ async def _answer(sent: Sent, source: Source | None) -> Answer | None:
     if p is None or at is None:
         return None
     entry = entries[at]
-    if entry.outcome != "replayed" and not (entry.outcome == "resolved" and entry.calls):
+    if entry.outcome not in ("replayed", "released") and not (entry.outcome == "resolved" and entry.calls):
         return Answer(sent, entry.outcome, entry.reason or "")
     return _of_replay(sent, entry, entries[at + 1 :], p)
 
 
 def _of_replay(sent: Sent, entry: Entry, later: Sequence[Entry], p: Snapshot) -> Answer | None:
     """Answer once what is tried again has come to an end; `None` before."""
-    ends = ("handled", "compensated", "dead")
+    ends = ("handled", "compensated", "dead", "retrying")
     end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
     if end is not None:
         return Answer(sent, entry.outcome, entry.reason or "", end)

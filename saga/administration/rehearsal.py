@@ -4,7 +4,7 @@ What is recorded is answered from the record. A step that is not recorded is not
 says which call it would be. The command itself, and all that follows it, is decided as a worker decides it.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Self
 
@@ -195,7 +195,7 @@ def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock, k
         outside=_stop,
         keys=keys,
     )
-    resources = {resource.gives: _stand_in(resource.gives) for resource in declared.resources}
+    resources = {resource.gives: stand_in(resource.gives) for resource in declared.resources}
     return participant_of(_once(prepare(declared)), resources, ports)
 
 
@@ -206,15 +206,32 @@ def _once(prepared: Prepared) -> Prepared:
     return replace(prepared, handlers=handlers)
 
 
-def _stand_in(gives: type) -> object:
+def stand_in(gives: type) -> object:
     """Object in the place of a resource: it has its methods, to be named as steps, and nothing of what they need."""
 
     def missing(self: object, name: str) -> NoReturn:
         raise Stops(f"{gives.__name__}.{name} is used outside of a step")
 
-    made: Any = type(gives.__name__, (gives,), {"__getattr__": missing, "__slots__": ()})
-    made.__abstractmethods__ = frozenset()
-    return object.__new__(made)
+    # Its own end would look for what it does not have.
+    ours: dict[str, Any] = {"__getattr__": missing, "__del__": lambda self: None, "__slots__": ()}
+    try:
+        made: Any = type(gives.__name__, (gives,), ours)
+        made.__abstractmethods__ = frozenset()
+        return object.__new__(made)
+    except TypeError:  # a class written in C, say, lets itself be made in its own way alone
+        names = [name for name in dir(gives) if not name.startswith("__") and callable(getattr(gives, name, None))]
+        methods = {name: _named(gives, name) for name in names}
+        return object.__new__(type(gives.__name__, (), {**ours, **methods}))
+
+
+def _named(gives: type, name: str) -> Callable[..., Awaitable[None]]:
+    """Method that is nothing but the name of another one, for a step."""
+
+    async def method(self: object, *args: object, **kwargs: object) -> None:
+        raise Stops(f"{gives.__name__}.{name} is used outside of a step")
+
+    method.__name__, method.__qualname__ = name, f"{gives.__name__}.{name}"
+    return method
 
 
 async def _stop(step: Step) -> NoReturn:

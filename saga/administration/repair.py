@@ -1,4 +1,4 @@
-"""Repair: find sagas with something to do that no message will set off, and do it."""
+"""Repair: find sagas with something to do that no message may set off, and do it, or send their wakes again."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,12 +11,12 @@ from saga.declarations.values import Declared
 from saga.errors import SagaError
 from saga.names import PROGRESS
 from saga.observe.moments import Report
-from saga.progress import takeover
 from saga.progress.document import UNREADABLE, decode, progress_key
+from saga.progress.unattended import Unattended, unattended
 from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import prepare
-from saga.runtime.repairing import may_act, repaired
+from saga.runtime.repairing import may_act, repaired, woken_again
 from saga.runtime.telling import Telling
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
@@ -24,6 +24,9 @@ from saga.store.port import Store
 
 NAME = "saga repair"
 """Name of the worker in what is told."""
+SETTLES_S_MAX = 60.0
+"""Seconds, beside those that a handler may take, in which a worker that lives goes on with what is ready."""
+NOTHING = Unattended()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,8 @@ class Repaired:
 
     service: str
     saga: str
-    heard: tuple[str, ...] = ()
-    """Types of own events that the last version did not take, and this one does."""
+    work: Unattended = NOTHING
+    """Work that was found, before anything was done."""
     did: tuple[tuple[str, str, str | None], ...] = ()
     """Handler, outcome and reason of each transition that was written."""
     problem: str | None = None
@@ -60,27 +63,33 @@ async def repair(
 
 async def _done(service: Participant, needing: Repaired) -> Repaired:
     try:
-        return replace(needing, did=tuple(await repaired(service, needing.saga)))
+        if needing.work.is_wake_alone:  # whoever runs the service is woken: nothing of it is run twice
+            await woken_again(service, needing.saga)
+            return needing
+        return replace(needing, did=tuple(await repaired(service, needing.saga, needing.work.triggers)))
     except (SagaError, *UNREADABLE) as why:
         return replace(needing, problem=str(why))
 
 
 async def _needing(service: Participant, store: Store, saga: str | None) -> AsyncIterator[Repaired]:
-    """Sagas whose progress an older version wrote, with the types that are newly taken; or with the reason that it
-    cannot be read."""
-    prefix = progress_key(service.name, "")
+    """Sagas with something to do that may have nobody to do it; or with the reason that they cannot be read."""
+    prefix, quiet_ms = progress_key(service.name, ""), _quiet_ms(service)
     async for key, document in store.scan(PROGRESS, progress_key(service.name, saga or "")):
         id_ = key.removeprefix(prefix)
         if saga is not None and id_ != saga:
             continue
         try:
-            p = decode(document.content)
-        except SagaError as why:
+            work = unattended(decode(document.content), service.roles, service.ports.clock.now_ms(), quiet_ms)
+        except (SagaError, *UNREADABLE) as why:
             yield Repaired(service=service.name, saga=id_, problem=str(why))
             continue
-        if takeover.is_due(p, service.roles):
-            newly = sorted(set(service.roles.heard) - set(p.heard))
-            yield Repaired(service=service.name, saga=id_, heard=tuple(newly))
+        if work.is_any:
+            yield Repaired(service=service.name, saga=id_, work=work)
+
+
+def _quiet_ms(service: Participant) -> int:
+    """Time without a write of a saga after which no worker is taken to be under way with it."""
+    return int((max(each.timeout_s for each in service.handlers.values()) + SETTLES_S_MAX) * 1000)
 
 
 @asynccontextmanager

@@ -74,11 +74,11 @@ def _of_client(needs: Needs) -> Iterable[Right]:
 
 
 def _of_operator(needs: Needs) -> Iterable[Right]:
-    """Dead letters and transitions are read, commands are written; `saga positions show` asks groups and topics how far
-    they are."""
+    """Dead letters and transitions are read, commands are written, and read by `saga audit`; `saga positions show` asks
+    groups and topics how far they are."""
     for service in needs.groups:
         yield Right("Read", "topic", dead_letters_of(service))
-        yield Right("Write", "topic", commands_of(service))
+        yield from (Right(operation, "topic", commands_of(service)) for operation in ("Read", "Write"))
         yield Right("Describe", "group", service)
     yield from (Right("Describe", "topic", topic) for topic in needs.reads)
     if TRANSITIONS in needs.writes:

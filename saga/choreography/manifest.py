@@ -64,8 +64,12 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Contracts that close a deadline."""
     undoes: str | None = None
     """Handler that a compensation undoes."""
+    took: tuple[tuple[str, ...], ...] = ()
+    """For each parameter of a compensation for what that handler took, and that has to be there, the contracts."""
     emits: tuple[str, ...] = ()
     many: bool = False
+    version: int = 1
+    """Version under which its runs begin."""
     keys: tuple[str, ...] | None = ()
     """Names given to `saga.key` as plain text in its code; `None` if that cannot be seen."""
     resources: tuple[str, ...] = ()
@@ -74,7 +78,7 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def hears(self) -> tuple[str, ...]:
         """Contracts that reach it or close it."""
-        return (*(name for part in self.takes for name in part), *self.optional, *self.unless)
+        return (*(name for part in (*self.takes, *self.took) for name in part), *self.optional, *self.unless)
 
 
 class State(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -113,6 +113,13 @@ class _Comparison:
 
     def _changed(self, old: Told, new: Told) -> Iterator[Difference]:
         """Events that a reaction takes no more, keys that it asks for no more, and how often it runs."""
+        for part in new.took:
+            if part not in old.took:
+                yield self.refused(
+                    old.name,
+                    f"takes {' or '.join(part)}, which {new.undoes} took: it is not kept with what was done before",
+                    f"take {' | '.join(part)} | None; when nothing of {new.undoes} is left to be undone, {ANYWAY}",
+                )
         for name in sorted(set(_taken(old)) - set(_taken(new))):
             yield self.refused(
                 old.name,
@@ -131,8 +138,21 @@ class _Comparison:
                 old.name,
                 f"asks for the key {key!r} no more: a run that has begun asks the outside with another one, and ends "
                 "as a dead letter",
-                f"keep the key, or put the new way behind a flag and keep the old one beside it; when none of its runs "
-                f"is open, {ANYWAY}",
+                f"keep the key, or put the new way behind a flag or a version, beside the old one; when none of its "
+                f"runs is open, {ANYWAY}",
+            )
+        if new.version < old.version:
+            yield self.refused(
+                old.name,
+                f"was version {old.version} and is {new.version}: what has begun under the newer one waits for a "
+                "release that has it, and is a dead letter in the end",
+                f"keep version={old.version}; when none of its runs is open, {ANYWAY}",
+            )
+        elif new.version > old.version:
+            yield self.told(
+                old.name,
+                f"is version {new.version}; runs that have begun keep theirs, and those of the new one wait where a "
+                "process of the release before has them",
             )
         if old.many and new.many and set(old.takes[0]).isdisjoint(new.takes[0]):
             yield self.refused(
@@ -265,7 +285,8 @@ def _events(manifest: Manifest) -> tuple[Emitted, ...]:
 
 
 def _taken(reaction: Told) -> tuple[str, ...]:
-    return (*(name for part in reaction.takes for name in part), *reaction.optional)
+    optional = () if reaction.kind == "compensation" else reaction.optional
+    return (*(name for part in reaction.takes for name in part), *optional)
 
 
 def _described(reaction: Told) -> str:

@@ -1,4 +1,4 @@
-"""`saga control` and `saga audit`: what people switch in services that run, and who has, when and why."""
+"""`saga control`: what people switch in services that run."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import asdict
 
-from saga import controls, in_force
+from saga import in_force
 from saga.administration import switching
 from saga.cli.dead_commands import who_option, why_option, within_option
 from saga.cli.options import broker_option, check_said, read_stores_option, time_of
 from saga.cli.printing import tell, tell_json
 from saga.clock import Clock, SystemClock, iso
 from saga.config import Settings
-from saga.controls import Noted, Switch
+from saga.controls import Switch
 from saga.errors import BadInput
 
 
@@ -236,38 +236,3 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
             tell(f"{service}  {in_force.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}")
     if now.unknown:
         tell(f"{service} has switches that this version does not know: {', '.join(now.unknown)}", err=True)
-
-
-@click.command()
-@click.argument("service")
-@read_stores_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each entry, instead of text.")
-def audit(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
-    """Print what people have switched in a service, and check that it is whole.
-
-    Of SERVICE, oldest first.
-
-    Each entry holds the digest of the one before: one that was changed, added or removed in between shows. Compare the
-    last digest with one that you noted elsewhere, to see that none was removed at the end.
-
-    \b
-    Exit code 0: printed, and whole.
-    Exit code 1: it was tampered with; what is wrong is on standard error.
-    Exit code 2: no store, or one that cannot be read.
-    """
-    book = asyncio.run(switching.book_of(service, addresses, SystemClock()))
-    for entry in controls.entries_of(book):
-        if as_json:
-            tell_json(asdict(entry) | {"switch": asdict(entry.switch)})
-        else:
-            tell(_line(entry))
-    if not as_json:
-        tell(f"{len(book.entries)} entries, the last digest is {controls.digest_of(book)}")
-    if (wrong := controls.verify(book)) is not None:
-        tell(wrong, err=True)
-        raise click.exceptions.Exit(1)
-
-
-def _line(entry: Noted) -> str:
-    refused = "" if entry.refused is None else f"  refused: {entry.refused}"
-    return f"{entry.time}  {in_force.in_words(entry.switch)}  {entry.who}: {entry.why}{refused}"

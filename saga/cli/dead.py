@@ -40,6 +40,9 @@ def dead() -> None:
 @read_stores_option
 @broker_option
 @click.option("--prefix", default="", metavar="TEXT", help="Only sagas whose id begins so.")
+@click.option("--saga", "sagas", multiple=True, metavar="ID", help="Only of this saga. May be given several times.")
+@click.option("--handler", help="Only of this handler or compensation.")
+@click.option("--reason", metavar="TEXT", help="Only with this in the reason.")
 @click.option("--service", "services", multiple=True, help="Only of this service. May be given several times.")
 @class_option
 @click.option("--owner", metavar="SERVICE", help="Only of events whose contract this service owns.")
@@ -51,6 +54,9 @@ def list_dead(  # an argument for each option of the command
     addresses: tuple[str, ...],
     broker: str | None,
     prefix: str,
+    sagas: tuple[str, ...],
+    handler: str | None,
+    reason: str | None,
     services: tuple[str, ...],
     blame: str | None,
     owner: str | None,
@@ -67,8 +73,10 @@ def list_dead(  # an argument for each option of the command
     Exit code 0: listed, even if there is none.
     Exit code 2: no store, or one that cannot be read.
     """
+    prefix = sagas[0] if len(sagas) == 1 and not prefix else prefix
     choice = Choice(addresses=addresses, prefix=prefix, services=services, limit=limit, only_dead=True)
-    which = Which(type=type_, blame=blame, owner=owner, before=before_of(None, age, SystemClock()))
+    before = before_of(None, age, SystemClock())
+    which = Which(sagas=sagas, handler=handler, type=type_, reason=reason, blame=blame, owner=owner, before=before)
     asyncio.run(tell_dead(choice, Settings.from_environment(broker=broker), as_json, which))
 
 

@@ -17,7 +17,7 @@ from saga.commands import Wanted
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import BadInput
-from saga.inspection.attention import Blocking, blocking, too_old
+from saga.inspection.attention import Blocking, blocking, owned, too_old
 from saga.inspection.letters import ALL, Letter, Which, originals_of
 from saga.inspection.listing import Choice
 from saga.messages import Message
@@ -58,6 +58,7 @@ _OPTIONS: tuple[Option, ...] = (
     click.option("--type", "type_", metavar="EVENT", help="Of this event."),
     click.option("--reason", metavar="TEXT", help="With this in the reason."),
     class_option,
+    click.option("--owner", metavar="SERVICE", help="Of events whose contract this service owns, as its letter says."),
     click.option("--before", metavar="TIME", help="From before this time, RFC 3339."),
     age_option,
     click.option("--all", "all_", is_flag=True, help="All that there are; asked for if nothing else is chosen."),
@@ -86,6 +87,7 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
         type_: str | None,
         reason: str | None,
         blame: str | None,
+        owner: str | None,
         before: str | None,
         age: str | None,
         all_: bool,
@@ -110,10 +112,13 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
             type=type_,
             reason=reason,
             blame=blame,
+            owner=owner,
             before=before_of(before, age, SystemClock()),
         )
         if meant == ALL and not all_:
-            raise click.UsageError("say which: --saga, --handler, --type, --reason, --class, --before, --age, or --all")
+            raise click.UsageError(
+                "say which: --saga, --handler, --type, --reason, --class, --owner, --before, --age, or --all"
+            )
         prefix = sagas[0] if len(sagas) == 1 else ""
         choice = Choice(addresses=addresses, prefix=prefix, services=(service,), limit=limit, only_dead=True)
         wish = Wish(wanted=wanted, who=who, why=why)
@@ -144,7 +149,10 @@ async def _done(  # what the command line says
     """Send the commands and print the answers; true if each was done."""
     clock = SystemClock()
     late = await too_old(choice, settings, clock, tell_trouble, meant) if older else []
-    found = [each async for each in blocking(choice, clock, tell_trouble) if meant.holds(each.letter)]
+    found = [each async for each in blocking(choice, clock, tell_trouble)]
+    if meant.owner is not None:
+        found = await owned(found, choice.services[0], settings, clock, tell_trouble)
+    found = [each for each in found if meant.holds(each.letter)]
     looping = [each for each in found if _loops(each, wish, again)]
     letters = [each.letter for each in found if not _loops(each, wish, again)]
     for letter, replays in looping:

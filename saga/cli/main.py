@@ -21,8 +21,15 @@ COMMANDS = {
         "List the sagas that the services know, newest first.",
     ),
     "dead": ("saga.cli.dead:dead", "See what needs a person, and have services try it again or leave it."),
+    "release": (
+        "saga.cli.release:release",
+        "Have SERVICE try parked sagas at once, and not wait for their next attempt.",
+    ),
     "control": ("saga.cli.control:control", "Switch flags, pause, limit or route services while they run."),
-    "audit": ("saga.cli.control:audit", "Print what people have switched in a service, and check that it is whole."),
+    "audit": (
+        "saga.cli.audit:audit",
+        "Print what people have switched, replayed, discarded, resolved or moved in a service, and check it.",
+    ),
     "show": ("saga.cli.show:show", "Show what happened in a saga, in all services, as one timeline."),
     "tail": ("saga.cli.tail:tail", "Print the records of TOPIC, or of one saga in all topics, as they come."),
     "monitor": ("saga.cli.monitor:monitor", "Show sagas while they run: a web page, and answers for commands."),

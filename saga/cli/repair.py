@@ -30,6 +30,11 @@ def repair(
 ) -> None:
     """Go on with sagas that have something to do and nothing that sets it off.
 
+    What waits for a time (parked runs, compensations that fail, deadlines, runs that go on later) has a wake on a
+    topic. If these topics were removed, or positions on them moved, nobody would come: this command sends the wake of
+    each saga that waits again, and the service goes on with it. What has begun, or is ready, and was left for longer
+    than a handler may take it goes on with itself, with the same keys.
+
     After a release in which a handler takes an event that its own service emits: what earlier releases emitted is in
     the progress of each saga, and a saga hears of it with its next message. This command does it for all sagas at once,
     those that will get no message with them. MODULES declare the services, as in `saga repair services.payment
@@ -58,9 +63,7 @@ async def _repaired(
         count += 1
         problems += one.problem is not None
         if as_json:
-            tell_json(
-                {"service": one.service, "saga": one.saga, "heard": one.heard, "did": one.did, "problem": one.problem}
-            )
+            tell_json(_told(one))
         else:
             tell(_line(one, dry_run))
     if not as_json:
@@ -69,10 +72,36 @@ async def _repaired(
     return problems == 0
 
 
+def _told(one: Repaired) -> dict[str, object]:
+    return {
+        "service": one.service,
+        "saga": one.saga,
+        "heard": one.work.heard,
+        "begun": [intent.handler for intent in one.work.begun],
+        "ready": one.work.ready,
+        "wakes_at": one.work.wakes_at,
+        "did": one.did,
+        "problem": one.problem,
+    }
+
+
 def _line(one: Repaired, dry_run: bool) -> str:
-    if one.problem is not None:
-        return f"{one.service}  {one.saga}  {one.problem}"
+    return f"{one.service}  {one.saga}  {one.problem or _in_words(one, dry_run)}"
+
+
+def _in_words(one: Repaired, dry_run: bool) -> str:
+    """Words for what was done with a saga, or would be."""
+    work, words = one.work, []
     if dry_run:
-        return f"{one.service}  {one.saga}  would hear of {', '.join(one.heard)}"
-    did = ", ".join(f"{handler} {outcome}" for handler, outcome, _ in one.did)
-    return f"{one.service}  {one.saga}  {did or 'nothing was ready'}"
+        words += [f"would hear of {', '.join(work.heard)}"] if work.heard else []
+        left = [*(f"{each.handler}, which has begun" for each in work.begun), *([work.ready] if work.ready else [])]
+        words += [f"would go on with {', '.join(left)}"] if left else []
+        words += [f"would be woken at {work.wakes_at}"] if work.wakes_at else []
+        return "; ".join(words)
+    if one.did:
+        words.append(", ".join(f"{handler} {outcome}" for handler, outcome, _ in one.did))
+    elif not work.is_wake_alone:
+        words.append("nothing was ready")
+    elif work.wakes_at:
+        words.append(f"its wake is sent again, for {work.wakes_at}")
+    return "; ".join(words)

@@ -220,12 +220,13 @@ def _attempts(line: Line) -> list[str]:
 
 def _call(made: Made) -> str:
     """A step, update or read in words."""
-    what = f"{made.kind} {made.name}" + (f" {made.number}" if made.number > 1 else "")
+    what = f"{made.kind} {made.name}" + (f"({made.arguments})" if made.arguments else "")
+    what += f" {made.number}" if made.number > 1 else ""
     what += f" of {made.document}" if made.kind == "update" else ""
     gave = f"gave {made.claim} in saga-archive" if made.claim else f"gave {counted(made.bytes, 'byte')}"
     if made.answer:
         gave = f"answered {made.answer}"
-    said = f", as {made.by} says" if made.by else ""
+    said = f", as {made.by} says" if made.by else f", by {made.instead}" if made.instead else ""
     return f"    {what}: {f'{made.ms} ms, ' if made.kind == 'step' else ''}input {made.input}, {gave}{said}"
 
 

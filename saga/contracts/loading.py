@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fastavro import parse_schema
-from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
+from fastavro.schema import SchemaParseException, UnknownType, to_parsing_canonical_form
 
 from saga.contracts.contract import MODES, URN, Contract, Version
+from saga.contracts.fingerprints import fingerprint_of
 from saga.contracts.jsonform import read_json
 from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType, ScalarType, meaning_changes
@@ -43,8 +44,6 @@ ATTRIBUTES = (
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
-FINGERPRINT = "CRC-64-AVRO"
-"""Name of the fingerprint in the header of a single object."""
 
 
 class Terms(NamedTuple):
@@ -154,7 +153,7 @@ def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tup
         number=number,
         path=place.removesuffix(".avsc"),
         schema=schema,
-        fingerprint=bytes.fromhex(fingerprint(canonical, FINGERPRINT)),
+        fingerprint=fingerprint_of(canonical),
         record=record,
         upcasts=frozenset(schema.get("upcasts", ())),
     )

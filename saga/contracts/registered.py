@@ -11,13 +11,13 @@ from io import BytesIO
 from typing import Any
 
 from fastavro import parse_schema, schemaless_writer
-from fastavro.schema import fingerprint, to_parsing_canonical_form
+from fastavro.schema import to_parsing_canonical_form
 
 from saga.contracts.codec import HEADER_SIZE, MARKER, Read, reader_between
 from saga.contracts.compat import reading
 from saga.contracts.contract import Version
+from saga.contracts.fingerprints import fingerprint_of
 from saga.contracts.library import Library
-from saga.contracts.loading import FINGERPRINT
 from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType, meaning_changes, without_logical_types
 from saga.errors import BadInput
@@ -172,7 +172,7 @@ def _read(schema: str) -> _Known:
     except Exception as why:  # noqa: BLE001 - anybody may have registered it, and fastavro raises what it likes
         raise BadInput(f"the schema that the registry has is none that can be used: {quoted(str(why))}") from None
     record, _ = read_record(given)
-    digest = bytes.fromhex(fingerprint(canonical, FINGERPRINT))
+    digest = fingerprint_of(canonical)
     return _Known(parsed["name"], digest, record, parsed)
 
 

@@ -16,9 +16,10 @@ def parameters_of(function: Callable[..., object], where: str) -> Mapping[str, P
     """Parameters by name. Raises `DeclarationError` for one that the toolkit could not give by its name."""
     found = signature(function).parameters
     for name, parameter in found.items():
-        if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-            stars = "*" if parameter.kind is Parameter.VAR_POSITIONAL else "**"
-            raise DeclarationError(f"{where} takes {stars}{name}: name each parameter, its type says what it is given")
+        if parameter.kind in _STARS:
+            raise DeclarationError(
+                f"{where} takes {_STARS[parameter.kind]}{name}: name each parameter, its type says what it is given"
+            )
         if parameter.kind is Parameter.POSITIONAL_ONLY:
             raise DeclarationError(f"{where} takes {name} by position only, but is called by names: leave out the `/`")
         if parameter.default is not Parameter.empty:
@@ -87,6 +88,37 @@ def _returns(function: Callable[..., object]) -> Any:
     if "return" not in hints:
         raise Permanent(f"{_name(function)} has no return annotation: its result could not be read back; annotate it")
     return NoneType if hints["return"] is None else hints["return"]
+
+
+def type_at(call: Callable[..., object], place: str) -> Any:
+    """Type of what a call takes by that name or, as "0", "1"..., at that place; `None` without one. Raises `Permanent`
+    where its annotations cannot be read."""
+    function = getattr(call, "__func__", call)
+    types = _takes(function, function is not call)
+    return types.get(place, types.get("*" if place.isdigit() else "**"))
+
+
+@lru_cache(maxsize=4096)
+def _takes(function: Callable[..., object], is_bound: bool) -> Mapping[str, Any]:
+    """Types by name and by place; `*` and `**`: of all that has no parameter of its own."""
+    try:
+        parameters = list(signature(function).parameters.values())[is_bound:]
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, SyntaxError, ValueError) as why:
+        raise Permanent(f"the annotations of {_name(function)} cannot be read: {why}") from why
+    types: dict[str, Any] = {}
+    for place, parameter in enumerate(parameters):
+        hint, kind = hints.get(parameter.name), parameter.kind
+        if kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+            types[str(place)] = hint
+        if kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+            types[parameter.name] = hint
+        if kind in _STARS:
+            types[_STARS[kind]] = hint
+    return types
+
+
+_STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 
 
 @lru_cache(maxsize=4096)

@@ -30,6 +30,7 @@ def handler_of(  # what a handler consists of
     retry: Retry | None = None,
     timeout_s: float = TIMEOUT_S,
     deferrable: bool = False,
+    version: int = 1,
     undoes: str | None = None,
     within: timedelta | None = None,
     unless: tuple[type[Event], ...] = (),
@@ -38,6 +39,7 @@ def handler_of(  # what a handler consists of
     beside others."""
     where = _where(declared, function)
     check_not_limited(function, where)
+    check_version(version, where)
     found = parameters_of(function, where)
     hints = hints_of(function, where)
     if "return" not in hints:
@@ -60,6 +62,7 @@ def handler_of(  # what a handler consists of
         retry=retry,
         timeout_s=timeout_s,
         deferrable=deferrable,
+        version=version,
         undoes=undoes,
         within=within,
         unless=unless,
@@ -74,6 +77,12 @@ def handler_of(  # what a handler consists of
     _check_name(declared, handler)
     _check_kind(declared, handler, where)
     return handler
+
+
+def check_version(version: object, where: str) -> None:
+    """Check the version of a handler. Raises `DeclarationError`."""
+    if type(version) is not int or version < 1:
+        raise DeclarationError(f"{where}: version={version!r}: give a whole number, 1 for what had none before")
 
 
 def check_deadline(declared: Declared, within: object, unless: object, where: str) -> None:
@@ -120,78 +129,6 @@ def check_alone(declared: Declared, handler: Reaction) -> None:
             raise DeclarationError(
                 f"{declared.name!r} handles {min(shared)} twice: in {other.name} and in {handler.name}. "
                 "Keep one, or split the service"
-            )
-
-
-def original_of(declared: Declared, original: Callable[..., object]) -> Reaction:
-    """Handler that `original` was declared as. Raises `DeclarationError` if there is none."""
-    name = getattr(original, "__name__", repr(original))
-    found = next((h for h in declared.handlers if h.function is original), None)
-    if found is None:
-        raise DeclarationError(
-            f"{name} is no handler of {declared.name!r}, so it cannot have a compensation here: "
-            f"declare it above with @{variable(declared)}.handler; each service undoes its own work only. "
-            f"If {name} is what undoes, say what: @{variable(declared)}.compensation(the_handler)"
-        )
-    return found
-
-
-def check_undone_once(declared: Declared, original: Reaction) -> None:
-    """Check that nothing undoes this handler already. Raises `DeclarationError`."""
-    other = next((c for c in declared.compensations if c.undoes == original.name), None)
-    if other is not None:
-        raise DeclarationError(f"{declared.name}.{original.name} already has a compensation, {other.name}: keep one")
-
-
-def check_compensation(declared: Declared, original: Reaction, compensation: Reaction) -> None:
-    """Check that a compensation takes a failure outcome and a result of `original`, and emits no outcome. Raises
-    `DeclarationError`."""
-    where = f"{declared.name}.{compensation.name}"
-    rule = f"a compensation takes the failure outcome it acts on and the result of {original.name} that it undoes"
-    events = _events(compensation)
-    if len(events) != 2:
-        raise DeclarationError(f"{where} has {len(events)} event parameters: {rule}; no other events")
-    failures = [p for p in events if all(contract_of(e, where).outcome == "failure" for e in p)]
-    if not failures:
-        raise DeclarationError(
-            f'{where}: neither {_either(events[0])} nor {_either(events[1])} is an outcome "failure" by its contract: '
-            f"{rule}; a neighbour's failure is not for it, the outcome is"
-        )
-    if len(failures) == 2:
-        raise DeclarationError(f'{where}: both events are outcomes "failure", and an outcome stands: {rule}')
-    (results,) = (p for p in events if p is not failures[0])
-    _check_ever_undone(failures[0], results, original, where)
-    strange = sorted(_names(results) - _names(original.emits))
-    if strange:
-        raise DeclarationError(
-            f"{where}: {original.name} never returns {' or '.join(strange)}: {rule}, "
-            f"so one of {_either(original.emits) or 'nothing: it emits no event'}"
-        )
-    for event in compensation.emits:
-        if contract_of(event, where).outcome is not None:
-            raise DeclarationError(
-                f"{where} returns {event.__name__}, an outcome: when a compensation runs the saga has ended; "
-                "let a handler decide"
-            )
-
-
-def _check_ever_undone(
-    failures: Iterable[type[Event]], results: Iterable[type[Event]], original: Reaction, where: str
-) -> None:
-    """Check that the result which a compensation wants and the outcome it acts on can meet. Raises
-    `DeclarationError`."""
-    for event in results:
-        if contract_of(event, where).outcome == "success":
-            raise DeclarationError(
-                f'{where} wants {event.__name__}, an outcome "success": a saga in which that was said does not fail, '
-                f"so there is nothing to undo; leave the compensation out, or let it undo what {original.name} returns "
-                "before the saga is decided"
-            )
-    for taken in _events(original):
-        if _names(taken) <= _names(failures):
-            raise DeclarationError(
-                f"{where} wants what {original.name} did, but {original.name} reacts to {_either(taken)} itself, on "
-                "which it is undone: what is done because a saga failed stands; leave the compensation out"
             )
 
 
@@ -315,6 +252,8 @@ def _check_waits(handler: Reaction, where: str) -> None:
     assert handler.shape is not None
     optional = [event for p in handler.parameters if p.optional for event in p.events]
     awaited, absent = _names(handler.shape.awaited), _names(optional)
+    if handler.kind == "compensation" and not handler.may_wait:
+        return  # what it may do without is of its original
     if handler.kind != "handler" and (handler.may_wait or optional):
         what = f"takes {_either(optional)} | None" if optional else "returns Later"
         raise DeclarationError(

@@ -26,6 +26,8 @@ class Parameter:
     """Classes that a parameter of the role `event` takes, any of them."""
     optional: bool = False
     """True for an event that is not waited for: it is there, or `None`."""
+    of_original: bool = False
+    """True in a compensation for an event that the handler took which it undoes."""
     gives: type | None = None
     """Type of the resource that a parameter of the role `resource` is given."""
 
@@ -53,6 +55,8 @@ class Reaction:
     """Time after its event at which a deadline runs."""
     unless: tuple[type[Event], ...] = ()
     """Events that close a deadline."""
+    version: int = 1
+    """Version of what it does: a run keeps the one under which it began."""
     deferrable: bool = False
     """True if it yields to others while the worker is saturated."""
     shape: Shape | None = None

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from msgspec import Raw
 from msgspec.structs import asdict
 
 from saga import envelope
@@ -12,7 +13,7 @@ from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import NoStore
 from saga.inspection.glance import Glance
-from saga.inspection.histories import Unreadable, document_of, snapshot_in
+from saga.inspection.histories import Unreadable, document_of, snapshot_in, with_archives
 from saga.inspection.letters import ALL, Letter, Which, in_text, letters_of
 from saga.inspection.listing import Choice, Listed, listed, seen_of
 from saga.inspection.sources import Source, Warn, sources_of
@@ -105,20 +106,16 @@ async def blocking(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[Bl
                 return
             for source in mine:
                 p = await _progress(each.saga, source, warn)
-                for kept in (*p.queue, *p.compensating) if p is not None else ():
-                    if kept.dead and p is not None:
-                        yield Blocking(_letter(p, kept), p.replays)
+                for letter in await _letters(source, p, warn) if p is not None else ():
+                    yield Blocking(letter, p.replays if p is not None else 0)
 
 
 async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list[Letter]:
     """Dead letters of a saga that its progresses know, whether the log has them or not."""
     found = []
     for source in sources:
-        try:
-            p = await _progress(each.saga, source, warn)
-            found += [_letter(p, kept) for kept in (*p.queue, *p.compensating) if kept.dead] if p is not None else []
-        except UNREADABLE as why:
-            warn(f"saga {each.saga} in {source.service}: a transition cannot be read: {why}")
+        p = await _progress(each.saga, source, warn)
+        found += [] if p is None else await _letters(source, p, warn)
     return found
 
 
@@ -132,14 +129,51 @@ async def _progress(saga: str, source: Source, warn: Warn) -> Snapshot | None:
         return None
 
 
+async def owned(
+    found: Sequence[Blocking], service: str, settings: Settings, clock: Clock, warn: Warn
+) -> list[Blocking]:
+    """These dead letters, each with the owner of its contract: that only the topic says."""
+    told = await letters_of([service], settings, clock)
+    if told.trouble:
+        warn(f"not all that was said on the topic {service}.dead can be looked at: {told.trouble}")
+    owners = {letter.id: letter.owner for letter in told.letters}
+    return [each._replace(letter=replace(each.letter, owner=owners.get(each.letter.id))) for each in found]
+
+
+async def _letters(source: Source, p: Snapshot, warn: Warn) -> list[Letter]:
+    """Dead letters that block a saga, each as the transition says that wrote it: in the progress, or in an archive."""
+    blocks = [kept for kept in (*p.queue, *p.compensating) if kept.dead]
+    said: Mapping[str, Letter] = {}
+    try:
+        said = _said_in(p, p.transitions, blocks)
+        if p.first and any(kept.dead not in said for kept in blocks):
+            said = _said_in(p, (await with_archives(source.store, p)).transitions, blocks)
+    except (Unreadable, *UNREADABLE) as why:
+        warn(f"saga {p.saga} in {source.service}: a transition cannot be read: {why}")
+    return [said.get(kept.dead or "") or _letter(p, kept) for kept in blocks]
+
+
+def _said_in(p: Snapshot, transitions: Sequence[Raw], blocks: Sequence[Kept]) -> Mapping[str, Letter]:
+    """Letters of these messages that the transitions hold, by id."""
+    wanted, found = {kept.dead: kept for kept in blocks}, dict[str, Letter]()
+    for entry in map(decode_entry, reversed(transitions)):
+        if not wanted:
+            break
+        for dead in entry.letters:
+            if (kept := wanted.pop(dead.id, None)) is not None:
+                letter = _letter(p, kept)
+                found[dead.id] = replace(letter, time=entry.time, **{**asdict(dead), "message": letter.message})
+    return found
+
+
 def _letter(p: Snapshot, kept: Kept) -> Letter:
-    """Dead letter from the transition that wrote it, if that is still in the progress."""
-    letter = Letter(
+    """Dead letter of which nothing tells any more why it is one."""
+    return Letter(
         service=p.service,
         id=kept.dead or "",
         what="dead letter",
         time="",
-        reason=f"`saga show {p.saga}` tells: it is an older one",
+        reason="nobody can tell: the transition that made it one cannot be read",
         remedy="",
         saga=p.saga,
         type=kept.message.type,
@@ -147,11 +181,6 @@ def _letter(p: Snapshot, kept: Kept) -> Letter:
         handler=kept.handler,
         headers=in_text((*envelope.headers_of(kept.message, None), *kept.message.foreign)),
     )
-    for entry in map(decode_entry, reversed(p.transitions)):
-        for dead in entry.letters:
-            if dead.id == kept.dead:
-                return replace(letter, time=entry.time, **{**asdict(dead), "message": letter.message})
-    return letter
 
 
 async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], ended: Mapping[str | None, str]) -> str:

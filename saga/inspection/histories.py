@@ -104,14 +104,15 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
     while True:
         leaves, left, is_missing = dict[str, bytes](), [*p.pages], False
         while left:
-            key = spill.page_key(p.service, p.saga, left.pop())
+            page = left.pop()
+            key = spill.page_key(p.service, p.saga, page)
             document = await _got(source.store, ARCHIVES, key, f"{what} cannot be read")
             if document is None:
                 is_missing = True
                 continue
             leaves[key] = document.content
             try:
-                left += spill.pages_in(document.content)
+                left += spill.pages_in(page, document.content)
             except UNREADABLE as why:
                 raise Unreadable(f"{what} cannot be read: {why}") from why
         if is_missing and (document := await document_of(source, p.saga)) is not None:

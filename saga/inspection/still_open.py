@@ -41,7 +41,13 @@ def _later(c: Continuation) -> str:
     """A run that goes on later, in words."""
     until = f", or with {' or '.join(c.until)}" if c.until else ""
     told = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
+    told += _under(c)
     return f"{told}: {counted(c.attempts, 'attempt')} failed" if c.attempts else told
+
+
+def _under(begun: Intent | Continuation) -> str:
+    """Version of the handler under which a run began, where that is not the first."""
+    return f" (under version {begun.handler_version})" if begun.handler_version > 1 else ""
 
 
 def _parked(each: Parked, behind: int) -> str:
@@ -58,11 +64,17 @@ def _parked(each: Parked, behind: int) -> str:
 
 
 def _begun(intent: Intent, failing: Mapping[str, str]) -> str:
-    """A run that has begun, in words; for a compensation with the reason that it does not come to its end."""
+    """A run that has begun, in words, with the call of which nobody knows what became."""
+    told = _of_kind(intent, failing)
+    return told if (call := intent.open_call) is None else f"{told}; {call.in_words} has no answer"
+
+
+def _of_kind(intent: Intent, failing: Mapping[str, str]) -> str:
+    """The run alone; for a compensation with the reason that it does not come to its end."""
     if intent.kind == "do":
-        return f"{intent.handler} has begun on {intent.message.type}"
+        return f"{intent.handler} has begun on {intent.message.type}{_under(intent)}"
     if intent.kind == "lieu":
         return f"what {intent.handler} began is put right because of {intent.message.type}: it can never finish"
     name = intent.name or f"the compensation of {intent.handler}"
-    begun = f"{name} undoes what {intent.handler} did, because of {intent.message.type}"
+    begun = f"{name} undoes what {intent.handler} did, because of {intent.message.type}{_under(intent)}"
     return f"{begun}, and fails: {failing[intent.cause]}" if intent.cause in failing else begun

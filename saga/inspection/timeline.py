@@ -9,8 +9,9 @@ from msgspec import Raw
 from saga.clock import LATEST_MS, iso
 from saga.inspection.glance import Glance, GlanceFailure, GlanceKept, glance_entry, glance_failure
 from saga.marks import hidden
-from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
+from saga.progress.document import Call, Entry, Kept, Outcome, Snapshot, decode_entry
 from saga.progress.history import fold
+from saga.progress.page import PageOf
 from saga.progress.spill import claim_key
 
 
@@ -75,6 +76,8 @@ class Made:
     """Counted by name, in order of calls."""
     input: str
     """Digest of its arguments."""
+    arguments: str
+    """The arguments themselves as people read them; empty where they are not recorded, or none."""
     document: str | None
     """Document that was updated or read."""
     answer: str | None
@@ -87,6 +90,8 @@ class Made:
     """Milliseconds that a step took, by the clock of its worker."""
     by: str | None
     """Person who gave the answer in the place of the outside."""
+    instead: str = ""
+    """Way by which the answer came, if the call was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,12 +322,14 @@ def _made(p: Snapshot, call: Call) -> Made:
         name=call.name,
         number=call.number,
         input=call.input,
+        arguments=call.arguments,
         document=call.document,
         answer=call.answer,
         bytes=0 if call.claim else len(bytes(call.value)),
         claim=claim_key(p.service, p.saga, call.claim) if call.claim else None,
         ms=call.ms,
         by=call.by,
+        instead=call.instead,
     )
 
 

@@ -6,7 +6,12 @@ again. All of it lies on `<service>.dead` besides: a process that dies before it
 
 import asyncio
 import hmac
+import os
 import shlex
+import signal
+import tempfile
+import threading
+import urllib.error
 import urllib.request
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -183,31 +188,88 @@ async def calling(hook: Hook) -> AsyncIterator[Hook]:
 def sender_to(where: str) -> Send:
     """Way to a URL, or to a command that gets the body on its standard input."""
     if not where.startswith(COMMAND):
-        return lambda body, headers: asyncio.to_thread(_post, where, body, headers)
+        return ToUrl(where)
     words = shlex.split(where.removeprefix(COMMAND))
     return lambda body, headers: _started(words, body, headers)
 
 
+@dataclass(slots=True)
+class ToUrl:
+    """Way to a URL. Each call has a thread of its own: whoever keeps one waiting, a byte now and then, keeps no thread
+    from others who need one. While a call is kept waiting there is no second one."""
+
+    where: str
+    _calling: threading.Thread | None = None
+
+    async def __call__(self, body: bytes, headers: Mapping[str, str]) -> None:
+        if self._calling is not None and self._calling.is_alive():
+            raise TimeoutError("the call before this one is kept waiting")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def call() -> None:
+            failed: Exception | None = None
+            try:
+                _post(self.where, body, headers)
+            except Exception as why:  # noqa: BLE001 - whatever it is: whoever waits is told
+                failed = why
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_end, done, failed)
+
+        self._calling = threading.Thread(target=call, name="hook", daemon=True)
+        self._calling.start()
+        await done
+
+
+def _end(done: "asyncio.Future[None]", failed: Exception | None) -> None:
+    if done.done():  # whoever waited has given up
+        return
+    if failed is None:
+        done.set_result(None)
+    else:
+        done.set_exception(failed)
+
+
+class _Straight(urllib.request.HTTPRedirectHandler):
+    """Refusal to be led elsewhere: a POST that is redirected loses its body, and 200 is said to an empty question."""
+
+    def redirect_request(self, *args: object, **kwargs: object) -> None:
+        return None
+
+
 def _post(where: str, body: bytes, headers: Mapping[str, str]) -> None:
     request = urllib.request.Request(where, body, dict(headers), method="POST")
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-        answer.read(1024)
+    try:
+        # What it says is of no interest: nothing of it is read.
+        urllib.request.build_opener(_Straight).open(request, timeout=TIMEOUT_S).close()
+    except urllib.error.HTTPError as why:
+        why.close()
+        if 300 <= why.code < 400:
+            raise OSError(
+                f"status {why.code}: it leads elsewhere, and nothing was told; name the right address"
+            ) from None
+        raise OSError(f"status {why.code}") from None
 
 
 async def _started(words: list[str], body: bytes, headers: Mapping[str, str]) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        headers["x-saga-id"],
-        headers.get("x-saga-signature", ""),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        _, errors = await process.communicate(body)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise OSError(f"it ended with exit code {process.returncode}: {errors[:300].decode('utf-8', 'replace')}")
+    with tempfile.TemporaryFile() as errors:  # no pipe: what it leaves running may keep one open for ever
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            headers["x-saga-id"],
+            headers.get("x-saga-signature", ""),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            await process.communicate(body)
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # with all that it has started: that hangs, too
+                await process.wait()
+        if process.returncode:
+            errors.seek(0)
+            said = errors.read(300).decode("utf-8", "replace")
+            raise OSError(f"it ended with exit code {process.returncode}: {said}")

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from saga.clock import Clock
 from saga.observe import moments
 from saga.observe.moments import Moment
+from saga.observe.recovery import Recovery
 from saga.observe.worker_view import WorkerView
 from saga.printable import shortened
 
@@ -32,6 +33,7 @@ SERIES_MAX = 500
 KIND_MAX = 100
 """Most characters of the name of an exception's class."""
 BREAKER_STATES = ("closed", "half-open", "open")
+REPLAY_RESULTS = ("succeeded", "died", "ignored")
 OPERATIONS = ("write", "archive", "update")
 
 Labels = tuple[str, ...]
@@ -93,7 +95,7 @@ class Metrics(Collector):
     def __init__(self, working: Mapping[str, WorkerView], clock: Clock) -> None:
         """Make all metrics, at 0. `working`: the workers that run, kept up by somebody else."""
         self._working, self._clock = working, clock
-        self._began_s: dict[str, float] = {}
+        self._recovering: dict[str, Recovery] = {}
         self._stages: dict[tuple[str, str], tuple[Histogram, ...]] = {}
         count = Counts
         self._handled = count(
@@ -114,6 +116,10 @@ class Metrics(Collector):
             *("saga_parked", "Attempts that failed and after which the saga was parked: it holds up nobody."),
             *("service", "handler"),
         )
+        self._fallbacks = count(
+            *("saga_fallbacks", "Calls that were refused, and answered in another way."),
+            *("service", "step", "instead"),
+        )
         self._put_off = count(
             *("saga_put_off", "Attempts that did not count: a breaker was open, or too many calls waited."),
             *("service", "handler"),
@@ -132,6 +138,9 @@ class Metrics(Collector):
             *("service", "operation"),
         )
         self._dead = count("saga_dead_letters", "Messages given up; each lies on <service>.dead.", "service", "type")
+        self._replays = count(
+            "saga_replays", "Replays of dead letters that came to an end.", "service", "handler", "result"
+        )
         self._escalated = count(
             "saga_escalations", "What only a person can put right; compensations are tried on.", "service", "handler"
         )
@@ -148,7 +157,7 @@ class Metrics(Collector):
             "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
         )
         self._recovery_s = count(
-            "saga_recovery_seconds", "From start to the first time that all there was had been read.", "service"
+            "saga_recovery_seconds", "From start until all that the log had then was handled.", "service"
         )
         self._drained_s = count("saga_drained_seconds", "How long the drain took, once it is over.", "service")
         self._histograms()
@@ -181,8 +190,10 @@ class Metrics(Collector):
                 (m.service, m.control, m.name), int(m.is_on)
             ),
             moments.CallWaited: lambda m: self._waits.of(m.service, m.resource).observe(m.ms / 1000),
+            moments.FellBack: lambda m: self._fallbacks.add(m.service, m.step, m.instead),
             moments.WriteRefused: self._on_refused,
             moments.DeadLettered: lambda m: self._dead.add(m.service, m.type or ""),
+            moments.ReplayEnded: lambda m: self._replays.add(m.service, m.handler, m.result),
             moments.Escalated: lambda m: self._escalated.add(m.service, m.handler),
             moments.Stuck: lambda m: self._stuck.add(m.service),
             moments.Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
@@ -239,7 +250,7 @@ class Metrics(Collector):
 
     def begins(self, worker: WorkerView) -> None:
         """Begin the series of a worker that begins, at 0."""
-        self._began_s[worker.name] = self._clock.monotonic_s()
+        self._recovering[worker.name] = Recovery(self._clock.monotonic_s())
         types = sorted(worker.types)
         for type_ in types:
             self._redelivered.add(worker.name, type_, by=0)
@@ -250,6 +261,8 @@ class Metrics(Collector):
             self._parked.add(worker.name, handler, by=0)
             self._put_off.add(worker.name, handler, by=0)
             self._escalated.add(worker.name, handler, by=0)
+            for result in REPLAY_RESULTS:
+                self._replays.add(worker.name, handler, result, by=0)
         for operation in OPERATIONS:
             self._conflicts.add(worker.name, operation, by=0)
             self._ambiguous.add(worker.name, operation, by=0)
@@ -258,14 +271,12 @@ class Metrics(Collector):
         self._stuck.add(worker.name, by=0)
 
     def look(self) -> None:
-        """Note the workers that have read all there is for the first time: to be called often, for Prometheus asks
-        seldom."""
+        """Note the workers that have recovered: to be called often, for Prometheus asks seldom."""
         for name, worker in self._working.items():
-            if (name,) in self._recovery_s.values:
-                continue
-            lag = worker.lag()
-            if lag and len(lag) == worker.partitions and not any(lag.values()):
-                self._recovery_s.add(name, by=self._clock.monotonic_s() - self._began_s[name])
+            if (name,) not in self._recovery_s.values:
+                took_s = self._recovering[name].took_s(worker, self._clock)
+                if took_s is not None:
+                    self._recovery_s.add(name, by=took_s)
 
     # ---------------------------------------------------------------- telling
 
@@ -276,8 +287,8 @@ class Metrics(Collector):
             yield _gauge(gauge)
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
-            *(self._parked, self._put_off, self._escalated, self._stuck, self._expired, self._moved),
-            *(self._failures, self._of_partitions),
+            *(self._parked, self._put_off, self._fallbacks, self._escalated, self._stuck, self._expired, self._moved),
+            *(self._failures, self._replays, self._of_partitions),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

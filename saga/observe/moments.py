@@ -177,6 +177,16 @@ class CallWaited(Moment, frozen=True, kw_only=True, gc=False):
     ms: float
 
 
+class FellBack(Moment, frozen=True, kw_only=True, gc=False):
+    """Call of a step that was refused, by a breaker or without a turn in time, and was answered in another way."""
+
+    saga: str
+    handler: str
+    step: str
+    instead: str
+    """Function that is called in its place, or `remembered`."""
+
+
 class WriteRefused(Moment, frozen=True, kw_only=True, gc=False):
     """Write to the store that did not happen, or perhaps not: all is read and decided again. Everyday, unless often."""
 
@@ -205,6 +215,16 @@ class DeadLettered(Moment, frozen=True, kw_only=True, gc=False):
     """Service that owns the contract of its type."""
     id: str | None = None
     """Id of the dead letter, if its saga waits for a person because of it."""
+
+
+class ReplayEnded(Moment, frozen=True, kw_only=True, gc=False):
+    """End of what a person had tried again: a dead letter that was replayed or resolved."""
+
+    saga: str
+    handler: str
+    message: str
+    result: Literal["succeeded", "died", "ignored"]
+    """`died`: it is a dead letter again. `ignored`: it was not due any more."""
 
 
 class Escalated(Moment, frozen=True, kw_only=True, gc=False):

@@ -5,9 +5,18 @@ Moments say what happened. What *is* costs the worker nothing until somebody loo
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from saga.messages import Partition, Standstill
+
+
+class Reach(NamedTuple):
+    """Reach of a worker in one partition."""
+
+    done: int
+    """Offset below which nothing is left to do."""
+    end: int
+    """Offset after the last record that is known to be there."""
 
 
 class WorkerView(Protocol):
@@ -43,6 +52,10 @@ class WorkerView(Protocol):
 
     def lag(self) -> Mapping[Partition, int] | None:
         """Records of each partition that were not read yet, as `Membership.lag` of `saga.broker.port` counts them."""
+
+    def reach(self) -> Mapping[Partition, Reach] | None:
+        """Reach in each of its partitions, but in those of wakes, which lie there until their time; `None`: not known
+        of all."""
 
     def away(self) -> Mapping[str, float]:
         """Map `store` or `broker` to the seconds for which it cannot be reached. Empty when both can."""

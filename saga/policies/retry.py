@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
@@ -12,6 +12,10 @@ from saga.errors import DeclarationError
 
 _DOUBLINGS_MAX = 64
 """Most doublings of a delay: beyond them the limits are long reached, and floats overflow."""
+DELAY_S_LONGEST = 365 * 86_400
+"""Longest delay that may be asked for: a time that is too far away can be neither written down nor told."""
+ENDLESS_S_MIN = 1.0
+"""Shortest first delay of what is tried without end, once it has used up its attempts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +33,12 @@ class Retry:
     Of several rules one holds, whole: the handler's own; else, if a step on a resource failed, that resource's; else
     the service's; else the defaults. In it `never` comes first, then `by`, then the rest.
 
-    Raises `DeclarationError` for less than one attempt, a negative delay, a `never` that holds no exceptions, and a
-    `by` that holds none, holds one that `never` has already, two of one name, or rules with a `never` or `by` of their
-    own.
+    What undoes is tried without end: after `attempts_max` attempts people are told, and the delays begin at a second at
+    least, so that they grow.
+
+    Raises `DeclarationError` for less than one attempt, a negative delay or one of more than a year, a `never` that
+    holds no exceptions, and a `by` that holds none, holds one that `never` has already, two of one name, or rules with
+    a `never` or `by` of their own.
     """
 
     attempts_max: int = 17
@@ -46,10 +53,12 @@ class Retry:
             raise DeclarationError(
                 f"Retry(attempts_max={self.attempts_max!r}): the first attempt counts; give a whole number from 1 on"
             )
-        for name in ("delay_s_first", "delay_s_max", "in_place_s"):
+        for name in ("delay_s_first", "delay_s_max"):
             delay: object = getattr(self, name)
-            if not _is_number(delay) or delay < 0:
-                raise DeclarationError(f"Retry({name}={delay!r}): give seconds, 0 or more")
+            if not _is_number(delay) or not 0 <= delay <= DELAY_S_LONGEST:
+                raise DeclarationError(f"Retry({name}={delay!r}): give seconds, from 0 to {DELAY_S_LONGEST}, a year")
+        if not _is_number(self.in_place_s) or self.in_place_s < 0:
+            raise DeclarationError(f"Retry(in_place_s={self.in_place_s!r}): give seconds, 0 or more")
         if not is_exceptions(self.never):
             raise DeclarationError(
                 f"Retry(never={self.never!r}): give a tuple of exception classes; of one it is (KeyError,)"
@@ -131,6 +140,17 @@ def delay_s(retry: Retry, attempt: int, chance: float) -> float:
     return min(doubled, retry.delay_s_max) * (1 - chance / 2)
 
 
+def without_end(retry: Retry) -> Retry:
+    """Rules for what is tried without end, once its attempts are used up: delays grow, whatever they were before.
+
+    >>> once = without_end(Retry(delay_s_first=0))
+    >>> [delay_s(once, attempt, chance=0) for attempt in (1, 5, 17)]
+    [1.0, 16.0, 3600.0]
+    """
+    first_s = max(retry.delay_s_first, ENDLESS_S_MIN)
+    return replace(retry, delay_s_first=first_s, delay_s_max=max(retry.delay_s_max, ENDLESS_S_MIN))
+
+
 def parks(retry: Retry, attempt: int) -> bool:
     """Return whether the delay after the `attempt`-th attempt is too long for the saga to wait for it in memory.
 
@@ -144,7 +164,9 @@ def parks(retry: Retry, attempt: int) -> bool:
 
 @lru_cache(maxsize=1024)  # there are not many rules, and most that fail do so a few times
 def _waited_s(first_s: float, max_s: float, attempts: int) -> float:
-    return sum(min(first_s * 2.0 ** min(before, _DOUBLINGS_MAX), max_s) for before in range(attempts))
+    doubled = min(attempts, _DOUBLINGS_MAX)
+    longest_s = min(first_s * 2.0**_DOUBLINGS_MAX, max_s)  # from there on all are equal, of however many there are
+    return sum(min(first_s * 2.0**before, max_s) for before in range(doubled)) + (attempts - doubled) * longest_s
 
 
 def is_exceptions(value: object) -> TypeGuard[tuple[type[Exception], ...]]:
@@ -173,7 +195,9 @@ def _check_kinds(retry: Retry) -> None:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool)
+    return isinstance(value, float) and isfinite(value)
 
 
 RETRY = Retry()

@@ -13,6 +13,7 @@ from saga.clock import iso
 from saga.commands import Command
 from saga.messages import Message
 from saga.progress.document import Continuation, DeadLetter, Intent, Kept, Result
+from saga.progress.parked import Parked
 from saga.progress.roles import Role
 
 NOBODY: Mapping[str, str] = MappingProxyType({})
@@ -109,8 +110,8 @@ class Undo(Act, frozen=True, gc=False):
 
     @property
     def parts(self) -> tuple[Message, ...]:
-        """The outcome and the event that is undone."""
-        return self.message, self.result.event
+        """The outcome, the event that is undone, and what its handler took."""
+        return self.message, self.result.event, *self.result.took
 
 
 class CloseSealed(Act, frozen=True, gc=False):
@@ -215,6 +216,12 @@ class Discard(Heed, frozen=True, gc=False):
     kept: Kept
 
 
+class Release(Heed, frozen=True, gc=False):
+    """Have the service try again at once what is parked."""
+
+    run: Parked
+
+
 class Answer(Heed, frozen=True, gc=False):
     """Give a dead run the answer of a person, and have the service try it again."""
 
@@ -252,7 +259,7 @@ UndoStep: TypeAlias = UndoWaits | Seal | CloseSealed | Undo | Close
 """All that the compensation of a handler can do next."""
 Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
 """All that is only written down."""
-Heeds: TypeAlias = Replay | Admit | Discard | Answer | Settle | Disregard
+Heeds: TypeAlias = Replay | Admit | Discard | Release | Answer | Settle | Disregard
 """All that can become of a command that needs no more than a write."""
 Action: TypeAlias = Done | Reload | Recall | SendOn | Rename | Note | Run | Undo | CloseSealed | Writes | Heeds
 """All that can happen next."""

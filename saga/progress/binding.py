@@ -17,8 +17,8 @@ from operator import attrgetter
 
 from msgspec import structs
 
-from saga.progress.document import Entry, Own, Result, Snapshot, encode, messages_of
-from saga.progress.formats import CLAIMED, format_of
+from saga.progress.document import Entry, Intent, Own, Result, Snapshot, encode, messages_of
+from saga.progress.formats import CLAIMED, RELEASED, format_of
 
 _SELDOM = ("queue", "waiting", "compensating", "deadlines", "later", "closed", "failed", "replays")
 _seldom = attrgetter(*_SELDOM)
@@ -29,7 +29,7 @@ because a version takes more of its own events (time 0); of results not which ow
 UNBOUND = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
-    "format": "it is what pages, deadlines, runs that go on later and the state's version make it",
+    "format": "it is what pages, deadlines, runs that go on later, and versions of state and handlers make it",
     "started": "the first transition holds it, or the one that brought it, unless an intent did",
     "principal": "the transition that brought it holds it, unless an intent did; an older toolkit leaves it out",
     "state": "the transitions hold all changes of it",
@@ -116,10 +116,36 @@ def bound_entries(entries: Iterable[str]) -> str:
 
 
 def with_format(p: Snapshot) -> Snapshot:
-    """The progress with a format that no older version decides on, if a run has begun whose answers lie in claims."""
-    if p.format != CLAIMED and any(call.claim for intent in p.intents for call in intent.calls):
-        return structs.replace(p, format=CLAIMED)
-    return p
+    """The progress with a format that no older version decides on, if a run has begun whose answers lie in claims, or
+    under a later version of its handler than the first, or with a call in another's place; or if results keep what
+    their handler took."""
+    claimed = any(call.claim for intent in p.intents for call in intent.calls)
+    if _is_released(p):
+        format_ = RELEASED
+    elif claimed or p.format == CLAIMED:
+        format_ = max(CLAIMED, format_of(p.pages, p.deadlines, p.later, p.version))
+    elif p.format == RELEASED:
+        format_ = format_of(p.pages, p.deadlines, p.later, p.version)
+    else:
+        return p
+    return p if p.format == format_ else structs.replace(p, format=format_)
+
+
+def may_tell_format(intents: Sequence[Intent]) -> bool:
+    """False if these open intents say nothing of the format, where that is cheap to see: of most runs nothing is
+    answered yet."""
+    first = intents[0]
+    goes_another_way = first.begins is not None and bool(first.begins.instead)
+    return len(intents) > 1 or bool(first.calls) or first.handler_version > 1 or goes_another_way
+
+
+def _is_released(p: Snapshot) -> bool:
+    """True if a run has begun under a later version of its handler than the first, or has begun a call in the place of
+    one that was refused; or if results keep what was taken."""
+    begun = any(i.handler_version > 1 for i in p.intents) or any(c.handler_version > 1 for c in p.later)
+    # A progress that somebody has changed may hold anything there.
+    another_way = any(getattr(i.begins, "instead", "") for i in p.intents)
+    return begun or another_way or any(result.took for result in p.results)
 
 
 def is_bound(entries: Sequence[Entry]) -> bool:
@@ -237,7 +263,8 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
     """The fields that contradict the transitions, or each other."""
     calls = [call for i in p.intents for call in i.calls] + [call for entry in entries for call in entry.calls]
     claimed = any(call.claim for call in calls)
-    if p.format != format_of(p.pages, p.deadlines, p.later, p.version) and not (claimed and p.format == CLAIMED):
+    plain = format_of(p.pages, p.deadlines, p.later, p.version)
+    if p.format != (RELEASED if _is_released(p) else plain) and not (claimed and p.format == CLAIMED):
         yield "format"
     yield from _misnumbered(p, entries)
     if not p.n and any(p.started != intent.message.started for intent in p.intents):
@@ -248,7 +275,7 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
         yield "intents"
     if p.wake is not None and p.wake != next((entry.wake for entry in reversed(entries) if entry.wake), None):
         yield "wake"
-    if p.own and not set(p.own) <= {own for entry in entries for own in _own(p, entry)}:
+    if p.own and not _as_said(p.own) <= {own for entry in entries for own in _own(p, entry)}:
         yield "own"
     if any(i.message.saga != p.saga or (i.kind == "do" and i.handler in p.closed) for i in p.intents):
         yield "intents"
@@ -291,6 +318,11 @@ def _had(p: Snapshot, entries: Sequence[Entry]) -> bool:
             version = entry.version
             left = [given for given in left if given != (version, state)]
     return not left
+
+
+def _as_said(own: Iterable[Own]) -> set[Own]:
+    """Own events as they were before any of them went to a page."""
+    return {structs.replace(o, only=()) for o in own}
 
 
 def _own(p: Snapshot, entry: Entry) -> Iterable[Own]:

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.progress import continuations, ids, record
 from saga.progress.decide import intent_with
-from saga.progress.document import Call, DeadLetter, Intent, Kept, Page, Result, Snapshot
+from saga.progress.document import Call, DeadLetter, Intent, Kept, Result, Snapshot
 from saga.progress.formats import format_of
 from saga.progress.going_on import left_of
+from saga.progress.page import Page
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role
 
@@ -127,7 +128,7 @@ def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
             calls=(),
             begins=None,
             left=(*(() if original.undo_with else done), *left_of(original.calls, original.undo_with)),
-            maybe=_open_call(original),
+            maybe=original.open_call,
             undo_with=(*said, *original.undo_with),
         )
     c = going_on[0]
@@ -143,14 +144,6 @@ def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
         left=done,
         undo_with=said,
     )
-
-
-def _open_call(intent: Intent) -> Call | None:
-    """The call that has begun and has no answer."""
-    begins = intent.begins
-    if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in intent.calls):
-        return None
-    return begins
 
 
 def closed_for_good(  # the original, because of which outcome, and what became of what it did

@@ -43,7 +43,9 @@ def shown(p: Snapshot, role: Role) -> tuple[Message, ...]:
     for types in role.optional:
         here = [(k.n, k.message) for k in p.waiting if k.handler == role.name and k.message.type in types]
         here += [
-            (o.n, o.event) for o in p.own if o.event.type in types and ids.entry(o.event.id, role.name) not in p.inbox
+            (o.n, o.event)
+            for o in p.own
+            if o.event.type in types and o.is_for(role.name) and ids.entry(o.event.id, role.name) not in p.inbox
         ]
         if here:
             found.append(min(here, key=lambda there: there[0])[1])

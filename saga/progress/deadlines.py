@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from saga.clock import from_iso
+from saga.clock import LATEST_MS, from_iso
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.document import Kept, Snapshot
@@ -38,7 +38,7 @@ def touched(p: Snapshot, roles: Roles, in_hand: Message, said: Iterable[Message]
             if p.outcome is not None or p.failed:
                 closed.append(role.name)
             else:
-                due_ms = from_iso(message.time) + role.within_ms
+                due_ms = min(from_iso(message.time) + role.within_ms, LATEST_MS)  # a sender may say any time
                 opened.append(Kept(handler=role.name, message=message, n=p.n, due_ms=due_ms))
     given_up = {(k.handler, k.message.id) for k in p.queue if k.handler in roles.deadlines}
     left = tuple(

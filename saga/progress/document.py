@@ -8,20 +8,19 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.policies.blame import Blame
 from saga.progress.formats import FORMAT, PLAIN
+from saga.progress.page import Page
 from saga.progress.taking_back import TakeBack
 
 Outcome = Literal[
     "handled", "later", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead",
-    "replayed", "discarded", "resolved",
+    "replayed", "discarded", "resolved", "released",
 ]  # fmt: skip
 Kind = Literal["do", "undo", "lieu"]
-PageOf = Literal["inbox", "queue", "waiting", "results"]
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -34,6 +33,8 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Counted by name, in order of calls."""
     input: str
     """Digest of the arguments."""
+    arguments: str = ""
+    """The arguments themselves, for people, where they are short and the run was given nothing sensitive."""
     document: str | None = None
     """`collection/key`, for updates and reads."""
     value: Raw = Raw(b"null")
@@ -44,8 +45,15 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Milliseconds that a step took, by the clock of the worker that made it; for people."""
     answer: str | None = None
     """The declared exception it raised, by class name; `value` then holds its arguments."""
+    instead: str = ""
+    """Way by which it came, if the call was refused: the function that was called in its place, or `remembered`."""
     by: str | None = None
     """Person who gave this answer in the place of the outside: for this name and number, whatever a rerun asks with."""
+
+    @property
+    def in_words(self) -> str:
+        """The call as people read it, with its arguments if they are recorded."""
+        return f"{self.kind} {self.name}" + (f"({self.arguments})" if self.arguments else "")
 
 
 class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -58,10 +66,12 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     cause: str
     message: Message
     parts: tuple[Message, ...]
-    """For `do` one for each event parameter, then those that may be absent; for `undo` the outcome and the result."""
+    """For `do` one for each parameter, then those that may be absent; for `undo` outcome, result, what was taken."""
     state: dict[str, Any]
     version: int = 1
     """Version of that state: a run goes on with the state that it began on, whatever comes of the saga's own."""
+    handler_version: int = 1
+    """Version of the handler, or compensation, under which the run began: no older one goes on with it."""
     time: str
     begins: Call | None = None
     """Call that began with the write of this note; nobody knows yet how it ended."""
@@ -72,6 +82,14 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """For `lieu` what the original did, or earlier turns of it, and nothing takes back."""
     maybe: Call | None = None
     """For `lieu` with `undo_with`, whose calls the others are, the one that the original had begun."""
+
+    @property
+    def open_call(self) -> Call | None:
+        """The call that has begun and has no answer. A run that failed behind it has its answer in here, too."""
+        begins = self.begins
+        if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in self.calls):
+            return None
+        return begins
 
 
 class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -105,6 +123,8 @@ class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """Number of the transition that ended its last turn."""
     turn: int
     """Number of its turns that are over."""
+    handler_version: int = 1
+    """Version of the handler under which its first turn began."""
     first_ms: int
     """Time of its first turn, in milliseconds since 1970."""
     seen_ms: int
@@ -130,6 +150,8 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     handler: str
     cause: str
     event: Message
+    took: tuple[Message, ...] = ()
+    """Messages that its handler took, of those that its compensation names."""
     own: tuple[str, ...]
     """Ids of the own events of that run, withdrawn as parts with its last result."""
     n: int = 0
@@ -141,6 +163,12 @@ class Own(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     event: Message
     n: int
+    only: tuple[str, ...] = ()
+    """Handlers that it is for, of one that was in a page: the others had had it. Empty: all that take its type."""
+
+    def is_for(self, handler: str) -> bool:
+        """Return whether a handler that takes its type may not have had it."""
+        return not self.only or handler in self.only
 
 
 class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -173,37 +201,6 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     worker: str = ""
     rule: str = ""
     """Name of the rules for trying it again under which it counts, if they have one."""
-
-
-class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A page of what has no room: a document of its own, which never changes. See `saga.progress.spill`."""
-
-    of: PageOf
-    name: str
-    count: int
-    newest: int
-    """Time at which its newest entry was made, in seconds since 1970."""
-    until: int = 0
-    """Time from which on it may have expired, in seconds since 1970; 0: it never does."""
-    bound: str = ""
-    """Sum of the digests of its items, as `count` with those of the pages below it: see `saga.progress.binding`."""
-    had: str = ""
-    """Sum that takes the place of `bound` once nobody will ever handle what is kept in it, and it counts as had."""
-    first: int = 0
-    last: int = 0
-    """The transitions that kept its first and its last message."""
-    handlers: tuple[str, ...] = ()
-    """Handlers for which messages are kept in it, sorted; of results the one whose they are."""
-
-    def closed(self, now_s: int, until: int) -> "Page":
-        """The same as a page of the inbox: what is kept in it will never be handled. One that never expires says so
-        still, until the next write puts one in its place that does."""
-        until = min(self.until, until)
-        return replace(self, of="inbox", bound=self.had, had="", handlers=(), newest=now_s, until=until)
-
-    def is_forgotten(self, now_s: int) -> bool:
-        """True if nothing in it is young enough to be asked for."""
-        return self.of == "inbox" and 0 < self.until < now_s
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -259,14 +256,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     @property
     def is_open(self) -> bool:
         """True if something of the saga is still to happen here: then the document never expires."""
-        return bool(
-            self.intents
-            or self.queue
-            or self.compensating
-            or self.deadlines
-            or self.later
-            or (self.waiting and self.started is None)
-        )
+        return bool(self.intents or self.deadlines or self.later) or self.may_stand
 
     @property
     def may_stand(self) -> bool:

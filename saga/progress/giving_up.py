@@ -78,7 +78,7 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
     elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it holds up nobody: its time moves
         moved = replace(c, attempts=failure.attempts, under=failure.under, due_ms=due_ms)
         p = replace(p, later=tuple(moved if other is c else other for other in p.later))
-    elif action.role.is_deadline:  # it holds up nobody: its time moves
+    elif any(_is_same(k, kept) for k in p.deadlines):  # nor does a deadline, unless it is replayed
         p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
     elif not action.undoes:
         p = _at_the_head(p, kept)

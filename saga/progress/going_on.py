@@ -27,8 +27,9 @@ def gone_on(p: Snapshot, hand: Hand, role: Role, ended: Ended, next_turn: Contin
     if role.undo is not None and len(results) == len(p.results):  # else a result covers all that was done
         said = next_turn.undo_with
         earlier = [c for c in p.later if c.handler == role.name and c.parts[0].id == needed[0].id]
-        calls = tuple([call for c in earlier if not said for call in c.calls]) + left_of(ended.calls, said)
-        calls = newest_of(calls)
+        # Without arguments: the digests of a history count these calls, and an older toolkit would leave them out.
+        here = [replace(call, arguments="") for call in left_of(ended.calls, said)]
+        calls = newest_of((*[call for c in earlier if not said for call in c.calls], *here))
         undo_with = tuple([each for c in earlier for each in c.undo_with]) + tuple([replace(e, after=0) for e in said])
     p = replace(
         record.without_runs(p, role.name, gone),

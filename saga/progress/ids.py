@@ -37,6 +37,12 @@ def dead_id(service: str, saga: str, handler: str, message: str, replays: int) -
     return f"dead-{digest(f'dead|{service}|{handler}|{replays}', saga, message)}"
 
 
+def parked_id(service: str, saga: str, handler: str, message: str, attempts: int, due_ms: int) -> str:
+    """The name of a wait for the next attempt. Attempts and time are in it, for the same run may wait again: put off
+    with as many attempts, or with one more at the same time."""
+    return f"parked-{digest(f'parked|{service}|{handler}|{attempts}|{due_ms}', saga, message)}"
+
+
 @lru_cache(maxsize=4096)  # asked for several times while a message is in hand
 def entry(message: str, handler: str) -> str:
     """The inbox entry of (message, handler): 96 bits as hex.

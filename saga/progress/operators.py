@@ -1,20 +1,33 @@
-"""Commands of people about dead letters and escalations: what becomes of each, and its record. Pure.
+"""Commands of people about dead letters, escalations and parked runs: what becomes of each, and its record. Pure.
 
-A command passes queue and quarantine. It names the dead letter, whose id counts replays: so one that comes twice, or
-late, finds nothing to do.
+A command passes queue and quarantine. It names the dead letter, whose id counts replays, or the very wait that it ends:
+so one that comes twice, or late, finds nothing to do.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.commands import Answered, Command, Wanted
 from saga.progress import continuations, deadlines, decide, ids, record
-from saga.progress.actions import NOBODY, Admit, Answer, CloseSealed, Discard, Disregard, Heeds, Replay, Seal, Settle
-from saga.progress.document import Call, Continuation, DeadLetter, Intent, Kept, Snapshot, decode_entry
+from saga.progress.actions import (
+    NOBODY,
+    Admit,
+    Answer,
+    CloseSealed,
+    Discard,
+    Disregard,
+    Heeds,
+    Release,
+    Replay,
+    Seal,
+    Settle,
+)
+from saga.progress.document import Call, Continuation, DeadLetter, Entry, Intent, Kept, Snapshot, decode_entry
 from saga.progress.formats import format_of
+from saga.progress.parked import parked, released
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import COMMAND, Role, Roles
 
@@ -28,6 +41,8 @@ def heed(
         return None
     if command.wanted == "resolve" and command.answered is None:
         return _settled_by_hand(p, command)
+    if command.wanted == "release":
+        return _at_once(p, command)
     kept = next((k for k in (*p.queue, *p.compensating) if k.dead == command.dead), None)
     if kept is None and command.wanted == "replay" and (admitted := _as_new(p, roles, command, bad)) is not None:
         return admitted
@@ -64,6 +79,8 @@ def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str])
     message = command.original if letter is None else letter.message
     if message is None or (letter is not None and not letter.reason.startswith(decide.TOO_OLD)):
         return None
+    if letter is not None and letter.handler not in roles.handlers:
+        return Disregard(command, f"this version has no handler {letter.handler}: replay it where one has")
     if letter is not None:
         return Admit(command, message, (roles.handlers[letter.handler],), bad=bad)
     held = {(k.handler, k.message.id) for k in (*p.queue, *p.waiting)}
@@ -82,6 +99,14 @@ def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str])
     if not takers and not undone:
         return Disregard(command, f"nobody here has anything left to do with {message.type}")
     return Admit(command, message, takers, undone, bad)
+
+
+def _at_once(p: Snapshot, command: Command) -> Release | Disregard:
+    """Step because a person wants no wait for the next attempt."""
+    run = next((run for run in parked(p) if run.id == command.dead), None)
+    if run is None:
+        return Disregard(command, "what was parked has been tried, or has ended, since")
+    return Release(command, run)
 
 
 def _answered_by_hand(p: Snapshot, command: Command, given: Answered, kept: Kept) -> Answer | Disregard:
@@ -145,6 +170,30 @@ def _indispensable(p: Snapshot, roles: Roles, role: Role, kept: Kept) -> str | N
     return None
 
 
+CameOf: TypeAlias = Literal["succeeded", "died", "ignored"]
+_CAME_OF: Mapping[str, CameOf] = {
+    "handled": "succeeded", "later": "succeeded", "compensated": "succeeded", "dead": "died", "ignored": "ignored"
+}  # fmt: skip
+
+
+def came_of_replay(p: Snapshot, entry: Entry) -> CameOf | None:
+    """End of what a person had tried again, if this last transition of the progress is its end; else `None`.
+
+    Looked for is the replay, among the transitions that the progress has: it is the last thing that happened to this
+    message and handler, but for attempts.
+    """
+    if not p.replays or entry.outcome not in _CAME_OF:
+        return None
+    for raw in reversed(p.transitions[:-1]):
+        earlier = decode_entry(raw)
+        if earlier.outcome in ("replayed", "resolved") and earlier.cause == entry.message:
+            if earlier.handler in (entry.handler, COMMAND):
+                return _CAME_OF[entry.outcome]
+        elif (earlier.handler, earlier.message) == (entry.handler, entry.message) and earlier.outcome in _CAME_OF:
+            return None
+    return None
+
+
 # -------------------------------------------------------------------- records
 
 
@@ -159,19 +208,24 @@ def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
             return _admitted(p, hand, action)
         case Discard(kept=kept):
             return discarded(p, hand, command, kept)
+        case Release(run=run):
+            ended = Ended(message=command, cause=run.message.id, reason=wanted_by(command), attempt=run.attempts)
+            role = hand.roles.handlers[run.handler]
+            name = role.undo.name if run.undoes and role.undo is not None else role.name
+            return record.append(released(p, run, hand.now_ms), hand, "released", name, ended)
         case Answer(kept=kept, intent=intent):
             return _answered(p, hand, command, kept, intent)
         case Settle(escalation=escalation):
             return _settled(p, hand, command, escalation)
         case Disregard(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
-            reason = f"not {_PAST[command.wanted]}: {reason} ({_wanted_by(command)})"
+            reason = f"not {_PAST[command.wanted]}: {reason} ({wanted_by(command)})"
             return record.append(p, hand, "ignored", COMMAND, Ended(message=command, reason=reason))
 
 
 def _replayed(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
     """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
     p, end = _revived(p, hand, command, kept, "replayed", "it is tried again")
-    ended = Ended(message=command, cause=kept.message.id, reason=_wanted_by(command), letters=(end,))
+    ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,))
     return record.append(p, hand, "replayed", end.handler, ended)
 
 
@@ -212,11 +266,11 @@ def _admitted(p: Snapshot, hand: Hand, action: Admit) -> Written:
         id=f"{command.dead}-replayed",
         what="replayed",
         handler=handler,
-        reason=f"it is handled as a new one: {_wanted_by(command)}",
+        reason=f"it is handled as a new one: {wanted_by(command)}",
         remedy="nothing to do",
         message=message,
     )
-    ended = Ended(message=command, cause=message.id, reason=_wanted_by(command), letters=(end,))
+    ended = Ended(message=command, cause=message.id, reason=wanted_by(command), letters=(end,))
     return record.append(p, replace(hand, message=message), "replayed", handler, ended)
 
 
@@ -230,6 +284,7 @@ def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Int
         name=given.step,
         number=given.number,
         input="" if known is None else known.input,
+        arguments="" if known is None else known.arguments,
         document=None if known is None else known.document,
         value=Raw(given.value.encode()),
         answer=given.raised,
@@ -239,7 +294,7 @@ def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Int
     resolved = replace(intent, calls=calls if known in intent.calls else (*calls, said))
     p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
     p, end = _revived(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
-    ended = Ended(message=command, cause=kept.message.id, reason=_wanted_by(command), letters=(end,), calls=(said,))
+    ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,), calls=(said,))
     return record.append(p, hand, "resolved", end.handler, ended)
 
 
@@ -250,11 +305,11 @@ def _settled(p: Snapshot, hand: Hand, command: Command, escalation: DeadLetter |
         id=f"{command.dead}-resolved",
         what="resolved",
         handler=handler,
-        reason=f"what it tells of is put right: {_wanted_by(command)}",
+        reason=f"what it tells of is put right: {wanted_by(command)}",
         remedy="nothing to do",
         message=command if escalation is None else escalation.message,
     )
-    ended = Ended(message=command, reason=_wanted_by(command), letters=(end,))
+    ended = Ended(message=command, reason=wanted_by(command), letters=(end,))
     return record.append(p, hand, "resolved", handler, ended)
 
 
@@ -301,7 +356,7 @@ def discarded(  # the message, because of which command, and what became of what
         intents=tuple(i for i in p.intents if i is not sealed),
     )
     ended = Ended(
-        message=command, cause=kept.message.id, reason=_wanted_by(command), calls=calls, letters=tuple(letters)
+        message=command, cause=kept.message.id, reason=wanted_by(command), calls=calls, letters=tuple(letters)
     )
     return record.append(p, hand, "discarded", kept.handler, ended)
 
@@ -322,14 +377,17 @@ def _end(
         id=f"{kept.dead}-{what}",
         what=what,
         handler=handler,
-        reason=f"{so}: {_wanted_by(command)}",
+        reason=f"{so}: {wanted_by(command)}",
         remedy="nothing to do",
         message=kept.message,
     )
 
 
-_PAST: Mapping[Wanted, str] = {"replay": "replayed", "discard": "discarded", "resolve": "resolved"}
+_PAST: Mapping[Wanted, str] = {
+    "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
+}  # fmt: skip
 
 
-def _wanted_by(command: Command) -> str:
+def wanted_by(command: Command) -> str:
+    """Words that stand in the record of whatever becomes of a command: who wants it, and why."""
     return f"{command.who} wants it: {command.why}"

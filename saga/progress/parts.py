@@ -19,7 +19,9 @@ def held(p: Snapshot, role: Role, index: int) -> Iterator[tuple[int, Message]]:
     taken = continuations.parts_held(p, role) if p.later else ()
     for own in p.own:
         event = own.event
-        if event.type in types and ids.entry(event.id, role.name) not in p.inbox and event.id not in taken:
+        if event.type not in types or not own.is_for(role.name) or event.id in taken:
+            continue
+        if ids.entry(event.id, role.name) not in p.inbox:
             yield own.n, event
 
 

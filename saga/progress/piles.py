@@ -10,9 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import ids
-from saga.progress.document import Kept, Page, PageOf, Snapshot
+from saga.progress import ids, own_piles
+from saga.progress.document import Kept, Snapshot
 from saga.progress.formats import format_of
+from saga.progress.page import Page, PageOf
 from saga.progress.roles import Roles
 from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, new_page
 
@@ -26,23 +27,32 @@ class Pile(Struct, frozen=True, gc=False):
     of: PageOf
     handler: str
     """Empty for the queue."""
+    types: frozenset[str]
+    """Types of events that the handler does not need, of a pile of these; else empty."""
     here: tuple[Kept, ...]
     """Messages of the pile that are in the progress, in order, less dead letters."""
     pages: tuple[Page, ...]
 
 
 def piles(p: Snapshot, roles: Roles) -> Iterator[Pile]:
-    """All that may grow without end: other messages wait only as many as a handler has parameters."""
+    """All that may grow without end: for each parameter that a handler needs, other than the first of one with `many`,
+    only one message waits."""
     pages = [page for page in p.pages if page.of in ("queue", "waiting")]
     if p.queue or pages:
         alive = tuple(k for k in p.queue if k.dead is None)
-        yield Pile("queue", "", alive, tuple(page for page in pages if page.of == "queue"))
+        yield Pile("queue", "", frozenset(), alive, tuple(page for page in pages if page.of == "queue"))
     for name in {k.handler: None for k in p.waiting} | {page.handlers[0]: None for page in pages if page.of != "queue"}:
         role = roles.handlers.get(name)
-        if role is None or not role.many:
+        if role is None:
             continue
-        here = tuple(k for k in p.waiting if k.handler == name and k.message.type in role.takes[0])
-        yield Pile("waiting", name, here, tuple(q for q in pages if q.of == "waiting" and q.handlers == (name,)))
+        waiting = [k for k in p.waiting if k.handler == name]
+        mine = [page for page in pages if page.of == "waiting" and page.handlers == (name,)]
+        if role.many:
+            here = tuple(k for k in waiting if k.message.type in role.takes[0])
+            yield Pile("waiting", name, frozenset(), here, tuple(page for page in mine if not page.types))
+        for types in role.optional:
+            here = tuple(k for k in waiting if k.message.type in types)
+            yield Pile("waiting", name, types, here, tuple(q for q in mine if not types.isdisjoint(q.types)))
 
 
 def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
@@ -89,7 +99,10 @@ def copied(p: Snapshot, page: Page, leaf: Leaf, until: int) -> tuple[Snapshot, N
     entries are copied."""
     entries = [leaf.entries[at : at + ENTRY_BYTES] for at in range(0, len(leaf.entries), ENTRY_BYTES)]
     kept = () if page.of == "inbox" else leaf.kept
-    new = new_page(p, page.of, entries, newest=page.newest, until=until, kept=kept)
+    if page.of == "own":
+        new = own_piles.new_page(p, leaf.own, newest=page.newest, until=until)
+    else:
+        new = new_page(p, page.of, entries, newest=page.newest, until=until, kept=kept, types=page.types)
     return replace(p, pages=tuple(new.page if other is page else other for other in p.pages)), new
 
 
@@ -105,7 +118,8 @@ def piles_spilled(
     for pile in piles(p, roles):
         for part in _parts(list(_tail(pile, bounds, staying)), bounds):
             entries = [bytes.fromhex(ids.entry(k.message.id, k.handler)) for k in part]
-            made = new_page(p, pile.of, entries, newest=now_s, until=until, kept=part)
+            types = tuple(sorted({k.message.type for k in part})) if pile.types else ()
+            made = new_page(p, pile.of, entries, newest=now_s, until=until, kept=part, types=types)
             gone = {id(k) for k in part}
             p = replace(
                 p,

@@ -319,9 +319,12 @@ def with_results(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> tuple[Res
     """The results, with those of this run that can be undone."""
     if role.undo is None:
         return p.results
-    own, wanted = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo.results
+    own, undo = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo
+    took = tuple([m for m in ended.parts if m.type in undo.took]) if undo.took else ()
     new = [
-        Result(handler=role.name, cause=ended.cause, event=e, own=own, n=p.n) for e in ended.events if e.type in wanted
+        Result(handler=role.name, cause=ended.cause, event=e, took=took, own=own, n=p.n)
+        for e in ended.events
+        if e.type in undo.results
     ]
     return (*p.results, *new)
 
@@ -343,7 +346,7 @@ def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
     """Progress with what emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
     if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
-    own = [o for o in p.own if _wanted(p, roles, o.event)]
+    own = [o for o in p.own if any(True for _ in takers_left(p, roles, o))]
     outcome, compensating = p.outcome, p.compensating
     for e in events:
         if e.type in roles.by_type:
@@ -380,13 +383,12 @@ def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snap
     )
 
 
-def _wanted(p: Snapshot, roles: Roles, event: Message) -> bool:
-    """True if some handler here may still take this own event: one that has not had it, and has not run for good."""
-    return any(
-        ids.entry(event.id, role.name) not in p.inbox
-        and (role.many or not any(ran.handler == role.name for ran in p.ran))
-        for role in roles.by_type.get(event.type, ())
-    )
+def takers_left(p: Snapshot, roles: Roles, own: Own) -> Iterator[Role]:
+    """The handlers here that may still take this own event: those that have not had it, and have not run for good."""
+    for role in roles.by_type.get(own.event.type, ()):
+        had = not own.is_for(role.name) or ids.entry(own.event.id, role.name) in p.inbox
+        if not had and (role.many or not any(ran.handler == role.name for ran in p.ran)):
+            yield role
 
 
 def closed_inbox(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> dict[str, int]:

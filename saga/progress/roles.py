@@ -21,6 +21,8 @@ class Undo:
     """The failure outcomes it acts on."""
     results: frozenset[str]
     """The results of its original that it undoes."""
+    took: frozenset[str] = frozenset()
+    """Types of what its original takes that it is handed, too: kept with the results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.progress import binding, ids, record
-from saga.progress.document import Kept, Page, PageOf, Result, Snapshot, encode
+from saga.progress.document import Kept, Own, Result, Snapshot, encode
 from saga.progress.formats import format_of
+from saga.progress.page import Page, PageOf
 from saga.progress.roles import Roles
 
 ENTRY_BYTES = 12
@@ -41,6 +42,8 @@ class Bounds:
     page_max: int = 64
     page_bytes: int = 256 * 1024
     """So many more messages, or bytes of them, are a page."""
+    shelf_max: int = 32
+    """So many pages of one order become a shelf: see `saga.progress.shelves`."""
     value_bytes_max: int = 64 * 1024
     """A larger result of a step, or document that a handler reads, is a document of its own: see
     `saga.runtime.claims`."""
@@ -62,6 +65,9 @@ class Leaf(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The inbox entries of what it holds, each of `ENTRY_BYTES`, sorted."""
     kept: tuple[Kept, ...] = ()
     results: tuple[Result, ...] = ()
+    own: tuple[Own, ...] = ()
+    pages: tuple[Page, ...] = ()
+    """Pages that it lists, of a shelf."""
     below: Page | None = None
     """The page with the results that are older than these. See `saga.progress.stacks`."""
 
@@ -116,7 +122,7 @@ def digest_of(content: bytes) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def new_page(
+def new_page(  # of which progress, what is in it, and until when
     p: Snapshot,
     of: PageOf,
     entries: Iterable[bytes],
@@ -124,6 +130,7 @@ def new_page(
     newest: int,
     until: int = 0,
     kept: tuple[Kept, ...] = (),
+    types: tuple[str, ...] = (),
 ) -> NewPage:
     """A page of this, as the write of `p` will list it."""
     entries = sorted(entries)
@@ -131,7 +138,7 @@ def new_page(
     content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, kept=kept))
     name, count = f"{p.n:09}-{digest_of(content)}", len(packed) // ENTRY_BYTES
     bound = binding.bound_entries(entry.hex() for entry in entries)
-    page = Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound)
+    page = Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound, types=types)
     if kept:
         page = replace(
             page,
@@ -199,10 +206,12 @@ def inbox_spilled(
 # -------------------------------------------------------------------- for tools and tests
 
 
-def pages_in(content: bytes) -> tuple[Page, ...]:
+def pages_in(page: Page, content: bytes) -> tuple[Page, ...]:
     """Pages that a page lists in its turn. Raises what `saga.progress.document.UNREADABLE` lists."""
-    below = decode_leaf(content).below
-    return () if below is None else (below,)
+    if page.of == "inbox":  # of one that was a shelf before, only the entries count
+        return ()
+    leaf = decode_leaf(content)
+    return leaf.pages if leaf.below is None else (leaf.below,)
 
 
 def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapshot:
@@ -216,6 +225,7 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
     inbox: dict[str, int] = {}
     kept: dict[PageOf, list[Kept]] = {"queue": [], "waiting": []}
     stacked: list[tuple[Result, ...]] = []
+    own = list(p.own)
     unread: list[Page] = []
     left = [*reversed(p.pages)]
     while left:
@@ -230,9 +240,13 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} was changed")
         elif page.of == "results":
             stacked.append(decode_leaf(content).results)
-            left += pages_in(content)
+            left += pages_in(page, content)
+        elif page.of == "own":
+            own += decode_leaf(content).own
+            left += pages_in(page, content)
         elif page.of != "inbox":
             kept[page.of] += decode_leaf(content).kept
+            left += pages_in(page, content)
         else:
             entries = decode_leaf(content).entries
             for at in range(0, len(entries), ENTRY_BYTES):
@@ -247,6 +261,7 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
         results=tuple(sorted(older + list(p.results), key=lambda result: result.n)),
         queue=(*dead, *queue),
         waiting=tuple(sorted([*p.waiting, *kept["waiting"]], key=lambda k: k.n)),
+        own=tuple(sorted(own, key=lambda o: o.n)),
         pages=tuple(unread),
     )
     return binding.with_format(p)

@@ -12,8 +12,9 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from saga.progress import binding
-from saga.progress.document import Page, Result, Snapshot, encode
+from saga.progress.document import Result, Snapshot, encode
 from saga.progress.formats import format_of
+from saga.progress.page import Page
 from saga.progress.spill import Bounds, Leaf, NewPage, digest_of
 
 

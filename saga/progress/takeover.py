@@ -54,7 +54,10 @@ def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], now: Now) ->
             [
                 o
                 for o in own
-                if any(ids.entry(o.event.id, r.name) not in inbox for r in roles.by_type.get(o.event.type, ()))
+                if any(
+                    o.is_for(r.name) and ids.entry(o.event.id, r.name) not in inbox
+                    for r in roles.by_type.get(o.event.type, ())
+                )
             ]
         ),
         inbox=inbox,

@@ -1,9 +1,9 @@
 """Times for which something of a saga waits, and the one wake that is to come for it. Pure.
 
-Wakes are hints. The progress names the current one, and all others are dropped; and none is published again but by the
-message under which it was named: so they never multiply, however often each comes. While anything waits for time the
-current one lies in the log: it is sent on before its offset is committed, and whatever adds something that waits names
-a new one where the current one may come too late.
+Wakes are hints. The progress names the current one, and all others are dropped. Whoever reads the progress publishes
+that one again, unless it is in hand: so each that comes brings no other; and a worker that holds one finishes its
+copies. While anything waits for time the current one lies in the log: it is sent on before its offset is committed, and
+whatever adds something that waits names a new one where the current one may come too late.
 """
 
 from collections.abc import Iterable
@@ -62,6 +62,18 @@ def _look_at(due_ms: int, now_ms: int) -> int:
     if due_ms > now_ms:
         return due_ms
     return now_ms + min(max(now_ms - due_ms, AGAIN_MS_MIN), AGAIN_MS_MAX)
+
+
+def earliest_ms(p: Snapshot) -> int | None:
+    """Earliest time for which something waits, past or to come; `None`: nothing does. The current wake may have been
+    named for an earlier one, and sent on since."""
+    return min((due_ms for _, _, due_ms in waits_for_time(p)), default=None)
+
+
+def comes_too_late(p: Snapshot, now_ms: int) -> bool:
+    """True if the current wake is for a later time than something that waits: a clock that is ahead named it."""
+    at = next_look(p, now_ms)
+    return p.wake is not None and at is not None and p.wake.due_ms > at
 
 
 def is_overdue(p: Snapshot, now_ms: int) -> bool:

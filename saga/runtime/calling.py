@@ -6,15 +6,18 @@ from abc import abstractmethod
 from collections.abc import Awaitable
 from typing import Any
 
+from msgspec import Raw
 from msgspec.structs import replace as with_
 
 from saga.declarations.annotations import returns_of
 from saga.declarations.limits import Limits
 from saga.declarations.values import Reaction, Resource
-from saga.errors import BreakerOpen
-from saga.observe.moments import StepDone
+from saga.errors import BreakerOpen, NewerHandler, UnknownSchema
+from saga.observe.moments import FellBack, StepDone
+from saga.policies.remembering import Memory
 from saga.policies.retry import Rule, rule_for
 from saga.progress.document import Call
+from saga.runtime.awaiting import NEWER, UNDEPLOYED
 from saga.runtime.limiting import NotNow
 from saga.runtime.participant import Participant, Used
 from saga.runtime.ports import Step
@@ -22,6 +25,9 @@ from saga.runtime.recording import recorded, recorded_answer
 from saga.runtime.seals import Seals
 from saga.runtime.turn_state import TurnState
 from saga.view import Saga
+
+REMEMBERED = "remembered"
+"""Way by which an answer came that was given before."""
 
 
 class Calling(Saga[Any]):
@@ -51,6 +57,14 @@ class Calling(Saga[Any]):
         """Time at which the handler's time is over."""
         return self.begun_s + self.handler.timeout_s
 
+    _digest: str
+    """Digest of the arguments of the call that is asked for, as it is without keys."""
+
+    @property
+    @abstractmethod
+    def _begun_before(self) -> Call | None:
+        """The call that is asked for, if it has begun in an earlier attempt: nobody knows what came of it."""
+
     @abstractmethod
     async def _begin(self, asked: Call) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
@@ -63,10 +77,14 @@ class Calling(Saga[Any]):
         if limits is not None and limits.timeout_s is not None:
             timeout_s = limits.timeout_s
         at, latest_s = self.turn.position, self.until_s - min(timeout_s, self.handler.timeout_s / 2)
+        begun = self._begun_before
+        if begun is not None and begun.instead and limits is not None:
+            return await self._another_way(step, limits, timeout_s)
+        memory = None if limits is None else self.service.memory_of(limits, used)
 
         async def make() -> Call:
             await self._begin(step.asked)
-            return await self.made(step, used, timeout_s)
+            return await self.made(step, used, timeout_s, memory)
 
         def at_resource() -> Awaitable[Call]:
             if used is None or not used.limiter.is_needed:
@@ -81,11 +99,47 @@ class Calling(Saga[Any]):
                 used.limiter.check_closed()  # who would be refused there takes no turn here
             return await own.through(at_resource, at, latest_s, self._has_ended)
         except NotNow as refusal:
-            if used is not None and isinstance(refusal.why, used.resource.answers):
-                self._refused = (len(self.calls), refusal.left_s)
-                return recorded_answer(step.asked, refusal.why, used.resource.answers)
+            if begun is None:  # else it may have happened, and another way could do it twice
+                remembered = None if memory is None else self._remembered(step, memory)
+                if remembered is not None:
+                    return remembered
+                if limits is not None and limits.fallback is not None and memory is None:
+                    return await self._another_way(step, limits, timeout_s)
+                if used is not None and isinstance(refusal.why, used.resource.answers):
+                    self._refused = (len(self.calls), refusal.left_s)
+                    return recorded_answer(step.asked, refusal.why, used.resource.answers)
             self.put_off_s = refusal.left_s
             raise refusal.why from None
+
+    def _remembered(self, step: Step, memory: Memory[Raw]) -> Call | None:
+        """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""
+        value = memory.recall(self._digest, self.service.ports.clock.monotonic_s())
+        if value is None:
+            return None
+        self._falls_back(step, REMEMBERED)
+        return with_(step.asked, value=self.seals.closed_raw(value), instead=REMEMBERED)
+
+    async def _another_way(self, step: Step, limits: Limits, timeout_s: float) -> Call:
+        """Call the function that stands in for a call, under an intent that says so: a rerun goes the same way."""
+        other = limits.fallback
+        assert callable(other)
+        asked = with_(step.asked, instead=other.__name__)
+        resource = getattr(step.call, "__self__", None)
+        call = other if resource is None else getattr(resource, other.__name__)
+        await self._begin(asked)
+        self._falls_back(step, asked.instead)
+        return await self.made(with_(step, asked=asked, call=call), None, timeout_s)
+
+    def _falls_back(self, step: Step, instead: str) -> None:
+        self.service.ports.watching.report(
+            FellBack(
+                service=self.service.name,
+                saga=self.turn.message.saga,
+                handler=self.handler.name,
+                step=step.asked.name,
+                instead=instead,
+            )
+        )
 
     def _is_fault(self, why: BaseException) -> bool | None:
         """Return whether it is a resource's fault that a call failed; `None`: nobody knows."""
@@ -98,8 +152,8 @@ class Calling(Saga[Any]):
         """Return that a call has failed, which says how long it lasted; `None`: it was refused, or given up."""
         return True if self.outside is not None and isinstance(why, Exception) else self._is_fault(why)
 
-    async def made(self, step: Step, used: Used | None, timeout_s: float) -> Call:
-        """Make the call itself, within its time."""
+    async def made(self, step: Step, used: Used | None, timeout_s: float, memory: Memory[Raw] | None = None) -> Call:
+        """Make the call itself, within its time. `memory`: takes note of what it gives."""
         asked = step.asked
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
         spans, answers = self.turn.stages.spans, self.service.answers[self.handler.name]
@@ -119,12 +173,12 @@ class Calling(Saga[Any]):
             self.outside = TimeoutError(f"step {asked.name} gave no answer within {timeout_s} s")
             raise self.outside from why
         else:
-            took_ms = (clock.monotonic_s() - began) * 1000
-            answered = with_(
-                asked,
-                value=self.seals.closed_raw(recorded(value, asked.name, "what it returned by", returns_of(step.call))),
-                ms=round(took_ms),
-            )
+            now_s = clock.monotonic_s()
+            took_ms = (now_s - began) * 1000
+            given = recorded(value, asked.name, "what it returned by", returns_of(step.call))
+            if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
+                memory.learn(self._digest, given, now_s)
+            answered = with_(asked, value=self.seals.closed_raw(given), ms=round(took_ms))
         self.service.ports.watching.report(
             StepDone(
                 service=self.service.name,
@@ -150,5 +204,9 @@ class Calling(Saga[Any]):
 
     def rule(self, why: Exception) -> Rule:
         """Rules for trying it again: those of a resource only if it is a step on it that failed."""
+        if isinstance(why, NewerHandler):
+            return NEWER
+        if isinstance(why, UnknownSchema):
+            return UNDEPLOYED
         used = self.failed_on
         return rule_for(why, self.handler.retry, None if used is None else used.rule, self.service.declared.retry)

@@ -74,6 +74,8 @@ class Delivery:
                 )
                 if any(outcome == "dead" for _, outcome, _ in stages.outcomes):
                     item.deaths = 0  # it is given up: what else is ready is not
+                if item.survived is not None:
+                    item.survived()
                 try:
                     await ports.assignment.pause(pause_s, item.position)
                 except Draining:

@@ -33,6 +33,11 @@ class Draining(Halted):
 class NotDeterministic(Permanent):
     """Failure of a rerun that asked for another step, or other input, than recorded."""
 
+    def __init__(self, said: str, way: str = "") -> None:
+        """`way`: how its handler may go on, where another version of it began the run."""
+        self.way = way
+        super().__init__(f"not deterministic: {said}")
+
 
 def unexpected(why: BaseException, who: str) -> RuntimeError:
     """Make the failure of an attempt that ended with what is no `Exception`."""

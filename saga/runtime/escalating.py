@@ -64,7 +64,7 @@ def escalated(
     whole = f"event {undoes.id} of {service.name} in saga {saga}"
     return deadletters.failing(
         service.name,
-        replace(letter, calls=tuple(f"{call.kind} {call.name} ran" for call in calls)),
+        replace(letter, calls=tuple(f"{call.in_words} ran" for call in calls)),
         iso(ports.clock.now_ms()),
         undoes.id,
         whole,

@@ -10,33 +10,45 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.commands import Command
 from saga.declarations.values import Reaction
-from saga.errors import BadInput, KeyMissing, NewerVersion, Permanent, TooLarge, UnknownSchema, UpcasterFailed
+from saga.errors import (
+    BadInput,
+    KeyMissing,
+    NewerHandler,
+    Permanent,
+    TooLarge,
+    UnknownSchema,
+    UpcasterFailed,
+)
 from saga.observe.moments import Failed, Parked, PutOff, Retrying
 from saga.policies import turns
 from saga.policies.blame import blame_of
-from saga.policies.retry import attempts_under, counted, delay_s, parks
+from saga.policies.retry import attempts_under, counted, delay_s, parks, without_end
 from saga.progress import continuations, giving_up, record
 from saga.progress.actions import CloseSealed, Run, Undo
 from saga.progress.decide import kept_undo
 from saga.progress.document import Attempt, Call, Intent, Snapshot
 from saga.progress.giving_up import Failure
 from saga.progress.record import Hand, Written
-from saga.runtime import escalating, oversized, persistence
+from saga.runtime import awaiting, escalating, oversized, persistence
 from saga.runtime.beginning import undecodable
 from saga.runtime.deadletters import DEADLY, of_deaths
 from saga.runtime.errors import NotDeterministic, raised_at, stack_of
 from saga.runtime.participant import Participant
 from saga.runtime.saga import RunningSaga
 from saga.runtime.schemas import READ_S_MIN
-from saga.runtime.turn_state import RunKey, TurnState
+from saga.runtime.turn_state import NOWHERE, RunKey, Stopped, TurnState
 
 HISTORY_MAX = 20
 """Attempts of which a transition tells, at most: the last ones."""
 PAUSE_S_MAX = 30.0
-"""Longest pause in place: whatever the rules say, a saga that waits in memory is looked at again."""
+"""Longest pause in place where people wait for what comes of it, or are to be told: whatever the rules say."""
 NOT_DETERMINISTIC = (
     "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the version"
     " that began it does, and replay it; or look what the outside did, and say it: saga dead resolve"
+)
+NEWER_HANDLER = (
+    "deploy the release that began it, then have it tried again: saga dead replay; or look what the outside did, and"
+    " say it, which has this release go on: saga dead resolve"
 )
 REASON_MAX = 200
 """Characters of what it says of each."""
@@ -51,6 +63,12 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     run: RunKey
     ends: Callable[[Snapshot, Hand, tuple[Call, ...]], Written] | None = None
     """Record of its end, with its calls; left out: that of a handler, or of a compensation."""
+
+    @property
+    def version(self) -> int:
+        """Version of the handler under which it runs, if nothing of it has begun yet."""
+        c = self.action.goes_on
+        return self.handler.version if c is None else c.handler_version
 
 
 class PutOffBy(NamedTuple):
@@ -80,6 +98,8 @@ class Verdict(NamedTuple):
     """Number of them under each of the rules that have a name."""
     history: tuple[Attempt, ...]
     """Attempts among them that failed in this turn."""
+    is_look: bool = False
+    """True if it was no attempt: what it waits for was not there, and all that is known already."""
 
     def is_written(self, ask: Ask) -> bool:
         """True if what follows first is a write, which the store refuses if the progress is not what it has."""
@@ -102,7 +122,8 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
     is_put_off = saga.put_off_s is not None or saga.lets_pass(why)
     verdict = _judged(service, saga, ask, why, words)
-    if not turn.certain and (is_put_off or not verdict.is_written(ask)):
+    looks = verdict.is_look and turn.unsaid is None
+    if not turn.certain and (is_put_off or looks or not verdict.is_written(ask)):
         # On an old progress anything may fail: it counts if that one is what the store has. A write asks by itself.
         known = await persistence.load(service, turn)
         if known.over or known.cas != turn.cas:
@@ -110,6 +131,9 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         turn = known
     if is_put_off:
         return await _put_off(service, saga, turn, ask, why)
+    if looks:  # it waits on, and its wake is sent on
+        later = Stopped(ask.action.role.name, ask.action.undoes, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
+        return replace(turn, stopped=(*turn.stopped, later))
     ports.watching.report(_failed(saga, why))
     if verdict.hopeless:
         written = giving_up.dead(
@@ -124,6 +148,8 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     _tell(service, turn, ask, verdict, words, where)
     if ask.action.undoes:  # it is tried without end, and people are told
         turn = await _escalated(service, turn, ask, verdict, words, calls)
+    elif isinstance(why, UnknownSchema) and verdict.attempt % verdict.attempts_max == 0:
+        awaiting.escalate(service, turn.message.saga, ask.handler.name, verdict.attempts, words)
     if verdict.parks and turn.unsaid is None:  # else what people have to be told would be forgotten
         bad = _undecodable(service, ask) if isinstance(why, UnknownSchema) else None
         written = giving_up.parked(
@@ -135,9 +161,10 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
             due_ms=ports.clock.now_ms() + ceil(verdict.wait_s * 1000),
         )
         return (await persistence.write(service, turn, written)).forgetting(ask.run)
-    if not turn.message.type and verdict.attempt >= verdict.attempts_max:  # of a repair, with other sagas before it
+    if turn.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # of a repair, with other sagas before it
         raise escalating.left(ask.handler.name, verdict.attempt, words)
-    await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX), turn.position)
+    is_awaited = turn.unsaid is not None or isinstance(ask.action.message, Command)
+    await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX) if is_awaited else verdict.wait_s, turn.position)
     return turn.carrying(ask.run, calls, verdict.history)
 
 
@@ -148,22 +175,36 @@ def _judged(service: Participant, saga: RunningSaga, ask: Ask, why: Exception, w
     history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule))
     before, named = failed_before(turn.known, ask)
     attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
-    waits = isinstance(why, UnknownSchema | KeyMissing)  # nobody deploys, or restores a key, in place
-    attempt = attempts_under(rule, attempts, named)
-    hopeless = (isinstance(why, BadInput | NotDeterministic | TooLarge) and not isinstance(why, UnknownSchema)) or (
-        isinstance(ask.action, Run) and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
+    waits = isinstance(why, UnknownSchema | KeyMissing | NewerHandler)  # nobody deploys, or restores a key, in place
+    attempt, is_unknown = attempts_under(rule, attempts, named), isinstance(why, UnknownSchema)
+    may_come = is_unknown and (service.ports.waits_for_schemas or attempt < retry.attempts_max)
+    hopeless = not may_come and (
+        isinstance(why, BadInput | NotDeterministic | TooLarge)
+        or (
+            isinstance(ask.action, Run)
+            and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
+        )
     )
-    wait_s = delay_s(retry, attempt, service.ports.clock.chance())
+    if ask.action.undoes and attempt >= retry.attempts_max:
+        retry = without_end(retry)
+    clock, is_look = service.ports.clock, False
+    wait_s = delay_s(retry, attempt, clock.chance())
+    if is_unknown or isinstance(why, NewerHandler):
+        is_look = before > 0 and awaiting.is_told(turn.known, ask.action.name, words, retry, attempt, clock.now_ms())
+        wait_s = awaiting.wait_s(turn.known, retry, attempt)
+    elif waits:
+        wait_s = max(wait_s, READ_S_MIN)  # each attempt looks at what is there by then
     return Verdict(
         hopeless=hopeless,
         # Of a command it is a person who waits, and no outcome to be kept.
         parks=(waits or parks(retry, attempt)) and not isinstance(ask.action.message, Command),
-        wait_s=max(wait_s, READ_S_MIN) if waits else wait_s,  # each attempt looks at what is there by then
+        wait_s=wait_s,
         attempt=attempt,
         attempts_max=retry.attempts_max,
         attempts=attempts,
         under=named,
         history=history,
+        is_look=is_look,
     )
 
 
@@ -331,13 +372,11 @@ def _with_calls(turn: TurnState, ask: Ask, saga: RunningSaga) -> Intent | None:
 
 def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, NotDeterministic):
-        return NOT_DETERMINISTIC
-    if isinstance(why, NewerVersion):
-        return "deploy the release of this service that reads it, then have it tried again: saga dead replay"
+        return f"{why.way}{NOT_DETERMINISTIC}"
+    if isinstance(why, NewerHandler):
+        return NEWER_HANDLER
     if isinstance(why, UpcasterFailed):
         return "mend the upcaster and deploy it, then have it tried again: saga dead replay"
-    if isinstance(why, UnknownSchema):
-        return "deploy the newest contracts here, then have it tried again: saga dead replay"
     if isinstance(why, KeyMissing):
         return (
             "restore the key, then have it tried again: saga dead replay; or discard it: whoever sent it has forged it"

@@ -2,7 +2,8 @@
 
 Counted is only what is taken first from a partition that was not left in good order, before it is in hand: so it costs
 nothing where nobody died. A message that is counted already was in hand at a death, perhaps beside the culprit: it goes
-alone, so that the next death is its own.
+alone, so that the next death is its own. But not for longer than it may take to die of it: one whose lane cannot
+decide, or whose handler takes its time, keeps the others waiting no longer.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,6 +25,8 @@ EXPIRY_S = 7 * 86_400
 """Seconds for which a count is kept: whoever dies of a message comes back to it sooner."""
 LOOK_S = 0.02
 """Pause before a message that has to go alone, or that waits for one, looks again."""
+ALONE_S_MAX = 10.0
+"""Time for which a message goes alone, at most, and for which it waits for those that are in hand before."""
 MORE = 2
 """Deaths more than the bound after which the progress is not even looked at: to read it may be what kills."""
 Deliver = Callable[[Item], Awaitable[bool]]
@@ -45,9 +48,10 @@ class Guard:
     """Deaths with a message in hand after which it is a dead letter."""
     deliver: Deliver
     _beside: int = 0
-    """Counted messages in hand that may be beside each other."""
-    _alone: bool = False
-    """True while one goes alone, or waits for the others to end."""
+    """Counted messages in hand that may be beside each other, and of which somebody may die yet."""
+    _alone: Item | None = None
+    """Message that goes alone, or waits for the others to end."""
+    _alone_until_s: float = 0.0
 
     async def delivered(self, item: Item) -> bool:
         """Return whether the message is finished, as `Delivery.deliver` does."""
@@ -140,26 +144,48 @@ class Guard:
 
     @asynccontextmanager
     async def _with_others(self, item: Item) -> AsyncIterator[None]:
-        while self._alone:
+        while self._is_one_alone():
             await self.service.ports.assignment.pause(LOOK_S, item.position)
         self._beside += 1
+
+        def survived() -> None:
+            if item.survived is not None:
+                item.survived = None
+                self._beside -= 1
+
+        item.survived = survived
         try:
             yield
         finally:
-            self._beside -= 1
+            survived()
 
     @asynccontextmanager
     async def _by_itself(self, item: Item) -> AsyncIterator[None]:
-        pause = self.service.ports.assignment.pause
-        while self._alone:
-            await pause(LOOK_S, item.position)
-        self._alone = True
+        ports = self.service.ports
+        while self._is_one_alone():
+            await ports.assignment.pause(LOOK_S, item.position)
+        self._goes_alone(item)
+
+        def survived() -> None:
+            item.survived = None
+            if self._alone is item:
+                self._alone = None
+
+        item.survived = survived
         try:
-            while self._beside:
-                await pause(LOOK_S, item.position)
+            while self._beside and self._alone is item and self._is_one_alone():
+                await ports.assignment.pause(LOOK_S, item.position)
+            if self._alone is item:
+                self._goes_alone(item)  # its time begins
             yield
         finally:
-            self._alone = False
+            survived()
+
+    def _goes_alone(self, item: Item) -> None:
+        self._alone, self._alone_until_s = item, self.service.ports.clock.monotonic_s() + ALONE_S_MAX
+
+    def _is_one_alone(self) -> bool:
+        return self._alone is not None and self.service.ports.clock.monotonic_s() < self._alone_until_s
 
 
 def _deaths_in(content: bytes) -> int:

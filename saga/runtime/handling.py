@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from saga.clock import iso
-from saga.declarations.values import Reaction
-from saga.errors import KeyMissing, Permanent, TooLarge
+from saga.declarations.values import Parameter, Reaction
+from saga.errors import KeyMissing, NewerHandler, Permanent, TooLarge
 from saga.identity import identity_of_own
 from saga.messages import Event, Message, name_of
 from saga.policies.turns import STAYS_S
@@ -74,6 +74,7 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
         parts=ask.action.parts,
         state=p.state,
         version=p.version,
+        handler_version=ask.version,
         time="",
     )
     if service.is_private or service.migrations or service.ports.keys is not None:
@@ -144,6 +145,8 @@ async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga:
     """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
     try:
+        if saga.version > handler.version and not saga.is_resolved:
+            raise NewerHandler(handler.name, saga.version, handler.version)
         parts = saga.seals.opened_parts(parts)
         saga.given = arguments = _arguments(service, ask, parts, saga)
         returned = await ports.clock.within(handler.timeout_s, handler.function(**arguments))
@@ -205,6 +208,7 @@ def _wait(service: Participant, handler: Reaction, returned: object, saga: Runni
         parts=saga.intent.parts[: len(service.roles.handlers[handler.name].takes)],
         n=0,
         turn=1 if c is None else c.turn + 1,
+        handler_version=saga.version,
         first_ms=first_ms,
         seen_ms=saga.time_ms,
         due_ms=due_ms,
@@ -229,6 +233,8 @@ def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: R
                 part = next((m for m in parts if classes.get(m.type) in parameter.events), None)
             else:
                 part = parts[0]  # it, or one that can never be decoded: then nothing else is asked for
+            if part is None and not parameter.optional:
+                raise Permanent(_not_kept(handler, parameter))
             arguments[parameter.name] = None if part is None else service.given(handler.name, part)
         elif parameter.role == "saga":
             arguments[parameter.name] = saga
@@ -236,6 +242,15 @@ def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: R
             assert parameter.gives is not None
             arguments[parameter.name] = service.resources[parameter.gives]
     return arguments
+
+
+def _not_kept(handler: Reaction, parameter: Parameter) -> str:
+    """Reason that a compensation cannot be given what its original took."""
+    names = " | ".join(event.__name__ for event in parameter.events)
+    return (
+        f"{handler.name} takes {names}, which {handler.undoes} took, and that is not kept with what it did: the "
+        f"release that did it did not name it. Let {handler.name} take {names} | None, or roll back until it is undone"
+    )
 
 
 def _ended(

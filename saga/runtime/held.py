@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from saga.clock import Clock
 from saga.messages import Partition, Record
@@ -23,6 +24,11 @@ WAITING_MAX = 200
 EARLY_S = 5
 """Seconds that a wake lies here which is early though its tier has passed when it comes. If that is because the clocks
 of workers and log disagree, it would else run through the log without a pause until it is due."""
+LOOK_S_MIN, LOOK_PARTS = 1.0, 60
+"""Looks at the date while wakes are held: one a second, or in each of so many parts of what is left for the first.
+While a machine sleeps its monotonic clock stands still: what becomes due in that time is due when it wakes up."""
+STEP_S = 1.0
+"""Time by which the date has to be ahead of where it would be by the monotonic clock: then it has jumped."""
 
 
 @dataclass(slots=True)
@@ -45,7 +51,9 @@ class Held:
     _waiting: Counter[tuple[str, int]] = field(default_factory=Counter)
     _sooner: asyncio.Event = field(default_factory=asyncio.Event)
     _first: dict[tuple[str, str], Item] = field(default_factory=dict)
-    """Item of each wake that is held: by saga and id, for a wake may come in several copies."""
+    """Item of each wake that is held, the one due first: by saga and id, for a wake may come in several copies."""
+    _date_s: float = inf
+    """Date at which the monotonic clock was at zero, in seconds since 1970."""
 
     def count(self, partition: tuple[str, int]) -> int:
         """Return how many of the partition are held."""
@@ -53,15 +61,16 @@ class Held:
 
     def add(self, item: Item, record: Record, tier: Tier) -> None:
         """Hold a wake as long as its tier says: from when it was appended, but never longer than the tier from now on,
-        whatever the clocks say. A copy of one that is held is finished at once: else each would be sent on, and those
-        that readers and lost answers bring would become more and more."""
+        whatever the clocks say, nor beyond its time: who put it there may have had another date. A copy of one that is
+        held, and due no later, is finished at once: else each would be sent on, and those that readers and lost answers
+        bring would become more and more."""
         held = self._first.get(_name(item))
         if held is not None and _due_ms(held) <= _due_ms(item):
             self.lanes.finish(item.prefix, item.position.offset)
             return
         passed_s = (self.clock.now_ms() - record.time_ms) / 1000
-        left_s = min(max(tier.seconds - passed_s, 0), tier.seconds)
-        if left_s:
+        left_s = min(tier.seconds - passed_s, tier.seconds, self._left_s(item))
+        if left_s > 0:
             self._hold(item, left_s, waits=True)
         elif self._left_s(item) >= LAST_S:
             self._hold(item, EARLY_S, waits=False)
@@ -73,9 +82,10 @@ class Held:
         while True:
             self._sooner.clear()
             if self._heap:
+                self._look_at_the_date()
                 left_s = self._heap[0][0] - self.clock.monotonic_s()
                 if left_s > 0:
-                    await self._within(left_s)
+                    await self._within(min(left_s, max(LOOK_S_MIN, left_s / LOOK_PARTS)))
                 elif self.lanes.inflight >= self.inflight_max:
                     self.lanes.freed.clear()
                     await self.lanes.freed.wait()
@@ -89,11 +99,27 @@ class Held:
         gone = {partition[:2] for partition in partitions}
         self._heap = [held for held in self._heap if held[2].position[:2] not in gone]
         heapify(self._heap)
-        self._first = {_name(item): item for _, _, item, _ in sorted(self._heap, reverse=True)}
+        held = sorted((item for _, _, item, _ in self._heap), key=_due_ms, reverse=True)
+        self._first = {_name(item): item for item in held}
         for partition in gone:
             self._all.pop(partition, None)
             self._waiting.pop(partition, None)
             self.full.discard(partition)
+
+    def _look_at_the_date(self) -> None:
+        """Release what is due by a date that has jumped ahead. One that has jumped back holds nothing up: what comes
+        too early then is held again, or sent on."""
+        now_s = self.clock.monotonic_s()
+        date_s = self.clock.now_ms() / 1000 - now_s
+        if date_s >= self._date_s + STEP_S:
+            self._heap = [
+                (min(until_s, now_s + self._left_s(item)), number, item, waits)
+                for until_s, number, item, waits in self._heap
+            ]
+            heapify(self._heap)
+        elif date_s >= self._date_s:
+            return
+        self._date_s = date_s
 
     async def _within(self, seconds: float) -> None:
         try:
@@ -109,7 +135,9 @@ class Held:
         self._added += 1
         if self._is_full(partition):
             self.full.add(partition)
-        self._first.setdefault(_name(item), item)
+        first = self._first.get(_name(item))
+        if first is None or _due_ms(item) < _due_ms(first):
+            self._first[_name(item)] = item
         heappush(self._heap, (self.clock.monotonic_s() + seconds, self._added, item, waits))
         if self._heap[0][1] == self._added:
             self._sooner.set()

@@ -1,16 +1,19 @@
 """Sensitive values that one run has been given: they are hidden in what is said of it, whoever quotes them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from saga.contracts.hiding import secrets_of
 from saga.declarations.values import Reaction
 from saga.errors import BadInput
 from saga.marks import marks_of
 from saga.messages import Event
-from saga.progress.document import Intent
+from saga.progress.document import Call, Intent
+from saga.runtime import arguments
 from saga.runtime.errors import said_by
 from saga.runtime.participant import Participant
 
@@ -50,6 +53,22 @@ class Hiding:
             if (marks := marks_of(type_)) is not None:
                 texts += marks.texts(value)
         return texts
+
+    def with_arguments(
+        self,
+        asked: Call,
+        written: bytes,
+        call: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        first: int = 0,
+    ) -> Call:
+        """The call with its arguments for people, if they are short; `written`: the same as JSON. A run that was given
+        anything sensitive keeps them to itself: in what its handler makes of that, nobody could find it again."""
+        if len(written) > arguments.BYTES_MAX or not (args or kwargs) or any(self.secrets()):
+            return asked
+        return replace(asked, arguments=arguments.in_words(call, args, kwargs, first=first))
 
     def _events(self) -> list[Event]:
         """Events of a run that is not handed them: it takes another one's place."""

@@ -57,7 +57,10 @@ def _of_another_kind(record: Record, service: Prepared) -> Received:
 def _wished(record: Record, service: Prepared) -> Message:
     """Wish of a person: about a dead letter, or about the service itself."""
     if envelope.type_of(record) != CONTROL:
-        return command_in(record)
+        command = command_in(record)
+        if command.original is not None and command.original.source == service.name:
+            raise BadInput(FORGED.reason)  # it has own events in the progress, and never takes one for somebody's
+        return command
     control = control_in(record)
     if control.saga != service.name:
         raise BadInput(f"the control's key is {control.saga!r}, and not the service")

@@ -27,6 +27,8 @@ class Item(Struct, eq=False):
     received_s: float
     deaths: int = 0
     """Number of deaths for which it is given up, where something of the service's would run; 0: it is not."""
+    survived: Callable[[], None] | None = None
+    """Told that nobody has died of it so far, though it is not finished: its lane waits."""
     left: asyncio.Future[None] | None = None
     """Done when the message is finished or left; made when somebody waits for that."""
 

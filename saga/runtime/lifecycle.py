@@ -7,7 +7,7 @@ resources. Store and broker belong to the caller, who closes them last.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from saga.broker.port import Broker
 from saga.changes.port import ChangeSource
@@ -59,6 +59,8 @@ class Options:
     """Name of the worker, for people: where an attempt failed."""
     contracts: ReadAnew = beside
     """Way to the contracts as they are deployed by now."""
+    waits_for_schemas: bool = True
+    """False where what is not deployed after ten attempts never will be: a message that waits for it is given up."""
     keys: Keys | None = None
     """Keys of sealed values."""
     tracing: Tracing | None = None
@@ -86,6 +88,7 @@ async def serve(
         through, worker_name, contracts = options.through, options.worker, options.contracts
         telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
         ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
+        ports = replace(ports, waits_for_schemas=options.waits_for_schemas)
         service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)

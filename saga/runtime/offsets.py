@@ -63,6 +63,16 @@ class Prefix:
         self._committed = max(self._committed, offset)
 
     @property
+    def done(self) -> int:
+        """Offset below which nothing is left to do."""
+        return next((offset for offset, finished in self.taken.items() if not finished), self._end)
+
+    @property
+    def end(self) -> int:
+        """Offset after the last message that was taken."""
+        return self._end
+
+    @property
     def position(self) -> int:
         """Position that the broker has acknowledged."""
         return self._committed

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
+from msgspec import Raw
+
 from saga.broker.port import value_bytes_max
 from saga.contracts import codec
 from saga.controls import Noted
@@ -12,6 +14,7 @@ from saga.declarations.values import Resource
 from saga.errors import BadInput, Permanent
 from saga.in_force import Names, Target
 from saga.messages import Event, name_of
+from saga.policies.remembering import Memory, Remembered
 from saga.runtime.known_controls import KnownControls
 from saga.runtime.limiting import Limiter
 from saga.runtime.ports import Ports
@@ -41,6 +44,9 @@ class Participant(Prepared):
     """Limits that people set to the runs of handlers, by name."""
     calls: dict[tuple[str, Limits], Limiter] = field(default_factory=dict)
     """Limits that calls have of their own, by the resource's name; of a function alone, without one."""
+
+    memories: dict[tuple[str, Limits], Memory[Raw]] = field(default_factory=dict)
+    """Results that are remembered of calls, in the same way."""
 
     @property
     def names(self) -> Names:
@@ -76,6 +82,16 @@ class Participant(Prepared):
             what = _limited(f"{resource}.{name}" if resource else name, limits.at_once_max, limits.rate_per_s)
             limiter = self.calls[resource, limits] = Limiter(self.name, what, self.ports)
         return limiter
+
+    def memory_of(self, limits: Limits, used: Used | None) -> Memory[Raw] | None:
+        """Results of a call that are remembered; `None` if none are."""
+        if not isinstance(limits.fallback, Remembered):
+            return None
+        at = ("" if used is None else used.resource.name, limits)
+        memory = self.memories.get(at)
+        if memory is None:
+            memory = self.memories[at] = Memory(limits.fallback)
+        return memory
 
     def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
         """Type, schema and bytes of an event to be emitted. Raises `Permanent` for one of another saga."""

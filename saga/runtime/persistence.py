@@ -17,8 +17,8 @@ from saga.errors import (
 )
 from saga.messages import Message, Outgoing, Position, texts_of
 from saga.names import ARCHIVES, PROGRESS
-from saga.observe.moments import DeadLettered, WriteRefused
-from saga.progress import binding, history, record, takeover
+from saga.observe.moments import DeadLettered, ReplayEnded, WriteRefused
+from saga.progress import binding, history, operators, record, takeover
 from saga.progress.actions import Now
 from saga.progress.decide import knows
 from saga.progress.document import (
@@ -32,6 +32,7 @@ from saga.progress.document import (
     messages_of,
     progress_key,
 )
+from saga.progress.formats import RELEASED
 from saga.progress.history import Archive
 from saga.progress.record import Hand, Written
 from saga.progress.room import check_room
@@ -41,7 +42,7 @@ from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.publishing import records_of, wake_record
-from saga.runtime.turn_state import TurnState
+from saga.runtime.turn_state import NOWHERE, TurnState
 from saga.store.port import Document
 
 P = ParamSpec("P")
@@ -94,6 +95,7 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
     asks whether the message is new."""
     message, p = turn.message, turn.known
     is_new = appends and message.type not in OURS and not turn.paged and not knows(p, service.roles, message)
+    is_new = is_new and turn.position != NOWHERE
     return Hand(
         message=message,
         position=turn.position if is_new else None,
@@ -227,9 +229,21 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
             await publish(service, turn, written.snapshot, entry)
             stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
+        if written.snapshot.replays:
+            _tell_replay(service, written.snapshot, entry)
         if entry.outcome not in ("ignored", "waiting", "queued"):
             stages.attempts = max(stages.attempts, entry.attempt)
     return turn
+
+
+def _tell_replay(service: Participant, p: Snapshot, entry: Entry) -> None:
+    """Report the end of what a person had tried again, if this transition is it."""
+    result = operators.came_of_replay(p, entry)
+    if result is not None:
+        said = ReplayEnded(
+            service=service.name, saga=p.saga, handler=entry.handler, message=entry.message, result=result
+        )
+        service.ports.watching.report(said)
 
 
 async def save(service: Participant, turn: TurnState, written: Written) -> TurnState:
@@ -240,13 +254,14 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     p = written.snapshot
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
-    if p.intents and (p.intents[0].calls or len(p.intents) > 1):
+    if p.results or p.later or p.format == RELEASED or (p.intents and binding.may_tell_format(p.intents)):
         p = binding.with_format(p)
     content, bounds = encode(p), service.bounds
     emptied: list[tuple[str, int]] = []
     large = len(content) > history.HISTORY_BYTES_MAX
     # Else nothing goes to pages.
-    if large or p.pages or len(p.inbox) > bounds.inbox_max or len(p.queue + p.waiting + p.results) > bounds.head_max:
+    kept = len(p.queue + p.waiting + p.results + p.own)
+    if large or p.pages or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:
         before = p
         p, emptied = await spilling.within_bounds(service, turn, p)
         content = content if p is before else encode(p)

@@ -140,6 +140,8 @@ class Ports:
     outside: Outside = Step.make
     contracts: ReadAnew = at_once
     """Way to the contracts as they are by now, asked for when a message is of a schema that is not known."""
+    waits_for_schemas: bool = True
+    """False in a world in which what is not deployed after ten attempts never will be."""
     keys: Keys | None = None
     """Keys of sealed values; `None`: nothing is sealed."""
     telling: Teller | None = None

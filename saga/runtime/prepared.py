@@ -191,10 +191,11 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
     """Handlers and compensations as decisions have to know them."""
     undo = {}
     for compensation in declared.compensations:
-        taken = _names(compensation.takes)
+        took = frozenset(n for p in compensation.parameters if p.of_original for n in _names(p.events))
+        taken = _names(compensation.takes) - took
         failures = frozenset(n for n in taken if contracts[n].outcome == "failure")
         assert compensation.undoes is not None
-        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=taken - failures)
+        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=taken - failures, took=took)
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
     # What it takes and alone may say, an earlier version of it has said.
     reacting = (*declared.handlers, *declared.deadlines)

@@ -189,6 +189,7 @@ class _Rebuilding:
             parts=action.parts,
             state=p.state,
             version=p.version,
+            handler_version=ask.version,
             time="",
         )
         saga = await handling.running(self.service, turn, ask, intent)

@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_
 from saga.progress.document import Call, Intent
 from saga.runtime.calling import Calling
 from saga.runtime.errors import NotDeterministic
-from saga.runtime.recording import OFF, is_flag, open_call, past_flags, which
+from saga.runtime.recording import OFF, is_flag, past_flags, which
 
 
 class Recalling(Calling):
@@ -30,6 +30,15 @@ class Recalling(Calling):
     _said: Mapping[tuple[str, str, int], Call] = MappingProxyType({})
     """Answers that a person gave in the place of the outside."""
 
+    @property
+    def _begun_before(self) -> Call | None:
+        return self._open if self._recorded == len(self.calls) else None
+
+    @property
+    def is_resolved(self) -> bool:
+        """True if a person has said what became of one of its steps: it goes on under whatever code there is."""
+        return bool(self._said)
+
     def _learn(self, intent: Intent, carried: tuple[Call, ...]) -> None:
         """Take in what an earlier attempt has got: what its intent holds, or what this turn carries over."""
         known = intent.calls
@@ -38,7 +47,7 @@ class Recalling(Calling):
             self._said = said
             known = tuple(call for call in known if call.by is None)
             carried = tuple(takewhile(lambda call: which(call) not in said, carried))
-        self._recorded, self._open = len(known), open_call(intent)
+        self._recorded, self._open = len(known), intent.open_call
         # What is recorded wins: another worker may have gone on from other answers meanwhile.
         self.calls = list(carried if carried and carried[: len(known)] == known else known)
 
@@ -49,8 +58,8 @@ class Recalling(Calling):
             self._next = past_flags(self.calls, self._next, None)
             left = self._expected()
         if left is not None:
-            raise NotDeterministic(
-                f"not deterministic: {self.handler.name} recorded {left.kind} {left.name!r} (number {left.number}) "
+            raise self._unlike(
+                f"{self.handler.name} recorded {left.kind} {left.name!r} (number {left.number}) "
                 "and its rerun has ended without asking for it"
             )
 
@@ -68,13 +77,23 @@ class Recalling(Calling):
                     continue
                 if (is_flag(asked) or is_flag(expected)) and which(asked) != which(expected):
                     return self._past_flags(asked)
-                raise NotDeterministic(
-                    f"not deterministic: {self.handler.name} recorded {expected.kind} {expected.name!r} "
+                raise self._unlike(
+                    f"{self.handler.name} recorded {expected.kind} {expected.name!r} "
                     f"(number {expected.number}) and its rerun asks for {asked.kind} {asked.name!r} "
                     f"(number {asked.number}){' with other arguments' if what == 'input' else ''}"
                 )
         self._next += 1
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
+
+    def _unlike(self, what: str) -> NotDeterministic:
+        """Failure of a rerun, with the version under which it began, where that is another one than this release's."""
+        began, now = self.version, self.handler.version
+        if began == now:
+            return NotDeterministic(what)
+        return NotDeterministic(
+            f"{what}; it began under version {began} of {self.handler.name}, and this release has version {now}",
+            f"keep the way of version {began} in {self.handler.name}, for `saga.version == {began}`; or ",
+        )
 
     def _as_begun(self, asked: Call) -> Call:
         """The call as it has begun, if it has: keys that have come or gone since would give it another digest."""

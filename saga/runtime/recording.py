@@ -1,8 +1,7 @@
-"""Values as they are recorded: state, results and answers as JSON, and inputs as digests."""
+"""Values as they are recorded, as JSON: state, results and answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.errors import Permanent
 from saga.marks import mark, marks_of, unmarked
-from saga.progress.document import UNENCODABLE, Call, Intent
+from saga.progress.document import UNENCODABLE, Call
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -70,21 +69,6 @@ def recorded_answer(asked: Call, why: Exception, answers: tuple[type[Exception],
     return replace(asked, answer=answer.__name__, value=value)
 
 
-def digest_of(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Digest that tells two inputs of a call apart. Raises `Permanent` naming the argument that cannot be recorded."""
-    try:
-        return blake2b(_encoder.encode((args, kwargs)), digest_size=12).hexdigest()
-    except UNENCODABLE as why:
-        for where, argument in (*enumerate(args, 1), *kwargs.items()):
-            try:
-                _encoder.encode(argument)
-            except UNENCODABLE as its:
-                raise Permanent(
-                    f"argument {where} of {name!r} cannot be recorded: {its}; hand over plain values"
-                ) from its
-        raise Permanent(f"the arguments of {name!r} cannot be recorded: {why}; hand over plain values") from why
-
-
 def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
     """Give a recorded result, as the first run and every rerun see it: a declared answer is raised. Raises `Permanent`
     for one that this version cannot read."""
@@ -105,12 +89,6 @@ def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Excepti
             f"the recorded result of {call.name!r} cannot be given back as {type_}: {why}; "
             "annotate what it returns with a type that can be recorded and read back"
         ) from why
-
-
-def open_call(intent: Intent) -> Call | None:
-    """The call that has begun and has no answer. A run that failed behind it has its answer in the intent, too."""
-    begins = intent.begins
-    return None if begins is None or which(begins) in map(which, intent.calls) else begins
 
 
 def which(call: Call) -> tuple[str, str, int]:

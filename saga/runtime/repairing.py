@@ -1,25 +1,26 @@
-"""Repair: a turn on a saga that no message sets off, for what this version of a service would do and nothing asks for.
+"""Repair: a turn on a saga that no message sets off, for what this version of a service would do and nothing asks for;
+and wakes that are sent again, should they be missing.
 
 It is safe beside running workers, and may be stopped anywhere: what it writes are compare-and-swaps as theirs, and a
 saga counts as repaired only by the last write, when all before it is published. Run again, it goes on.
 """
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from saga.clock import iso
-from saga.messages import Message, Partition, Position
-from saga.progress import takeover
+from saga.messages import Message, Partition
+from saga.progress import takeover, timing
 from saga.progress.record import Written
-from saga.runtime import persistence
+from saga.runtime import persistence, waking
+from saga.runtime.beginning import begin
 from saga.runtime.errors import Refused
 from saga.runtime.offsets import Prefix
 from saga.runtime.participant import Participant
 from saga.runtime.turn import take_turn
-from saga.runtime.turn_state import Stages, TurnState
+from saga.runtime.turn_state import NOWHERE, Stages, TurnState
 from saga.runtime.worker_ports import WorkerAssignment
-
-NOWHERE = Position("(repair)", 0, 0)
-"""Position of a turn that no message set off."""
 
 
 def may_act(assignment: WorkerAssignment) -> None:
@@ -27,17 +28,19 @@ def may_act(assignment: WorkerAssignment) -> None:
     assignment.prefixes[Partition(NOWHERE.topic, NOWHERE.partition)] = Prefix(0)
 
 
-async def repaired(service: Participant, saga: str) -> list[tuple[str, str, str | None]]:
-    """Go on with the saga until nothing is ready: handler, outcome and reason of each transition written.
+async def repaired(
+    service: Participant, saga: str, triggers: Sequence[Message] = ()
+) -> list[tuple[str, str, str | None]]:
+    """Go on with the saga until nothing is ready, and send its wake on: handler, outcome and reason of each transition
+    written. `triggers`: messages that come again here, as what has begun on them is kept by its intent alone.
 
     Raises `SagaError` where this version cannot decide, and `Draining` when it is to stop.
     """
     stages = Stages()
+    for message in triggers:
+        await take_turn(service, begin(service, message, NOWHERE, None, stages).unread())
     while True:
-        message = Message(
-            id="", type="", schema="", saga=saga, source="", time=iso(service.ports.clock.now_ms()), value=b""
-        )
-        turn = await take_turn(service, TurnState(message=message, position=NOWHERE, stages=stages))
+        turn = await take_turn(service, _without_message(service, saga, stages))
         if turn.progress is None or not takeover.is_due(turn.progress, service.roles):
             return stages.outcomes
         whole = replace(turn.known, heard=service.roles.heard)
@@ -46,3 +49,24 @@ async def repaired(service: Participant, saga: str) -> list[tuple[str, str, str 
         except Refused:
             continue
         return stages.outcomes
+
+
+async def woken_again(service: Participant, saga: str) -> None:
+    """Send the current wake of the saga again, for the earliest time for which something waits. Who reads it goes on
+    with all that is due by then; nothing runs here. Raises `SagaError` as above."""
+    turn = await persistence.load(service, _without_message(service, saga, Stages()))
+    p = turn.known
+    due_ms = timing.earliest_ms(p)
+    if due_ms is None:  # it has gone on meanwhile
+        return
+    if p.wake is None or timing.comes_too_late(p, service.ports.clock.now_ms()):
+        await take_turn(service, turn)  # it gets one that is in time
+    else:
+        await waking.send_on(service, turn, due_ms)
+
+
+def _without_message(service: Participant, saga: str, stages: Stages) -> TurnState:
+    message = Message(
+        id="", type="", schema="", saga=saga, source="", time=iso(service.ports.clock.now_ms()), value=b""
+    )
+    return TurnState(message=message, position=NOWHERE, stages=stages)

@@ -18,15 +18,14 @@ from saga.marks import mark, marks_of
 from saga.progress import ids, record
 from saga.progress.document import Call, Continuation, Intent
 from saga.progress.taking_back import TakeBack
-from saga.runtime import claims, controlling, documents, migrating, persistence, taking_back
-from saga.runtime.errors import Halted, unexpected
+from saga.runtime import arguments, claims, controlling, documents, migrating, persistence, taking_back
+from saga.runtime.errors import Halted, NotDeterministic, unexpected
 from saga.runtime.hiding import Hiding
 from saga.runtime.participant import Participant
 from saga.runtime.ports import OneRun, Step
 from saga.runtime.recalling import Recalling
 from saga.runtime.recording import (
     changed_fields,
-    digest_of,
     fields_of,
     flag_named,
     given_back,
@@ -55,6 +54,8 @@ class RunningSaga(Recalling, Hiding):
     _numbers: dict[str, int]
     outages = 0
     """Outages that had been told when it began."""
+    _written = b""
+    """Arguments of the call that is asked for, as JSON."""
     older_state: Mapping[str, Any] = MappingProxyType({})
     """State of an older version that is to be migrated, opened."""
     _undo_with: tuple[TakeBack, ...] = ()
@@ -108,6 +109,10 @@ class RunningSaga(Recalling, Hiding):
     @property
     def waited(self) -> timedelta:
         return timedelta(milliseconds=0 if self.goes_on is None else self.time_ms - self.goes_on.first_ms)
+
+    @property
+    def version(self) -> int:
+        return self.intent.handler_version
 
     @property
     def principal(self) -> str | None:
@@ -180,6 +185,7 @@ class RunningSaga(Recalling, Hiding):
         asked, type_ = self._asked("step", name, args, kwargs), returns_of(call)
         answered = self._recalled(asked)
         if answered is None:
+            asked = self.with_arguments(asked, self._written, call, args, kwargs)
             used = self.service.used.get(type(getattr(call, "__self__", None)))
             step = Step(self.turn.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets)
             limits = getattr(call, MARK, None)
@@ -220,6 +226,7 @@ class RunningSaga(Recalling, Hiding):
         type_ = documents.result_of(change, declared.kind)
         answered = self._recalled(asked)
         if answered is None:
+            asked = self.with_arguments(asked, self._written, change, args, kwargs, first=1)
             await self._begin(asked)
             update = documents.Update(
                 declared=declared,
@@ -327,7 +334,8 @@ class RunningSaga(Recalling, Hiding):
         if self.failure is not None:
             raise self.failure
         self._numbers[name] = number = self._numbers.get(name, 0) + 1
-        self._digest = digest_of(name, args, kwargs)
+        self._written = arguments.written(name, args, kwargs)
+        self._digest = arguments.digest_of(self._written)
         input_ = self.seals.digest(self._digest)
         return self._as_begun(Call(kind=kind, name=name, number=number, input=input_, document=document))
 
@@ -338,8 +346,14 @@ class RunningSaga(Recalling, Hiding):
         except Halted as halt:
             self.halt = halt
             raise
-        if self._open is not None and self._recorded == len(self.calls):
-            return  # it is the one that has begun
+        begun = self._begun_before
+        if begun is not None and begun.instead == asked.instead:
+            return  # its intent is there
+        if begun is not None:  # it may have happened, and another way could do it twice
+            raise NotDeterministic(
+                f"{self.handler.name} has begun {begun.instead!r} for step {begun.name!r} (number {begun.number}), and "
+                "this code has no such way: put its fallback back"
+            )
         hand = persistence.in_hand(self.service, self.turn, appends=False)
         intent = with_(self.intent, begins=asked, calls=self.answers, time=self.intent.time or iso(self.time_ms))
         if self._undo_with:

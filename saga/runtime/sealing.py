@@ -40,6 +40,7 @@ async def close_sealed(service: Participant, turn: TurnState, action: CloseSeale
         parameters=(Parameter(name="saga", role="saga"),),
         emits=(),
         shape=Nothing(),
+        version=intent.handler_version,
     )
 
     def ends(p: Snapshot, hand: Hand, calls: tuple[Call, ...]) -> Written:
@@ -91,10 +92,8 @@ def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
     if intent.undo_with:  # the others are of what takes its place
         return [] if intent.maybe is None else [(intent.maybe, False)]
     calls = [(call, True) for call in intent.calls if call.answer is None]
-    if intent.begins is not None and not any(
-        (c.name, c.number) == (intent.begins.name, intent.begins.number) for c in intent.calls
-    ):
-        calls.append((intent.begins, False))
+    if (begun := intent.open_call) is not None:
+        calls.append((begun, False))
     return calls[::-1]
 
 
@@ -113,4 +112,4 @@ def _describe(call: Call, what: str) -> str:
     if not call.name:
         return f"and {call.number} before these, which `saga show --steps` tells, {what}"
     where = f" on {call.document}" if call.document else ""
-    return f"{call.kind} {call.name}{where} {what}"
+    return f"{call.in_words}{where} {what}"

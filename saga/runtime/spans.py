@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from saga.contracts.library import binding_of
-from saga.declarations.values import Declared
+from saga.declarations.values import Declared, Reaction
 from saga.policies.retry import RETRY, Retry
 from saga.runtime.prepared import reads_of
 
@@ -30,12 +30,23 @@ def _long_waits(declared: Declared) -> Iterator[str]:
     """Attempts of handlers; a deadline that is longer is refused where it is declared."""
     memory = declared.memory
     for handler in declared.reactions:
-        wait = timedelta(seconds=span_s(handler.retry or declared.retry or RETRY))
+        wait = timedelta(seconds=sum(span_s(retry) for retry in _rules_of(declared, handler)))
         if handler.undoes is None and wait >= memory:
             yield (
                 f"the attempts of {handler.name} take up to {wait}, and {declared.name} remembers a saga for {memory}: "
                 "what it says then is of a saga that others may have forgotten; raise memory=, or let it fail sooner"
             )
+
+
+def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
+    """Rules under which its attempts may fail. Those of each are counted apart: they can follow one another."""
+    rules = [handler.retry or declared.retry or RETRY]
+    if handler.retry is None:
+        taken = {parameter.gives for parameter in handler.parameters if parameter.role == "resource"}
+        rules += [r.retry for r in declared.resources if r.retry is not None and r.gives in taken]
+    for rule in rules:
+        yield rule
+        yield from rule.by.values()
 
 
 def _long_topics(declared: Declared) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Pages of a progress, read and written: what of a saga does not fit in its one document."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.names import ARCHIVES, PROGRESS
-from saga.progress import ids, piles, spill, stacks
-from saga.progress.document import UNREADABLE, Page, Snapshot, progress_key
+from saga.progress import ids, own_piles, piles, shelves, spill, stacks
+from saga.progress.document import UNREADABLE, Snapshot, progress_key
+from saga.progress.page import Page
 from saga.progress.spill import Leaf, NewPage
 from saga.runtime import persistence
 from saga.runtime.errors import Refused
@@ -47,7 +48,7 @@ async def _in_pages(
     for page in reversed(p.pages):
         if not missing:
             break
-        if page.of == "results":
+        if page.of in ("results", "own"):
             continue
         entries = await _entries_of(service, turn, page)
         for entry in [entry for entry in missing if spill.is_in(entries, entry)]:
@@ -64,25 +65,26 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
     nobody needs once it is written, each with its version. Raises `Refused`."""
     emptied: list[tuple[str, int]] = []
     while (page := piles.next_to_restore(p, service.roles)) is not None:
-        key, document = await _read(service, turn, page)
-        p = piles.restored(p, page, _leaf(key, document))
-        emptied.append((key, document.cas))
+        p = await _taken_in(service, turn, p, page, emptied, piles.restored)
     while (page := stacks.next_to_restore(p)) is not None:
-        key, document = await _read(service, turn, page)
-        p = stacks.restored(p, page, _leaf(key, document))
-        emptied.append((key, document.cas))
+        p = await _taken_in(service, turn, p, page, emptied, stacks.restored)
+    if any(page.of == "own" for page in p.pages):
+        p = await _own_restored(service, turn, p, emptied)
     now_s = service.ports.clock.now_ms() // 1000
     until = piles.kept_until(p, now_s=now_s, memory_s=service.memory_s)
-    for page in piles.lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
-        key, document = await _read(service, turn, page)
-        ends = until if page.of != "inbox" else now_s + service.memory_s
-        p, new = piles.copied(p, page, _leaf(key, document), ends)
-        await _inserted(service, turn, new)
-        emptied.append((key, document.cas))
+    while wrong := piles.lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
+        for page in wrong:
+            ends = until if page.of != "inbox" else now_s + service.memory_s
+            p = await _lasting(service, turn, p, page, emptied, ends)
     p, new_pages = piles.piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
     p, more = stacks.results_spilled(p, service.bounds)
-    for new in (*new_pages, *more):
+    p, own = own_piles.spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
+    for new in (*new_pages, *more, *own):
         await _inserted(service, turn, new)
+    while pages := shelves.to_shelve(p, service.bounds):
+        entries = [b"" if page.of == "own" else await _entries_of(service, turn, page) for page in pages]
+        p, shelf = shelves.shelved(p, pages, entries)
+        await _inserted(service, turn, shelf)
     if len(p.inbox) > service.bounds.inbox_max:
         merged = [(page, await _entries_of(service, turn, page)) for page in spill.to_merge(p, service.bounds)]
         spilled = spill.inbox_spilled(
@@ -97,6 +99,51 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
             p, new = spilled
             await _inserted(service, turn, new)
     return p, emptied
+
+
+async def _own_restored(service: Participant, turn: TurnState, p: Snapshot, emptied: list[tuple[str, int]]) -> Snapshot:
+    """The progress without what is withdrawn, wherever it was, and with the first own events of each handler; pages of
+    what nobody takes any more are `emptied` as well."""
+    before = turn.known.results
+
+    def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+        return own_piles.restored(p, page, leaf, before)
+
+    for gone in own_piles.of_nobody(p, service.roles):
+        p = await _taken_in(service, turn, p, gone, emptied, lambda p, page, _: own_piles.without(p, page))
+    while withdrawn := own_piles.with_withdrawn(p, before):
+        p = await _taken_in(service, turn, p, withdrawn[0], emptied, restored)
+    while (page := own_piles.next_to_restore(p, service.roles)) is not None:
+        p = await _taken_in(service, turn, p, page, emptied, restored)
+    return p
+
+
+async def _taken_in(  # of which turn, and what takes it in
+    service: Participant,
+    turn: TurnState,
+    p: Snapshot,
+    page: Page,
+    emptied: list[tuple[str, int]],
+    restored: Callable[[Snapshot, Page, Leaf], Snapshot],
+) -> Snapshot:
+    """The progress with what a page holds in the place of the page, which is one of those `emptied` then."""
+    key, document = await _read(service, turn, page)
+    leaf = _leaf(key, document)
+    emptied.append((key, document.cas))
+    return shelves.opened(p, page, leaf) if page.level else restored(p, page, leaf)
+
+
+async def _lasting(  # of which turn, and until when
+    service: Participant, turn: TurnState, p: Snapshot, page: Page, emptied: list[tuple[str, int]], until: int
+) -> Snapshot:
+    """The progress with a copy of a page in its place that expires then, or with the pages of a shelf."""
+    if page.level:
+        return await _taken_in(service, turn, p, page, emptied, shelves.opened)
+    key, document = await _read(service, turn, page)
+    p, new = piles.copied(p, page, _leaf(key, document), until)
+    await _inserted(service, turn, new)
+    emptied.append((key, document.cas))
+    return p
 
 
 async def with_all_results(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
@@ -138,7 +185,7 @@ async def _inserted(service: Participant, turn: TurnState, new: NewPage) -> None
     except Ambiguous as why:
         persistence.tell_refused(service, saga, "archive", why)
         raise Refused from why
-    if new.page.of != "results":  # nobody asks which messages they are of
+    if new.page.of not in ("results", "own"):  # nobody asks which messages they are of
         ports.pages.learn(key, spill.decode_leaf(new.content).entries)
 
 

@@ -3,14 +3,14 @@
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
-from inspect import Parameter, iscoroutinefunction, signature
-from typing import Any, get_type_hints
+from inspect import iscoroutinefunction, signature
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from saga import marks
-from saga.declarations.annotations import returns_of
+from saga.declarations.annotations import returns_of, type_at
 from saga.declarations.limits import limits_of
 from saga.errors import Permanent
 from saga.marks import marks_of, unmarked
@@ -38,12 +38,8 @@ def said(
     mine = tuple(place for place, value in places.items() if value is saga)
     if mine and limits_of(call) is not None:
         raise Permanent(f"{name} takes the saga, so it is no step, and its limits would not hold: limit what it calls")
-    hints = get_type_hints(getattr(call, "__func__", call), include_extras=True)
-    types = dict(zip(map(str, range(len(args))), (hints.get(p) for p in signature(call).parameters), strict=False))
     values = {
-        place: Raw(b"null")
-        if place in mine
-        else recorded(value, name, f"argument {place} of", types.get(place) or hints.get(place))
+        place: Raw(b"null") if place in mine else recorded(value, name, f"argument {place} of", type_at(call, place))
         for place, value in places.items()
     }
     return TakeBack(
@@ -61,25 +57,22 @@ def found(
     call = _of_name(service, back.call)
     if call is None:
         raise NotFound(f"{back.call} is not there any more")
-    parameters, hints = (
-        list(signature(call).parameters.values()),
-        get_type_hints(getattr(call, "__func__", call), include_extras=True),
-    )
 
-    def given(place: str, value: Raw, parameter: Parameter | None) -> object:
+    def given(place: str, value: Raw) -> object:
         if place in back.saga:
             return saga
         try:
-            type_ = hints.get(parameter.name, Any) if parameter else Any
+            type_ = type_at(call, place)
+            if type_ is None:
+                return msgspec.json.decode(value)
             if marks_of(type_) is not None:
                 return msgspec.convert(unmarked(msgspec.json.decode(value)), type_, strict=False)
             return msgspec.json.decode(value, type=type_)
-        except (msgspec.ValidationError, TypeError) as why:
+        except (msgspec.ValidationError, TypeError, Permanent) as why:
             raise NotFound(f"{back.call} takes other arguments now: {why}") from why
 
-    by_name = {parameter.name: parameter for parameter in parameters}
-    args = [given(str(i), value, _at(parameters, i)) for i, value in enumerate(back.args)]
-    named = {name: given(name, value, by_name.get(name)) for name, value in back.named.items()}
+    args = [given(str(i), value) for i, value in enumerate(back.args)]
+    named = {name: given(name, value) for name, value in back.named.items()}
     try:
         signature(call).bind(*args, **named)
     except TypeError as why:
@@ -92,13 +85,6 @@ def secrets_in(said: TakeBack) -> list[str]:
     return [
         text for value in (*said.args, *said.named.values()) for text in marks.secrets_in(msgspec.json.decode(value))
     ]
-
-
-def _at(parameters: Sequence[Parameter], index: int) -> Parameter | None:
-    """The parameter that an argument by position is for."""
-    if index < len(parameters):
-        return parameters[index]
-    return next((parameter for parameter in parameters if parameter.kind is Parameter.VAR_POSITIONAL), None)
 
 
 def _name(service: Participant, call: Callable[..., Awaitable[object]]) -> str:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from math import inf
 from typing import NamedTuple
 
-from saga.clock import Clock, iso
+from saga.clock import LATEST_MS, Clock, iso
 from saga.errors import BrokerUnavailable
 from saga.observe.moments import Untold
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
@@ -224,7 +224,7 @@ def told_of(  # all that is known of a transition
         open=is_open,
         awaits=_awaited(service, p) if p.waiting or p.later else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,
-        due=iso(min(k.due_ms for k in p.deadlines)) if p.deadlines else None,
+        due=iso(min(LATEST_MS, *[k.due_ms for k in p.deadlines])) if p.deadlines else None,
         kept_s=None if is_open else service.memory_s,
         result=_decided(service, entry) if events else None,
         hash=hash_,
@@ -257,7 +257,7 @@ def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
 def _parked_until(p: Snapshot) -> str | None:
     """Time of the next attempt of what is parked."""
     times = [kept.due_ms for kept in (*p.queue[:1], *p.compensating) if kept.due_ms]
-    return iso(min(times)) if times else None
+    return iso(min(LATEST_MS, *times)) if times else None
 
 
 def _decided(service: Prepared, entry: Entry) -> Result | None:

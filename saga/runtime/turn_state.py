@@ -17,6 +17,10 @@ RunKey: TypeAlias = tuple[Kind, str, str]
 """Kind, handler and cause of one run."""
 
 
+NOWHERE = Position("(repair)", 0, 0)
+"""Position of a turn that no record set off."""
+
+
 class Stopped(NamedTuple):
     """Handler, or its compensation, of which nothing that is kept is ready before some time, whatever is due."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from saga import names
 from saga.errors import Broken, StoreUnavailable
 from saga.messages import Partition, Standstill
+from saga.observe.worker_view import Reach
 from saga.policies.yielding import held_max
 from saga.progress.document import progress_key
 from saga.runtime.commits import Commits
@@ -103,6 +104,13 @@ class Worker:
     def lag(self) -> Mapping[Partition, int] | None:
         lag = self.sources.lag()  # wakes that lie in the log until their time are not behind
         return None if lag is None else {p: n for p, n in lag.items() if p.topic not in self.service.wakes}
+
+    def reach(self) -> Mapping[Partition, Reach] | None:
+        lag = self.lag()
+        ours = {p: prefix for p, prefix in self.assignment.prefixes.items() if p.topic not in self.service.wakes}
+        if lag is None or not lag.keys() >= ours.keys():
+            return None
+        return {p: Reach(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
 
     def away(self) -> Mapping[str, float]:
         return self.service.ports.watching.away()

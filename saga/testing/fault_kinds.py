@@ -43,9 +43,9 @@ EVERYTHING: dict[FaultKind, float] = {
     "throttle": 0.010,
     "expiry": 0.004,
 }
-"""Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil stands still until dead
-letters can be replayed. So are deployments, for of most services there is one release; and gaps, after which nobody can
-tell what was removed."""
+"""Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil waits for a person who
+has its dead letter tried again. So are deployments, for of most services there is one release; and gaps, after which
+nobody can tell what was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

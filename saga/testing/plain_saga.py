@@ -31,6 +31,7 @@ def a_saga(
     documents: "Mapping[str, DataclassInstance]" = ...,
     flags: Collection[str] = ...,
     principal: str | None = ...,
+    version: int = ...,
 ) -> Saga: ...
 @overload
 def a_saga(
@@ -40,6 +41,7 @@ def a_saga(
     documents: "Mapping[str, DataclassInstance]" = ...,
     flags: Collection[str] = ...,
     principal: str | None = ...,
+    version: int = ...,
 ) -> Saga[_S]: ...
 def a_saga(
     *,
@@ -48,15 +50,17 @@ def a_saga(
     documents: "Mapping[str, DataclassInstance]" = _NONE,
     flags: Collection[str] = (),
     principal: str | None = None,
+    version: int = 1,
 ) -> Saga[_S] | Saga[_S | None]:
     """A saga for a plain call: `assert await reserve(an_order(), FakeBank(), a_saga()) == PaymentReserved(...)`.
 
     Promises: steps are called, updates applied to `documents` (key to document); nothing is recorded or retried. The
     mapping itself stays as it is: afterwards look at `.state` and at `await saga.read(...)`. `key` gives the same for
     the same name, in every saga made here. `waited` is what `saga.waited` says; `flags` are on, all others off.
-    `principal` is who began it. Raises `Permanent` for what a running service could not do either.
+    `principal` is who began it, `version` that of the handler under which this run began. Raises `Permanent` for what a
+    running service could not do either.
     """
-    return PlainSaga(state, waited, documents, frozenset(flags), principal)
+    return PlainSaga(state, waited, documents, frozenset(flags), principal, version)
 
 
 class PlainSaga(Saga[_S]):
@@ -69,8 +73,10 @@ class PlainSaga(Saga[_S]):
         documents: "Mapping[str, DataclassInstance]",
         flags: Collection[str] = (),
         principal: str | None = None,
+        version: int = 1,
     ) -> None:
         self._state, self._waited, self._flags, self._principal = state, waited, flags, principal
+        self._version = version
         self._documents: dict[tuple[type, str], DataclassInstance] = {
             (type(document), key): document for key, document in documents.items()
         }
@@ -95,6 +101,10 @@ class PlainSaga(Saga[_S]):
     @property
     def principal(self) -> str | None:
         return self._principal
+
+    @property
+    def version(self) -> int:
+        return self._version
 
     def key(self, name: str, /) -> str:
         return ids.key(name, "a_saga", "", "", "")

@@ -59,6 +59,8 @@ _D = TypeVar("_D", bound="DataclassInstance")
 
 FOR_EVER_S = 1e12
 """Seconds that are more than all delays of a trial together."""
+DELAY_S_MAX = 30
+"""Longest delay between two attempts in a trial: its script alone says when hours pass."""
 _NOTHING = timedelta(0)
 TURNS_MAX = 2000
 """Most turns that may be due within one time of a script."""
@@ -244,8 +246,8 @@ def in_place(prepared: Prepared) -> Prepared:
 
 
 def _in_place(retry: Retry) -> Retry:
-    by = {kind: replace(rules, in_place_s=FOR_EVER_S) for kind, rules in retry.by.items()}
-    return replace(retry, in_place_s=FOR_EVER_S, by=by)
+    by = {kind: _in_place(rules) for kind, rules in retry.by.items()}
+    return replace(retry, in_place_s=FOR_EVER_S, delay_s_max=min(retry.delay_s_max, DELAY_S_MAX), by=by)
 
 
 async def _passes(service: Participant, clock: TrialClock, saga: str, time: timedelta) -> None:

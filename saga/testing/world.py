@@ -21,6 +21,7 @@ from saga.controls import Switch
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing
 from saga.progress.document import Snapshot
+from saga.progress.parked import parked
 from saga.service import Service
 
 if TYPE_CHECKING:
@@ -36,15 +37,20 @@ NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
 def command(wanted: Wanted, p: Snapshot | None, now_ms: int, answered: Answered | None = None) -> Outgoing:
-    """Record of a person's command about the dead letter that blocks a saga. Raises `SagaError` if none does."""
-    kept = next((k for k in (*p.queue, *p.compensating) if k.dead), None) if p is not None else None
-    if p is None or kept is None or kept.dead is None:
-        raise SagaError("no dead letter blocks this saga in the service: let the world run until it does")
+    """Record of a person's command about the dead letter that blocks a saga, or about its first run that is parked.
+    Raises `SagaError` if there is none."""
+    if wanted == "release":
+        about = next((run.id for run in parked(p)), None) if p is not None else None
+    else:
+        about = next((k.dead for k in (*p.queue, *p.compensating) if k.dead), None) if p is not None else None
+    if p is None or about is None:
+        what = "nothing of this saga is parked" if wanted == "release" else "no dead letter blocks this saga"
+        raise SagaError(f"{what} in the service: let the world run until it is so")
     return to_record(
         p.service,
         p.saga,
         wanted=wanted,
-        dead=kept.dead,
+        dead=about,
         who="a test",
         why="its cause is mended",
         now_ms=now_ms,
@@ -174,6 +180,11 @@ class World(ABC):
     def discard(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
         """Have a person discard it, as `saga dead discard` does, which the service may refuse. As `replay`."""
         self._wishes(service, "discard", saga_id)
+
+    def release(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
+        """Have a person want what is parked of this saga tried at once, as `saga release` does. As `replay`; raises
+        `SagaError` if nothing of it is parked."""
+        self._wishes(service, "release", saga_id)
 
     def resolve(
         self,

@@ -104,7 +104,8 @@ async def everywhere(settings: KafkaSettings, topic: Topic) -> None:
             while True:
                 try:
                     await broker.ensure([topic])
-                    if (await broker.found([topic.name]))[topic.name].in_sync == len(NODES):
+                    told = (await broker.found([topic.name])).get(topic.name)  # by a broker that may not know it yet
+                    if told and told.in_sync == len(NODES):
                         return
                 except BrokerUnavailable:
                     pass

@@ -16,6 +16,7 @@ RESERVE = Told(
     emits=("PaymentReserved", "PaymentDeclined"),
     keys=("charge",),
     resources=("bank",),
+    version=2,
 )
 CAPTURE = Told(
     name="capture",
@@ -154,6 +155,12 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
         "takes PaymentReserved no more: what was done with that result would stand",
         "keep PaymentReserved",
     ),
+    "a compensation that takes more of what its handler took": (
+        with_(RELEASE, took=(("OrderPlaced",),)),
+        "release",
+        "takes OrderPlaced, which reserve took: it is not kept with what was done before",
+        "take OrderPlaced | None",
+    ),
     "another key": (
         with_(RESERVE, keys=("money",)),
         "reserve",
@@ -165,6 +172,12 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
         "capture",
         "ran once for each OrderConfirmed or OrderForced and runs once for each PaymentReserved",
         "keep the order of its parameters",
+    ),
+    "an older version of a handler": (
+        with_(RESERVE, version=1),
+        "reserve",
+        "was version 2 and is 1: what has begun under the newer one waits",
+        "keep version=2",
     ),
     "once instead of many times": (with_(CAPTURE, many=False), "capture", "has no many=True", "keep many=True"),
     "an event that a neighbour hears is said no more": (
@@ -254,6 +267,16 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
     "a new deadline": (
         replace(OLD, reactions=(*OLD.reactions, replace(EXPIRE, name="remind", ids="payment|remind"))),
         [("remind", "is new: a deadline; sagas in which its event was handled before get none")],
+    ),
+    "a newer version of a handler": (
+        with_(RESERVE, version=3),
+        [
+            (
+                "reserve",
+                "is version 3; runs that have begun keep theirs, and those of the new one wait where a process of the "
+                "release before has them",
+            )
+        ],
     ),
     "code that cannot be seen any more": (
         with_(RESERVE, keys=None),

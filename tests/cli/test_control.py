@@ -1,4 +1,4 @@
-"""`saga control` and `saga audit`: flags are set while a service runs, and the audit tells by whom."""
+"""`saga control`, and `saga audit` of it: flags are set while a service runs, and the audit tells by whom."""
 
 import json
 import os
@@ -38,8 +38,8 @@ def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln:
     audited = saga("audit", service)
     assert audited.exit_code == 0, audited.output
     *lines, last = audited.stdout.splitlines()
-    assert [line.partition("  ")[2].rpartition("  ")[2] for line in lines] == ["ada: to see"] * 3
-    assert last.startswith("3 entries, the last digest is ")
+    assert [line.split("  ")[2:] for line in lines] == [["ada: to see", "switched (book)"]] * 3
+    assert last.startswith("the book has 3 switches, the last digest is ")
     entries = [json.loads(line) for line in saga("audit", service, "--json").stdout.splitlines()]
     assert [entry["switch"]["flag"] for entry in entries] == ["blue", "blue", "red"]
 
@@ -117,6 +117,7 @@ def test_whoever_changes_the_book_is_found(shop: Path, saga: Call) -> None:
         assert more is not None
         book = more
     put(shop, book)
+    assert saga("topics", "apply", "services.payment").exit_code == 0
     assert saga("audit", "payment").exit_code == 0
     put(shop, controls.Book(service="payment", entries=book.entries[1:]))
     forged = saga("audit", "payment")

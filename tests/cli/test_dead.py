@@ -87,6 +87,9 @@ def test_dead_letters_are_replayed_by_what_they_have_in_common(dead: Running, sa
     assert len(meant.stdout.splitlines()) == 3
     assert all("make  would be replayed: RuntimeError: the kiln is cold" in line for line in meant.stdout.splitlines())
     assert len(blocked(saga)) == 3, "nothing was done"
+    for owner, count in (("shop", 3), ("nobody", 0)):
+        theirs = saga("dead", "replay", service, "--owner", owner, *SAID, "--dry-run")
+        assert (theirs.exit_code, len(theirs.stdout.splitlines())) == (0 if count else 1, count), theirs.output
     one = saga("dead", "replay", service, "--saga", "cup-1", *SAID)
     assert (one.exit_code, one.stdout) == (
         0, f"{service}  cup-1  make  replayed, then handled: ada wants it: the kiln is hot\n"
@@ -166,7 +169,10 @@ def test_what_dies_each_time_has_to_be_asked_for_by_name(dead: Running, saga: Ca
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("payment", *SAID), "say which: --saga, --handler, --type, --reason, --class, --before, --age, or --all"),
+        (
+            ("payment", *SAID),
+            "say which: --saga, --handler, --type, --reason, --class, --owner, --before, --age, or --all",
+        ),
         (("payment", "--all", "--who", "ada", "--why", " "), "--why is for the record: say it"),
         (("payment", "--all", "--who", "ada"), "Missing option '--why'"),
         (("payment", "--before", "yesterday", *SAID), "--before yesterday: give a time as 2026-11-22T16:00:00Z"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
@@ -17,12 +18,13 @@ from saga.inspection.glance import glance
 from saga.inspection.letters import letter_in
 from saga.inspection.timeline import status_of
 from saga.messages import Message, Outgoing, Position, Record, Topic
-from saga.progress.document import DeadLetter, Snapshot, decode, encode
+from saga.progress.document import DeadLetter, Snapshot, decode, decode_entry, encode
 from saga.runtime import deadletters
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_documents import checksum
 from services.order.events import OrderPlaced
 from tests.cli.conftest import Call
+from tests.cli.example_runs import an_order, open_shop
 from tests.progress.pieces import a_message, blank, kept, ran
 
 NOW_MS = SystemClock().now_ms()
@@ -332,6 +334,55 @@ def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its
     times = [each["time"] for each in found["letters"]]
     assert times == sorted(times, reverse=True)
     assert [each["saga"] for each in found["sagas"]] == ["order-3"]
+
+
+MEANT = ("dead", "replay", "payment", "--who", "ada", "--why", "to see", "--dry-run")
+
+
+def test_a_dead_letter_that_went_to_an_archive_is_still_known_by_its_reason_class_and_age(
+    folder: Path, saga: Call
+) -> None:
+    async def died_long_ago() -> None:
+        async with open_shop(folder / ".saga", "payment") as shop:
+            await shop.settle(an_order("order-3", card="broken"))
+            await shop.again(an_order("order-3", card="broken"), 70)
+
+    asyncio.run(died_long_ago())
+    with sqlite3.connect(folder / ".saga" / "payment.db") as connection:
+        archives = connection.execute("SELECT count(*) FROM documents WHERE collection = 'saga-archive'").fetchone()
+    connection.close()
+    assert archives[0] > 0
+    for args in (("--reason", "such cards"), ("--class", "outside"), ("--saga", "order-3")):
+        meant = saga(*MEANT, *args)
+        assert meant.exit_code == 0, meant.output
+        assert "would be replayed: Permanent: the bank does not know such cards" in meant.stdout
+    assert saga(*MEANT, "--before", "2000-01-01T00:00:00Z").exit_code == 1, "it has a time"
+    [letter] = json.loads(saga("dead", "list", "--reason", "such cards", "--json").stdout)["letters"]
+    assert (letter["handler"], letter["now"]) == ("reserve", "blocks")
+
+
+def test_a_transition_that_cannot_be_read_keeps_no_other_saga_from_being_replayed(shop: Path, saga: Call) -> None:
+    file = shop / ".saga" / "payment.db"
+    with sqlite3.connect(file) as connection:
+        [(content,)] = connection.execute("SELECT content FROM documents WHERE key = 'payment::order-3'").fetchall()
+    connection.close()
+    p = decode(content)
+    last = encode(replace(decode_entry(p.transitions[-1]), letters=()))
+    bad = replace(p, saga="order-9", transitions=(Raw(b'{"n": "x"}'), Raw(last)))
+    put(file, ("payment::order-9", encode(bad)))
+    meant = saga(*MEANT, "--all")
+    assert meant.exit_code == 0, meant.output
+    assert "order-3  reserve  would be replayed: Permanent: the bank does not know such cards" in meant.stdout
+    assert "order-9  reserve  would be replayed: nobody can tell" in meant.stdout
+    assert "saga order-9 in payment: a transition cannot be read" in meant.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "count"),
+    [(("--saga", "order-3"), 1), (("--saga", "order"), 0), (("--handler", "reserve"), 1), (("--handler", "no"), 0)],
+)
+def test_letters_are_listed_by_saga_and_handler(shop: Path, saga: Call, args: tuple[str, ...], count: int) -> None:
+    assert len(json.loads(saga("dead", "list", *args, "--json").stdout)["letters"]) == count
 
 
 @pytest.mark.parametrize("count", [3, 4, 6, 20])

@@ -99,6 +99,7 @@ def hostile(shop: Path) -> Path:
         (("keys", "book"), ""),
         (("forget", HOSTILE, "--who", HOSTILE, "--why", HOSTILE), ""),
         (("control", "show", HOSTILE), ""),
+        (("release", HOSTILE, "--saga", HOSTILE, "--who", HOSTILE, "--why", HOSTILE, "--dry-run"), ""),
         (("audit", HOSTILE), ""),
         (("contracts", "generate", "events.py", HOSTILE), ""),
         (("contracts", "check"), ""),

@@ -1,11 +1,14 @@
 """`saga dead replay --dry-run --code`: today's code runs on a copy, and nothing comes of it."""
 
 import json
+import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from saga.administration.rehearsal import Stops, stand_in
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import SAID, blocked, outcomes, until
@@ -138,6 +141,34 @@ def test_a_rehearsal_tells_what_the_code_of_today_would_do_and_does_nothing(
     assert (pottery_on.folder / "baked").read_text() == baked, "what is recorded is not asked for again"
     assert outcomes(saga, "cup-1") == ["dead"], "nothing was written"
     assert json.loads(saga("dead", "list", "--json").stdout)["letters"][0]["now"] == "blocks"
+
+
+class Needy:
+    def __init_subclass__(cls, *, given: str) -> None: ...
+
+    def execute(self) -> None: ...
+
+
+class Closing:
+    def __init__(self) -> None:
+        self.file = open(__file__)  # noqa: SIM115 - it is never opened
+
+    def __del__(self) -> None:
+        self.file.close()
+
+    def execute(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("gives", "name"),
+    [(Closing, "execute"), (Needy, "execute"), (sqlite3.Connection, "execute"), (dict, "get"), (re.Pattern, "match")],
+)
+def test_whatever_a_resource_gives_has_a_stand_in_whose_methods_can_be_named(gives: type, name: str) -> None:
+    made = stand_in(gives)
+    assert getattr(made, name).__name__ == name
+    with pytest.raises(Stops, match=rf"{gives.__name__}\.heat is used outside of a step"):
+        _ = made.heat  # type: ignore[attr-defined]  # what it does not have
+    del made
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`saga repair`: what a new release takes of what earlier ones said, in sagas that get no message any more."""
+"""`saga repair`: sagas that get no message any more hear of what earlier releases said, and of what they wait for."""
 
 import asyncio
 import json
@@ -14,6 +14,10 @@ from saga.progress.document import decode, encode
 from saga.store.sqlite import SqliteStore
 from saga.wiring import load_services
 from tests.cli.conftest import Call
+from tests.cli.pottery_service import Pottery
+from tests.cli.test_dead import until
+from tests.cli.test_missing_topics import running
+from tests.cli.test_parked import listed, publish
 from tests.runtime.driven_workers import place
 from tests.runtime.real_worker import an_order
 
@@ -114,3 +118,74 @@ async def _damaged(folder: Path, what: str) -> None:
 
 def test_a_release_that_takes_nothing_new_has_nothing_to_do(released: Path, saga: Call) -> None:
     assert saga("repair", "first_release", "--dry-run").stdout == "no sagas to go on with\n"
+
+
+# ------------------------------------------------------------------------------- wakes that are gone
+
+WAITING = """
+from datetime import timedelta
+from pathlib import Path
+
+from {module} import CupMade, CupOrdered, CupSold
+
+from saga import Later, Retry, Saga, Service
+
+potter = Service("{service}")
+
+
+def has_happened(what: str, cup: str) -> None:
+    with Path("happened").open("a") as file:
+        file.write(f"{{what}} {{cup}}\\n")
+
+
+@potter.handler(retry=Retry(attempts_max=1000, delay_s_first=1, delay_s_max=1, in_place_s=0))
+async def make(ordered: CupOrdered, saga: Saga) -> CupMade | Later:
+    if ordered.cup_id == "parked" and not Path("mended").exists():
+        raise RuntimeError("the kiln is cold")
+    if ordered.cup_id == "later" and saga.waited < timedelta(seconds=3):
+        return Later(after=timedelta(seconds=3))
+    has_happened("made", ordered.cup_id)
+    return CupMade(cup_id=ordered.cup_id)
+
+
+@potter.deadline(within=timedelta(seconds=4), unless=(CupSold,))
+async def remind(ordered: CupOrdered) -> None:
+    has_happened("reminded", ordered.cup_id)
+"""
+HAPPENS = {"made parked", "made later", "made timed", "reminded parked", "reminded later", "reminded timed"}
+
+
+def test_all_that_waits_goes_on_by_a_repair_after_the_topics_of_wakes_were_lost(
+    embedded_pottery: Pottery, saga: Call
+) -> None:
+    pottery = embedded_pottery
+    module = f"{pottery.module}_waiting"
+    (pottery.folder / f"{module}.py").write_text(WAITING.format(module=pottery.module, service=pottery.service))
+    (pottery.folder / "happened").write_text("")
+
+    def happened() -> set[str]:
+        return set((pottery.folder / "happened").read_text().splitlines())
+
+    assert saga("topics", "apply", module).exit_code == 0
+    with running(module):
+        publish(saga, "CupOrdered", "parked", "later", "timed")
+        until(lambda: len(listed(saga, pottery.service)) == 3 and happened() == {"made timed"})
+    for file in (pottery.folder / ".saga").glob("broker.db*"):
+        file.unlink()
+    (pottery.folder / "mended").write_text("")
+    assert saga("topics", "apply", module).exit_code == 0
+    asyncio.run(SystemClock().sleep(5))  # all is due by then
+    with running(module):
+        asyncio.run(SystemClock().sleep(3))
+        assert happened() == {"made timed"}, "nothing wakes it"
+        told = saga("repair", module, "--dry-run").stdout.splitlines()
+        assert [line.split("  ")[1] for line in told[:-1]] == ["later", "parked", "timed"]
+        assert all("  would be woken at " in line for line in told[:-1])
+        asyncio.run(SystemClock().sleep(1))
+        assert happened() == {"made timed"}, "nothing was done"
+        done = saga("repair", module)
+        assert done.exit_code == 0
+        assert all("  its wake is sent again, for " in line for line in done.stdout.splitlines()[:-1])
+        until(lambda: happened() == HAPPENS, last=happened)
+    assert len((pottery.folder / "happened").read_text().splitlines()) == len(HAPPENS), "each once"
+    assert saga("repair", module).stdout == "no sagas gone on with, no problems\n"

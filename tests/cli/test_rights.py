@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from saga import Client, wiring
+from saga.administration import auditing
 from saga.broker.port import Broker
 from saga.config import Settings
 from saga.contracts import codec
@@ -458,6 +459,15 @@ def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_with
         right_on(rights, pottery.commands, WRITE),
         right_on(rights, pottery.service, DESCRIBE),
     )
+
+    def unaudited() -> Sequence[str]:
+        return asyncio.run(auditing.said_on_topics(pottery.service, of_potter(guarded), CLOCK)).wrong
+
+    assert unaudited() == []
+    asyncio.run(guarded.take(right_on(rights, pottery.commands, READ)))
+    (why,) = unaudited()
+    assert why.startswith("not all commands and moves can be told: ")
+    assert pottery.commands in why
     asyncio.run(guarded.take(dead))
     assert f"topic {pottery.dead} is missing, or hidden from this user, who needs Read on it" == trouble()
     asyncio.run(guarded.take(right_on(rights, pottery.topic, DESCRIBE)))

@@ -20,6 +20,7 @@ from saga.contracts.schema import RecordType
 from saga.inspection.timeline import History, Line, timeline
 from saga.messages import Topic
 from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot, decode, decode_entry, encode
+from saga.progress.document import Call as Made
 from saga.runtime import deadletters
 from saga.store.sqlite_documents import checksum
 from tests.cli.conftest import ROOT, Call
@@ -86,6 +87,19 @@ def test_a_compensation_is_shown_though_the_log_cannot_be_asked(shop: Path, saga
     assert shown.stdout.endswith(told)
 
 
+def test_a_call_of_which_nobody_knows_what_became_is_shown_with_its_run(shop: Path, saga: Call) -> None:
+    call = Made(kind="step", name="refund", number=2, input="d", arguments='"charge-1", 7')
+    first = replace(call, number=1, arguments="")
+    begun = replace(undoing(), kind="do", begins=call, calls=(first,))
+    edit(shop, "payment", "order-1", intents=(replace(undoing(), begins=call), begun, replace(begun, begins=first)))
+    unknown = 'step refund("charge-1", 7) has no answer'
+    assert saga("show", "order-1").stdout.partition("still open:\n")[2].splitlines() == [
+        f"  payment: release undoes what reserve did, because of OrderCancelled; {unknown}",
+        f"  payment: reserve has begun on OrderCancelled; {unknown}",
+        "  payment: reserve has begun on OrderCancelled",
+    ]
+
+
 def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_until_when(shop: Path, saga: Call) -> None:
     failed = Kept(handler="reserve", message=undoing().message, n=0, attempts=20, due_ms=4_102_444_800_000)
     p = edit(shop, "payment", "order-1")
@@ -118,7 +132,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     assert said in plain
     assert said not in saga("show", "order-1", "--service", "payment").stdout
     calls = (
-        replace(call, value=Raw(b"null"), claim="abc", ms=1234),
+        replace(call, value=Raw(b"null"), claim="abc", ms=1234, arguments='"order-1", 7'),
         replace(call, number=2, answer="Declined", by="eve"),
         replace(call, kind="update", name="set_aside", document="stock/tea"),
         replace(call, kind="read", name="stock", document="stock/tea"),
@@ -128,7 +142,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     shown = [line.replace(call.input, "d") for line in told if call.input in line]
     gave = f"input d, gave {len(bytes(call.value))} bytes"
     assert shown == [
-        f"    step {call.name}: 1234 ms, input d, gave payment|claim::order-1::abc in saga-archive",
+        f'    step {call.name}("order-1", 7): 1234 ms, input d, gave payment|claim::order-1::abc in saga-archive',
         f"    step {call.name} 2: {call.ms} ms, input d, answered Declined, as eve says",
         f"    update set_aside of stock/tea: {gave}",
         f"    read stock: {gave}",
@@ -137,6 +151,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     assert "1234 ms" in one
     made = json.loads(saga("show", "order-1", "--service", "payment", "--json").stdout)["timeline"][0]["calls"][0]
     assert (made["ms"], made["bytes"], made["claim"]) == (1234, 0, "payment|claim::order-1::abc")
+    assert made["arguments"] == '"order-1", 7'
     refused = saga("show", "order-1", "--steps", "--follow")
     assert (refused.exit_code, "--steps is for what was" in refused.stderr) == (2, True)
 

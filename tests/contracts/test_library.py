@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastavro.schema import fingerprint
 
+from saga.contracts import fingerprints
+from saga.contracts.fingerprints import fingerprint_of
 from saga.contracts.library import Library, contract_of, find
 from saga.errors import ContractError, DeclarationError
 from saga.messages import Event, Topic
@@ -368,6 +371,31 @@ def test_a_base_of_schemas_with_a_password_is_refused_and_not_shown(
     with pytest.raises(DeclarationError, match="SAGA_SCHEMA_BASE has a user or a password") as refused:
         find(tmp_path)
     assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_folder_that_is_read_again_computes_fingerprints_of_what_is_new_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[str] = []
+
+    def counted(canonical: str, algorithm: str) -> str:
+        computed.append(canonical)
+        return fingerprint(canonical, algorithm)
+
+    monkeypatch.setattr(fingerprints, "fingerprint", counted)
+    fingerprint_of.cache_clear()
+    placed = schema("OrderPlaced")
+    write(tmp_path, placed, schema("OrderCancelled"))
+    first = Library.load(tmp_path / "contracts")
+    again = Library.load(tmp_path / "contracts")
+    assert len(computed) == 2
+    write(tmp_path, {**placed, "fields": [*placed["fields"], field("n", "int", default=1)]}, version=2)
+    newer = Library.load(tmp_path / "contracts")
+    assert len(computed) == 3
+    one, two = newer.contracts["OrderPlaced"].versions
+    assert one.fingerprint != two.fingerprint
+    for library in (first, again):
+        assert library.contracts["OrderPlaced"].versions[0].fingerprint == one.fingerprint
 
 
 def test_no_contracts_at_all_is_a_declaration_error(tmp_path: Path) -> None:

@@ -37,5 +37,8 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         assert codec.encode(back) == value
         assert codec.content(said, value).startswith(b"Said\n{")
         line = json.dumps(codec.to_json(event))
-        assert repr(codec.from_json(json.loads(line), said)) == repr(event)
-        assert value[codec.HEADER_SIZE :] == plain.from_json(line.encode(), binding.version), "without a class, too"
+        told = codec.from_json(json.loads(line), said)
+        assert repr(told) == repr(event)
+        # With the bytes of what JSON tells: there are many NaN, and JSON has one.
+        bare = plain.from_json(line.encode(), binding.version)
+        assert codec.encode(told)[codec.HEADER_SIZE :] == bare, "without a class, too"

@@ -1,6 +1,7 @@
 """Reads the documents: their fenced blocks, headings, links, and the names in them; lists the modules beside them."""
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,3 +54,9 @@ def anchors(text: str) -> set[str]:
     """The names by which headings can be linked to."""
     headings = (match["text"] for match in _HEADING.finditer(prose(text)))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def wrong_in(files: Iterable[Path], look: Callable[[str], object]) -> dict[str, object]:
+    """Whatever `look` finds in the text of each of these files, by file: there are too many for a test each."""
+    found = {file.relative_to(ROOT).as_posix(): look(file.read_text("utf-8")) for file in files}
+    return {name: what for name, what in found.items() if what}

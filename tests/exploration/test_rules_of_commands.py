@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from saga.commands import Command
-from saga.progress import deadlines, decide, operators, record
-from saga.progress.actions import Admit, Discard, Seal
-from saga.progress.document import Kept, Snapshot, decode_entry
+from saga.progress import deadlines, decide, giving_up, operators, record
+from saga.progress.actions import Admit, Discard, Disregard, Release, Seal
+from saga.progress.document import Intent, Kept, Snapshot, decode_entry
+from saga.progress.parked import parked
 from saga.progress.record import Hand, Written
-from saga.runtime import recalling
 from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
@@ -87,7 +87,7 @@ def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_has_answered_is_taken_for_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recalling, "open_call", lambda intent: intent.begins)
+    patch.setattr(Intent, "open_call", property(lambda intent: intent.begins))
 
 
 def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,24 @@ def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(RunningSaga, "__init__", stubborn)
 
 
+def a_wish_is_about_whatever_waits(patch: pytest.MonkeyPatch) -> None:
+    def at_once(p: Snapshot, command: Command) -> Any:
+        return next((Release(command, run) for run in parked(p)), Disregard(command, "nothing waits"))
+
+    patch.setattr(operators, "_at_once", at_once)
+
+
+def a_deadline_that_is_replayed_is_parked_as_one_that_is_open(patch: pytest.MonkeyPatch) -> None:
+    at_the_head = giving_up._at_the_head
+    patch.setattr(
+        giving_up,
+        "_at_the_head",
+        lambda p, kept: p if kept.due_ms and kept.handler == "expire" else at_the_head(p, kept),
+    )
+
+
 RULES: dict[Take, str] = {
+    a_wish_is_about_whatever_waits: "release: it fails again, and two people want it",
     replays_are_not_counted: "replay: it dies again, and is replayed again",
     a_command_is_heeded_each_time_it_comes: "discard: refused by who decides, then replayed",
     a_replay_forgets_what_has_begun: "replay: what was read stays, while another saga gives",
@@ -153,6 +170,7 @@ RULES: dict[Take, str] = {
     what_a_person_answered_is_asked_for_again: "resolve: crash",
     what_a_worker_remembers_overrides_a_person: "resolve: the first of two steps, while a zombie has its answer",
     what_has_answered_is_taken_for_open: "replay: of what failed behind its last step",
+    a_deadline_that_is_replayed_is_parked_as_one_that_is_open: "replay: of a deadline that fails again, and is parked",
     what_is_sealed_may_be_replayed: "discard and replay: two people disagree",
 }
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.progress import compensate, stacks
-from saga.progress.document import Page, Snapshot
+from saga.progress import compensate, record, stacks
+from saga.progress.document import Result, Snapshot
+from saga.progress.page import Page
 from saga.progress.record import Written
 from saga.progress.spill import Leaf
 from saga.runtime import persistence, spilling
@@ -64,7 +65,18 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
     patch.setattr(persistence, "save", then)
 
 
+def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:
+    with_results = record.with_results
+
+    def alike(*of: Any) -> tuple[Result, ...]:
+        results = with_results(*of)
+        return tuple([replace(result, took=results[0].took) for result in results])
+
+    patch.setattr(record, "with_results", alike)
+
+
 RULES: dict[Take, str] = {
+    what_was_taken_is_kept_once_for_a_handler: "undone with what it took: several results",
     results_in_pages_are_forgotten: "results pages: undone, crash",
     the_page_below_is_forgotten: "results pages: undone, crash",
     the_newest_result_goes_to_a_page: "results pages: undone, crash",

@@ -1,4 +1,5 @@
-"""Each rule about states of another version is there for a loss: take it away, and the exploration finds it."""
+"""Each rule about states and handlers of another version is there for a loss: take it away, and the exploration finds
+it."""
 
 from typing import Any
 
@@ -9,6 +10,8 @@ from saga.progress.document import Intent, Snapshot
 from saga.progress.formats import PLAIN
 from saga.runtime import migrating, persistence
 from saga.runtime.prepared import Prepared
+from saga.runtime.recalling import Recalling
+from saga.runtime.saga import RunningSaga
 from tests.exploration.without_a_rule import Take, check_loss
 
 migrated = migrating.migrated
@@ -50,7 +53,18 @@ def a_transition_holds_what_a_run_changed_and_no_more(patch: pytest.MonkeyPatch)
     patch.setattr(migrating, "migrated", lambda s, p, delta, *of: (migrated(s, p, delta, *of)[0], delta))
 
 
+def an_older_release_goes_on_with_what_a_newer_one_began(patch: pytest.MonkeyPatch) -> None:
+    """Whatever version began a run, the handler of this release is called."""
+    patch.setattr(Recalling, "is_resolved", True)
+
+
+def a_rerun_has_the_version_of_now(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningSaga, "version", property(lambda saga: saga.handler.version))
+
+
 RULES: dict[Take, str] = {
+    an_older_release_goes_on_with_what_a_newer_one_began: "improved: begun under either, gone on with by either",
+    a_rerun_has_the_version_of_now: "improved: a worker dies between two steps",
     a_migration_is_made_twice: "version: one run before, one after",
     a_newer_state_is_read_by_the_release_before: "version: one run before, one after",
     a_rerun_is_shown_the_state_as_it_was: "version: begun before, gone on with after",

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga import wakes
 from saga.messages import Message
 from saga.progress import deadlines, decide, giving_up, history, ids, record, step, timing
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
-from saga.runtime import persistence
+from saga.runtime import persistence, turn
 from tests.exploration.without_a_rule import Take, check_loss
 
-woken, at_rest = timing.woken, step._at_rest
+woken, at_rest, next_action = timing.woken, step._at_rest, step.next_action
 unpublished = history.unpublished
 touched, may_run = deadlines.touched, deadlines.may_run
 
@@ -28,6 +29,16 @@ def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
         return Done() if isinstance(action, SendOn) else action
 
     patch.setattr(step, "_at_rest", dropped)
+
+
+def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
+    def dropped(p: Snapshot | None, roles: Any, trigger: Any, now: Any, certain: bool) -> Any:
+        message = trigger.message
+        if p is None or message.type != wakes.TYPE or (p.wake is not None and p.wake.id == message.id):
+            return next_action(p, roles, trigger, now, certain)
+        return Done() if certain else step.RELOAD
+
+    patch.setattr(turn, "next_action", dropped)
 
 
 def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
@@ -144,6 +155,7 @@ def what_is_for_a_deadline_alone_is_not_written_down(patch: pytest.MonkeyPatch) 
 RULES: dict[Take, str] = {
     what_waits_newly_relies_on_the_wake_that_there_is: "deadline: two of them, and what is parked",
     wakes_that_come_early_are_dropped: "parked: wakes come too early, a rebalance",
+    other_wakes_are_dropped_before_settling: "deadline: by a step that fails",
     a_clock_that_is_ahead_names_the_wake: "deadline: a clock that is ahead",
     each_write_names_a_wake: "parked twice",
     what_is_overdue_and_cannot_run_has_no_wake: "deadline: two of them, and what is parked",

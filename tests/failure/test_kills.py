@@ -19,9 +19,9 @@ from services.inventory.seed import seed
 from services.order.events import OrderPlaced
 
 SEED = 20261121
-ORDERS_MAX = 300
-TWICE = 30
-KILLS = 20
+ORDERS_MAX = 180
+TWICE = 18
+KILLS = 12
 LOOK_S_MAX = 0.08
 """Longest time that orders are under way when a service dies: about the time in which half of them end."""
 ENDED_S_MAX, SETTLED_S_MAX = 60.0, 20.0
@@ -94,7 +94,7 @@ async def test_every_effect_happens_once_though_services_are_killed_at_random_mo
             assert clock.monotonic_s() < until_s, f"not settled: {left}"
             await clock.sleep(0.1)
         await fleet.stop()
-    assert sum(kill.under_way > 0 for kill in kills) >= 10, kills
+    assert sum(kill.under_way > 0 for kill in kills) >= 6, kills
     assert {kill.service for kill in kills} == set(SERVICES)
     checks = audit(await read_books(tmp_path, ids))
     assert {check.name: check.differences for check in checks if check.differences} == {}

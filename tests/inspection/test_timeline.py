@@ -9,20 +9,8 @@ from msgspec.structs import replace
 from saga.inspection.glance import glance
 from saga.inspection.timeline import History, Parked, as_of, status_of, timeline
 from saga.messages import Message
-from saga.progress.document import (
-    Attempt,
-    Call,
-    Emitted,
-    Entry,
-    Intent,
-    Kept,
-    Outcome,
-    Page,
-    PageOf,
-    Ran,
-    Snapshot,
-    encode,
-)
+from saga.progress.document import Attempt, Call, Emitted, Entry, Intent, Kept, Outcome, Ran, Snapshot, encode
+from saga.progress.page import Page, PageOf
 
 COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
 

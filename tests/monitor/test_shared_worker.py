@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.errors import IllegalStateError
 
 from saga.clock import SystemClock
 from saga.errors import ConfigurationError
@@ -25,6 +26,8 @@ class Log:
         self.consumer = self
         self.wrote: list[tuple[int, bytes, bytes | None]] = []
         self.sought: list[tuple[int, int]] = []
+        self.moves = False
+        """True while no partition is anybody's."""
 
     def send_changelog(self, partition: int, key: bytes, value: bytes | None, value_serializer: str) -> None:
         assert value_serializer == "raw"
@@ -34,6 +37,8 @@ class Log:
         return dict.fromkeys(places, 0)
 
     async def seek(self, place: Any, position: int) -> None:
+        if self.moves:
+            raise IllegalStateError("No current assignment for partition")
         self.sought.append((place.partition, position))
 
     def positions(self) -> list[bytes | None]:
@@ -106,6 +111,17 @@ def test_what_is_asked_for_again_and_never_comes_was_removed_and_holds_nobody() 
     assert (len(log.sought), log.positions()[-1]) == (GAPS_MAX, b"7")
     fold(worker, 5, 6)
     assert len(worker.parts[0].folds.known) == 3, "what is here again is known"
+
+
+def test_a_partition_that_moves_while_it_is_asked_for_again_is_left_to_whoever_has_it_then() -> None:
+    worker, log = working()
+    log.moves = True
+    fold(worker, 0, 2, 3)
+    log.moves = False
+    fold(worker, 2, 3)
+    assert log.sought == [(0, 1)], "asked at once: nobody has asked before"
+    fold(worker, 1, 2, 3)
+    assert len(worker.parts[0].folds.known) == 4
 
 
 def test_tables_with_another_number_of_partitions_are_refused_by_name() -> None:

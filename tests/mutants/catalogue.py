@@ -9,9 +9,11 @@ from tests.exploration import test_rules_of_later as later_rules
 from tests.exploration import test_rules_of_results as results_rules
 from tests.exploration import test_rules_of_taking_back as taking_back_rules
 from tests.exploration import test_rules_of_versions as versions
+from tests.exploration import test_rules_of_waking as waking_rules
 from tests.mutants import change_mutants as changes
 from tests.mutants import control_mutants as control
 from tests.mutants import cure_mutants as cure
+from tests.mutants import deadline_mutants as deadlines
 from tests.mutants import later_mutants as later
 from tests.mutants import limit_mutants as limits
 from tests.mutants import parking_mutants as parking
@@ -133,7 +135,10 @@ MUTANTS = [
             cure.a_person_is_not_believed,
         ),
         "an order that is cured late": (cure.what_is_open_expires,),
+        "orders that expire": (deadlines.deadlines_are_in_memory_only,),
+        "goods that are counted": (rules.a_dead_intent_leaves_no_never,),
         "parties at closed doors": (
+            waking_rules.other_wakes_are_dropped_before_settling,
             parking.wakes_are_finished_when_they_are_held,
             parking.wakes_are_not_published,
             parking.wakes_of_a_worker_that_dies_are_not_published_again,
@@ -148,6 +153,7 @@ MUTANTS = [
             limits.an_open_breaker_lets_all_through,
             limits.a_refused_call_keeps_its_place,
         ),
+        "orders with two banks": (limits.another_way_is_taken_beside_a_call_that_may_have_happened,),
         "paused orders": (
             control.a_pause_burns_attempts,
             control.a_pause_is_in_memory_only,
@@ -186,17 +192,22 @@ MUTANTS = [
 ]
 
 FOUND_BY: dict[Plant, int] = {
-    rules.updates_do_not_look_at_the_progress: 108,
-    rules.a_later_message_overtakes_those_that_wait: 63,
-    limits.a_refused_call_keeps_its_place: 38,
-    rules.originals_are_not_dropped: 13,
+    rules.updates_do_not_look_at_the_progress: 137,
+    limits.a_refused_call_keeps_its_place: 125,
+    rules.a_rerun_sees_the_state_of_now: 113,
+    rules.a_later_message_overtakes_those_that_wait: 81,
+    rules.a_rerun_writes_the_whole_state_back: 61,
+    service.a_capture_has_no_key: 44,
+    parking.what_is_parked_blocks_nobody: 30,
+    cure.a_command_is_written_over_what_others_wrote: 27,
+    rules.an_open_intent_blocks_nobody: 26,
+    rules.originals_are_not_dropped: 17,
+    runtime.a_dead_letter_is_dropped: 13,
+    runtime.a_lost_partition_is_kept: 11,
     runtime.a_dead_letter_blocks_nobody: 10,
-    rules.a_rerun_sees_the_state_of_now: 9,
     rules.open_intents_are_not_settled: 6,
-    rules.a_rerun_writes_the_whole_state_back: 5,
+    rules.a_dead_intent_leaves_no_never: 5,
     runtime.dead_letters_are_not_said: 5,
-    runtime.a_dead_letter_is_dropped: 5,
-    cure.a_command_is_written_over_what_others_wrote: 3,
     limits.a_breaker_burns_attempts: 3,
     limits.an_open_breaker_lets_all_through: 3,
     rules.own_parts_are_not_withdrawn: 3,

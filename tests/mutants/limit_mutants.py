@@ -5,6 +5,7 @@ import pytest
 
 from saga.policies import breaker
 from saga.runtime import failing
+from saga.runtime.calling import Calling
 from saga.runtime.limiting import Limiter
 from tests.mutants.runtime_mutants import rewritten
 
@@ -21,3 +22,8 @@ def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:
 def a_refused_call_keeps_its_place(patch: pytest.MonkeyPatch) -> None:
     """It was let in, and is refused as the breaker has opened meanwhile."""
     rewritten(patch, Limiter, "enter", "self._frees(None)", "pass")
+
+
+def another_way_is_taken_beside_a_call_that_may_have_happened(patch: pytest.MonkeyPatch) -> None:
+    """Its breaker is open when it is asked for again, and the handler takes that for an answer."""
+    rewritten(patch, Calling, "let_through", "if begun is None:", "if True:")

@@ -24,7 +24,7 @@ MEMORY_S = 2.0
 """Pause of what is parked in memory only."""
 
 
-def _finished_once(patch: pytest.MonkeyPatch) -> None:
+def finished_once(patch: pytest.MonkeyPatch) -> None:
     finished = Prefix.finished
 
     def once(self: Prefix, offset: int) -> None:
@@ -42,7 +42,7 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
         add(self, item, taken, tier)
         self.lanes.finish(item.prefix, item.position.offset)
 
-    _finished_once(patch)
+    finished_once(patch)
     patch.setattr(Held, "add", added)
 
 
@@ -113,7 +113,7 @@ def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
             lanes.tasks.create_task(again())
             return True
 
-    _finished_once(patch)
+    finished_once(patch)
     patch.setattr(failing, "parks", leaves)
     patch.setattr(Lanes, "_run", ran)
     patch.setattr(Delivery, "deliver", delivered)

@@ -40,8 +40,10 @@ from tests.mutants import large_orders
 from tests.mutants.changed_parcels import changed_parcels, connected_parcels
 from tests.mutants.closed_rooms import ClosedRooms
 from tests.mutants.copied_wakes import an_order_at_a_bank_that_is_away_for_hours
+from tests.mutants.counted_goods import goods_that_are_counted
 from tests.mutants.cured_orders import cured_orders, late_cure
 from tests.mutants.events import MenuChosen, PartyHeld, PartyPlanned, PartyWithdrawn
+from tests.mutants.expiring_orders import orders_that_expire
 from tests.mutants.fake_rooms import Rooms
 from tests.mutants.large_orders import orders_in_many_parts
 from tests.mutants.limited_orders import orders_at_a_bank_that_is_away
@@ -49,6 +51,7 @@ from tests.mutants.party_services import LARDER, PAD, Larder, Pad, hall, host, k
 from tests.mutants.paused_orders import paused_orders
 from tests.mutants.released_orders import released_orders
 from tests.mutants.switched_orders import switched_orders
+from tests.mutants.two_banks import orders_with_two_banks
 from tests.mutants.versioned_baskets import versioned_baskets
 from tests.testing.instalments import orders_in_instalments
 
@@ -403,6 +406,13 @@ COPIED_WAKES = (
 )
 """Half of the wakes lie in the log twice."""
 
+SLOW_GOODS = (
+    faults.of("delay", rate=0.1, target="inventory")
+    | faults.of("crash", "lost answer", "late answer", rate=0.005)
+    | faults.of("duplicate", rate=0.01)
+)
+"""Much is on its way when a worker of the inventory stands still."""
+
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
@@ -432,7 +442,7 @@ SCENARIOS = {
             faults=CLUMSY | RESTLESS | faults.of("deploy", rate=0.04, target="payment"),
             lines_max=10_000,
         ),
-        Scenario(name="versioned baskets", play=versioned_baskets, faults=CLUMSY | RESTLESS),
+        Scenario(name="versioned baskets", play=versioned_baskets, faults=CLUMSY | RESTLESS, lines_max=3_000),
         Scenario(name="cured orders", play=cured_orders, faults=CLUMSY | RESTLESS, lines_max=10_000),
         Scenario(name="an order that is cured late", play=late_cure, faults=CLUMSY | RESTLESS),
         Scenario(
@@ -449,7 +459,10 @@ SCENARIOS = {
         Scenario(
             name="orders at a bank that is away", play=orders_at_a_bank_that_is_away, faults=CLUMSY, lines_max=20_000
         ),
-        Scenario(name="orders in instalments", play=orders_in_instalments, faults=CLUMSY | RESTLESS, lines_max=8_000),
+        Scenario(name="orders with two banks", play=orders_with_two_banks, faults=CLUMSY),
+        Scenario(name="orders that expire", play=orders_that_expire, faults=CLUMSY | RESTLESS, lines_max=10_000),
+        Scenario(name="goods that are counted", play=goods_that_are_counted, faults=SLOW_GOODS),
+        Scenario(name="orders in instalments", play=orders_in_instalments, faults=CLUMSY | RESTLESS, lines_max=5_000),
         Scenario(
             name="orders in many parts",
             play=orders_in_many_parts,

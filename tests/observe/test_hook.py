@@ -3,6 +3,8 @@
 import asyncio
 import hmac
 import json
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
@@ -225,6 +227,77 @@ async def test_a_url_gets_it_as_a_post(status: int) -> None:
                 await send(b"{}", headers)
     assert got[0].startswith(b"POST /page?token=x HTTP/1.1\r\n")
     assert b"x-saga-id: dead-1" in got[0].lower()
+
+
+async def test_a_url_that_leads_elsewhere_is_not_taken_for_one_that_was_told() -> None:
+    asked = list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        if asked[-1].startswith(b"POST"):
+            writer.write(b"HTTP/1.1 302 So\r\nlocation: /login\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 So\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        send = sender_to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page")
+        with pytest.raises(OSError, match="status 302: it leads elsewhere, and nothing was told"):
+            await send(b"{}", {"x-saga-id": "dead-1"})
+    assert [line.partition(b" ")[0] for line in asked] == [b"POST"]
+
+
+async def test_a_url_that_keeps_calls_waiting_takes_no_threads_from_others_and_is_asked_once_at_a_time() -> None:
+    asked, leave = list[bytes](), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(b"HTTP/1.1 200 So\r\n")  # and now and then a byte: no timeout of a socket ends that
+        while not leave.is_set():
+            writer.write(b"x")
+            await SystemClock().sleep(0.02)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        send = sender_to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page")
+        for _ in range(50):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await send(b"{}", {"x-saga-id": "dead-1"})
+        async with asyncio.timeout(5):
+            assert await asyncio.to_thread(lambda: "free") == "free"
+        assert len(asked) == 1
+        leave.set()
+        while isinstance(send, hooks.ToUrl) and send._calling is not None and send._calling.is_alive():
+            await SystemClock().sleep(0.02)
+
+
+async def test_what_a_command_has_started_ends_with_it_and_what_it_leaves_running_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "pid"
+    hangs = sender_to(f"command:sh -c 'sleep 60 & echo $! > {file}; wait'")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await hangs(b"{}", {"x-saga-id": "dead-1"})
+    async with asyncio.timeout(10):
+        while _runs(int(file.read_text())):
+            await SystemClock().sleep(0.02)
+    leaves = sender_to(f"command:sh -c 'sleep 5 & echo $! > {file}'")
+    async with asyncio.timeout(4):
+        await leaves(b"{}", {"x-saga-id": "dead-1"})
+    os.kill(int(file.read_text()), signal.SIGKILL)
+    with pytest.raises(OSError, match="no/such/pager"):
+        await sender_to("command:no/such/pager")(b"{}", {"x-saga-id": "dead-1"})
+
+
+def _runs(process: int) -> bool:
+    """True for a process that has not ended: nobody may have asked for the end of one that has."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.parametrize("text", ["pager.example", "ftp://pager", "https://", "command:", "command:'a"])

@@ -24,6 +24,7 @@ from saga.observe.moments import (
     Escalated,
     Expired,
     Failed,
+    FellBack,
     GoesOn,
     Handled,
     Lost,
@@ -32,6 +33,7 @@ from saga.observe.moments import (
     Parked,
     PutOff,
     Recovered,
+    ReplayEnded,
     Retrying,
     Revoked,
     SchemasDeployed,
@@ -82,6 +84,7 @@ PUT_OFF = PutOff(
     service="payment", saga=SECRET, handler="reserve", message=SECRET, delay_s=20.0, is_parked=True, error=SECRET
 )
 WAITED = CallWaited(service="payment", resource="bank", ms=40.0)
+FELL_BACK = FellBack(service="payment", saga=SECRET, handler="reserve", step="score", instead="remembered")
 PARKED = Parked(**asdict(RETRYING))
 TURNED = BreakerTurned(service="payment", resource="bank", state="open", open_s=0)
 ROUTED = ControlTurned(
@@ -90,6 +93,7 @@ ROUTED = ControlTurned(
 DEAD = DeadLettered(service="payment", reason=SECRET, remedy=SECRET, saga=SECRET, message=SECRET, type="OrderPlaced")
 UNREADABLE = DeadLettered(service="payment", reason=SECRET, remedy=SECRET)
 ESCALATED = Escalated(service="payment", saga=SECRET, handler="release", reason=SECRET, steps=(SECRET,))
+REPLAYED = ReplayEnded(service="payment", saga=SECRET, handler="reserve", message=SECRET, result="succeeded")
 STEP = StepDone(service="payment", saga=SECRET, handler="reserve", step="charge", ms=40.0)
 STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retry_s=0.5)
 EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
@@ -149,9 +153,11 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
         (PARKED, series("saga_retries_total", service="payment", handler="reserve")),
         (PARKED, series("saga_parked_total", service="payment", handler="reserve")),
         (PUT_OFF, series("saga_put_off_total", service="payment", handler="reserve")),
+        (FELL_BACK, series("saga_fallbacks_total", service="payment", step="score", instead="remembered")),
         (WAITED, series("saga_call_wait_seconds_count", service="payment", resource="bank")),
         (DEAD, series("saga_dead_letters_total", service="payment", type="OrderPlaced")),
         (UNREADABLE, series("saga_dead_letters_total", service="payment", type="")),
+        (REPLAYED, series("saga_replays_total", service="payment", handler="reserve", result="succeeded")),
         (ESCALATED, series("saga_escalations_total", service="payment", handler="release")),
         (STEP, series("saga_step_seconds_count", service="payment", handler="reserve", step="charge")),
         (STUCK, series("saga_stuck_total", service="payment")),
@@ -280,6 +286,7 @@ def test_no_id_and_no_text_becomes_a_label() -> None:
         DEAD,
         UNREADABLE,
         ESCALATED,
+        REPLAYED,
         STEP,
         STUCK,
         CONFLICT,
@@ -341,6 +348,32 @@ def test_the_recovery_ends_when_all_has_been_read_for_the_first_time() -> None:
         assert told(metrics)[recovery] == 5
 
 
+def test_the_recovery_ends_under_load_too_where_there_is_always_something_that_is_not_read_yet() -> None:
+    worker, clock = WatchedWorker(behind={P0: 30, P1: 4}), SetClock()
+    metrics, recovery = of(worker, clock=clock), series("saga_recovery_seconds", service="payment")
+    for handled in (100, 110, 129):
+        clock.at_s += 1
+        worker.handled, worker.behind = handled, {P0: 30, P1: 4}
+        metrics.look()
+        assert recovery not in told(metrics)
+    clock.at_s += 1
+    worker.handled = 130
+    metrics.look()
+    assert told(metrics)[recovery] == 4
+
+
+def test_a_partition_that_comes_while_a_worker_recovers_is_part_of_it_and_one_that_goes_is_not() -> None:
+    worker, clock = WatchedWorker(behind={P0: 30}), SetClock()
+    metrics, recovery = of(worker, clock=clock), series("saga_recovery_seconds", service="payment")
+    metrics.look()
+    worker.behind, worker.handled = {P1: 5}, 140
+    metrics.look()
+    assert recovery not in told(metrics)
+    worker.behind = {P1: 0}
+    metrics.look()
+    assert recovery in told(metrics)
+
+
 def test_the_drain_is_told_once_it_is_over() -> None:
     metrics = of(WatchedWorker())
     assert series("saga_drained_seconds", service="payment") not in told(metrics)
@@ -348,10 +381,13 @@ def test_the_drain_is_told_once_it_is_over() -> None:
     assert told(metrics)[series("saga_drained_seconds", service="payment")] == 1.5
 
 
+STOPPED = Stopped(service="payment", drained_s=1.5)
+
+
 def everything() -> Metrics:
     """With a sample of every metric."""
     metrics = of(WatchedWorker(behind={P0: 0}, stands=[Standstill("orders", 3, 7, "why")]))
-    for moment in (HANDLED, STEP, EXPIRED, FAILED, WAITED, TURNED, ROUTED, Stopped(service="payment", drained_s=1.5)):
+    for moment in (HANDLED, STEP, EXPIRED, FAILED, WAITED, FELL_BACK, TURNED, ROUTED, STOPPED):
         metrics(moment)
     metrics.look()
     return metrics

@@ -10,6 +10,7 @@ import pytest
 from saga import Saga, Service
 from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Outgoing, Partition
+from saga.observe.metrics import Metrics
 from saga.observe.moments import Moment, Recovered, Unavailable
 from saga.observe.worker_view import WorkerView
 from saga.runtime import held
@@ -137,6 +138,26 @@ async def test_wakes_that_lie_in_the_log_until_their_time_are_no_lag(
         await place.broker.publish(wakes[1:])
         await place.until(lambda: sum((worker.sources.lag() or {}).values()) == 4)
         assert sum((worker.lag() or {}).values()) == 0
+
+
+async def test_a_worker_has_recovered_once_all_that_was_there_is_handled(place: Workplace) -> None:
+    may_end, service = asyncio.Event(), "payment"
+    await place.broker.ensure(topics_of(service_that_waits_for(may_end).declared))
+    await place.publish(an_order())
+    async with watched(place, service_that_waits_for(may_end)) as worker:
+        metrics = Metrics({service: worker}, place.clock)
+        metrics.begins(worker)
+
+        def has_recovered() -> bool:
+            metrics.look()
+            told = {family.name: family.samples for family in metrics.collect()}
+            return bool(told["saga_recovery_seconds"])
+
+        await place.until(lambda: worker.inflight == 1)
+        assert worker.reach() is not None
+        assert not has_recovered(), "it is read, and not handled"
+        may_end.set()
+        await place.until(has_recovered)
 
 
 class Broken:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from saga.clock import SystemClock
 from saga.messages import Partition, Standstill
+from saga.observe.worker_view import Reach
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 
@@ -35,6 +36,8 @@ class WatchedWorker:
     """Number of its partitions, if the end of some is not known."""
     stands: Sequence[Standstill] = ()
     looked: int = 0
+    handled: int = 100
+    """Offset up to which it has handled all, in each partition."""
 
     @property
     def partitions(self) -> int:
@@ -42,6 +45,11 @@ class WatchedWorker:
 
     def lag(self) -> Mapping[Partition, int] | None:
         return self.behind
+
+    def reach(self) -> Mapping[Partition, Reach] | None:
+        if self.behind is None or len(self.behind) != self.partitions:
+            return None
+        return {at: Reach(self.handled, self.handled + count) for at, count in self.behind.items()}
 
     def away(self) -> Mapping[str, float]:
         return self.gone

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import DeclarationError, Retry
-from saga.policies.retry import delay_s, parks
+from saga.policies.retry import DELAY_S_LONGEST, delay_s, parks, without_end
 
 SECONDS = st.floats(min_value=0, max_value=1e6)
 RETRIES = st.builds(
@@ -71,6 +71,16 @@ def test_what_has_parked_once_parks_again(retry: Retry, attempt: int) -> None:
     assert parks(retry, attempt) <= parks(retry, attempt + 1)
 
 
+@given(RETRIES)
+def test_what_is_tried_without_end_is_parked_sooner_or_later_with_delays_of_half_a_second_at_least(
+    retry: Retry,
+) -> None:
+    endless = without_end(retry)
+    assert parks(endless, round(retry.in_place_s) + 1000) or retry.in_place_s > 1000
+    assert delay_s(endless, 1, chance=1) >= 0.5
+    assert delay_s(endless, 10, chance=0) == max(delay_s(retry, 10, chance=0), min(512, max(retry.delay_s_max, 1)))
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -80,14 +90,24 @@ def test_less_than_one_attempt_is_refused(attempts_max: int) -> None:
         Retry(attempts_max=attempts_max)
 
 
-@pytest.mark.parametrize("delay", [-0.1, float("nan"), float("inf"), None])
+@pytest.mark.parametrize("delay", [-0.1, float("nan"), float("inf"), None, True])
 def test_a_delay_that_is_no_time_is_refused(delay: float) -> None:
-    with pytest.raises(DeclarationError, match=r"Retry\(delay_s_first=.*give seconds, 0 or more"):
+    with pytest.raises(DeclarationError, match=r"Retry\(delay_s_first=.*give seconds, from 0 to 31536000, a year"):
         Retry(delay_s_first=delay)
-    with pytest.raises(DeclarationError, match=r"Retry\(delay_s_max=.*give seconds, 0 or more"):
+    with pytest.raises(DeclarationError, match=r"Retry\(delay_s_max=.*give seconds, from 0 to 31536000, a year"):
         Retry(delay_s_max=delay)
     with pytest.raises(DeclarationError, match=r"Retry\(in_place_s=.*give seconds, 0 or more"):
         Retry(in_place_s=delay)
+
+
+@pytest.mark.parametrize("delay", [DELAY_S_LONGEST + 1, 1e308, 10**400])
+def test_a_delay_of_more_than_a_year_is_refused_for_its_end_could_not_be_told(delay: float) -> None:
+    with pytest.raises(DeclarationError, match=r"Retry\(delay_s_first=.*give seconds, from 0 to 31536000, a year"):
+        Retry(delay_s_first=delay)
+    with pytest.raises(DeclarationError, match=r"Retry\(delay_s_max=.*give seconds, from 0 to 31536000, a year"):
+        Retry(delay_s_max=delay)
+    assert Retry(delay_s_first=DELAY_S_LONGEST, delay_s_max=DELAY_S_LONGEST, in_place_s=delay).in_place_s == delay
+    assert Retry(attempts_max=10**400).attempts_max == 10**400
 
 
 def test_never_is_a_tuple_of_exceptions() -> None:

@@ -19,7 +19,7 @@ from saga.progress import binding, compensate, giving_up, piles, record
 from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND, differing, with_format
 from saga.progress.document import Call, Continuation, Entry, Ran, Result, Snapshot, decode, decode_entry, encode
-from saga.progress.formats import CLAIMED, CONTINUED, TIMED
+from saga.progress.formats import CLAIMED, CONTINUED, PLAIN, RELEASED, TIMED
 from saga.progress.giving_up import Failure
 from saga.progress.history import fold, verify
 from saga.progress.record import Ended, Hand
@@ -552,3 +552,12 @@ def test_a_run_whose_answers_lie_in_claims_is_for_this_version_alone() -> None:
     assert (p.format, with_format(p)) == (CLAIMED, p)
     assert "format" not in differing(p, ())
     assert "format" in differing(replace(begun, format=CLAIMED), ()), "of what is in none no format tells so"
+
+
+def test_the_format_tells_of_a_run_that_a_later_version_of_its_handler_began_as_long_as_it_is_open() -> None:
+    begun = replace(blank(), intents=(replace(an_intent("work", a_message("A")), handler_version=2),))
+    p = with_format(begun)
+    assert (p.format, with_format(p)) == (RELEASED, p)
+    assert "format" not in differing(p, ())
+    assert "format" in differing(begun, ()), "an older toolkit would decide on it"
+    assert with_format(replace(p, intents=())).format == PLAIN

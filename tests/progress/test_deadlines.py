@@ -2,14 +2,15 @@
 
 from msgspec.structs import replace
 
-from saga.clock import from_iso
+from saga.clock import LATEST_MS, from_iso, iso
 from saga.messages import Message
 from saga.progress import deadlines, giving_up, ids, record
 from saga.progress.actions import Done, Ignore, Note, Now, Run, SendOn, Trigger
 from saga.progress.decide import knows, next_ready
-from saga.progress.document import Kept, Page, Snapshot
+from saga.progress.document import Kept, Snapshot
 from saga.progress.formats import FORMAT, PAGED, PLAIN, TIMED, format_of
 from saga.progress.giving_up import Failure
+from saga.progress.page import Page
 from saga.progress.record import Ended, Hand
 from saga.progress.roles import DEADLINE, Role, Roles
 from saga.progress.step import next_action, noted
@@ -59,6 +60,11 @@ def test_whatever_is_written_first_about_its_event_opens_it() -> None:
     assert touched(p, a_message("A", "another")) is p, "it runs once in a saga"
 
 
+def test_one_whose_event_says_that_time_has_an_end_is_due_then_for_later_nobody_can_tell_it() -> None:
+    p = touched(blank(), replace(A, time=iso(LATEST_MS)))
+    assert [k.due_ms for k in p.deadlines] == [LATEST_MS]
+
+
 def test_an_event_of_the_service_itself_opens_and_closes_it() -> None:
     assert touched(blank(), C, A).deadlines[0].message == A
     assert touched(opened(), C, OVER).closed == ("expire",)
@@ -100,6 +106,7 @@ def test_it_does_not_open_again_when_it_has_run_or_was_given_up() -> None:
     assert touched(repeated, A) is repeated
     dead = replace(blank(), queue=(kept("expire", A, dead="d"),))
     assert touched(dead, A) is dead
+    assert touched(dead, a_message("A", "another")) is dead, "nor with a repetition of its event"
 
 
 def test_what_has_run_or_was_given_up_waits_for_no_time() -> None:
@@ -183,6 +190,18 @@ def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> 
     p = giving_up.dead(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
     assert p.deadlines == ()
     assert [k.handler for k in p.queue] == ["expire"]
+
+
+def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time() -> None:
+    failure, action = Failure(reason="why", remedy="mend", attempts=2), Run(EXPIRE, A, (A,))
+    replayed = replace(blank(), n=3, queue=(kept("expire", A, 1), kept("handler", B, 2)))
+    p = giving_up.parked(replayed, hand(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
+    assert p.queue == (Kept(handler="expire", message=A, n=1, due_ms=DUE + 7, attempts=2), kept("handler", B, 2))
+    assert p.deadlines == ()
+    assert next_ready(p, ROLES, DUE + 6) is None
+    assert next_ready(p, ROLES, DUE + 7) == action
+    assert p.wake is not None
+    assert p.wake.due_ms == DUE + 7
 
 
 def test_its_wake_is_sent_on_while_it_cannot_run() -> None:

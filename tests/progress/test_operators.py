@@ -407,6 +407,12 @@ def test_what_one_handler_took_for_too_old_runs_there_if_a_person_wants_it() -> 
     assert isinstance(decide.next_ready(written.snapshot, ROLES, NOW_MS), Run)
 
 
+def test_what_a_handler_took_for_too_old_is_refused_where_it_is_not_declared_any_more() -> None:
+    p = refused(f"{decide.TOO_OLD}: it is of long ago")
+    renamed = roles_of(a_role("on_another", "A"))
+    assert "no handler on_a" in reason(p, renewing(letter_id(p), original=None), renamed)
+
+
 def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None:
     p = refused(f"{decide.OTHER_CONTENT}: on_a has taken another A")
     assert "what on_a has handled first counts" in reason(p, renewing(letter_id(p), original=None))
@@ -419,3 +425,23 @@ def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
     died = DeadLetter(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
     ended = record.append(p, a_hand(A, roles=ROLES), "dead", "on_a", record.Ended(message=A, letters=(died,))).snapshot
     assert "no dead letter dead-1" in reason(ended, renewing())
+
+
+def test_the_end_of_what_was_replayed_is_told_once() -> None:
+    p = heeded(quarantined(), a_command()).snapshot
+
+    def then(p: Snapshot, outcome: Any, handler: str = "on_a") -> Snapshot:
+        return record.append(p, a_hand(A, roles=ROLES), outcome, handler, record.Ended(message=A)).snapshot
+
+    def came(p: Snapshot) -> str | None:
+        return operators.came_of_replay(p, decode_entry(p.transitions[-1]))
+
+    assert came(p) is None, "a replay is no end"
+    assert came(then(p, "retrying")) is None
+    handled = then(then(p, "retrying"), "handled")
+    assert came(handled) == "succeeded"
+    assert came(replace(handled, replays=0)) is None
+    assert came(then(p, "dead")) == "died"
+    assert came(then(handled, "handled")) is None, "it was told with the one before"
+    assert came(then(p, "handled", "on_b")) is None, "another handler was never replayed"
+    assert came(then(then(then(p, "queued", "on_b"), "ignored", "on_b"), "ignored")) == "ignored"

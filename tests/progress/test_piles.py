@@ -1,10 +1,13 @@
 """Piles: what is queued, or waits for a handler that takes many, goes to pages from its end and comes back in order."""
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from saga.progress import piles, spill
-from saga.progress.document import Kept, Page, PageOf, Snapshot
+from saga.progress.document import Kept, Snapshot
 from saga.progress.formats import PAGED, PLAIN
+from saga.progress.page import Page, PageOf
 from saga.progress.spill import Bounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -167,3 +170,11 @@ def test_of_a_page_that_the_inbox_has_taken_only_the_entries_are_copied() -> Non
     assert spill.decode_leaf(new.content).entries == leaf.entries
     assert (new.page.of, new.page.bound, new.page.count, new.page.newest) == ("inbox", had.bound, 3, NOW_S)
     assert copy.pages == (new.page,)
+
+
+def test_events_that_a_handler_does_not_need_go_to_pages_by_their_parameter() -> None:
+    looks = dataclasses.replace(a_role("looks", "B"), optional=(frozenset({"A"}),))
+    p = replace(blank(), waiting=numbered("looks", *range(1, 8)))
+    p, new = piles.piles_spilled(p, roles_of(looks), BOUNDS, in_hand=LATEST, now_s=NOW_S)
+    assert [(made.page.of, made.page.types, made.page.count) for made in new] == [("waiting", ("A",), 3)]
+    assert numbers(p.waiting) == [1, 2, 6, 7]

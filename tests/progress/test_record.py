@@ -17,8 +17,6 @@ from saga.progress.document import (
     Intent,
     Kept,
     Own,
-    Page,
-    PageOf,
     Result,
     Snapshot,
     decode,
@@ -27,6 +25,7 @@ from saga.progress.document import (
 )
 from saga.progress.formats import PLAIN, VERSIONED
 from saga.progress.giving_up import Failure
+from saga.progress.page import Page, PageOf
 from saga.progress.record import INBOX_MAX, Ended, Written
 from saga.progress.roles import Role, Roles, Undo, undo_name
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.errors import SagaError
 from saga.progress import ids, piles, record, spill
-from saga.progress.document import Own, Page, Snapshot, decode, encode
+from saga.progress.document import Own, Snapshot, decode, encode
 from saga.progress.formats import PAGED
+from saga.progress.page import Page
 from saga.progress.record import Ended
 from saga.progress.roles import Role
 from saga.progress.spill import Bounds, is_in, page_key, whole

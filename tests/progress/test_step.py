@@ -24,7 +24,8 @@ from saga.progress.actions import (
     Wait,
     Writes,
 )
-from saga.progress.document import Outcome, Own, Page, Result, Snapshot
+from saga.progress.document import Outcome, Own, Result, Snapshot
+from saga.progress.page import Page
 from saga.progress.roles import COMMAND, Role, undo_name
 from saga.progress.roles import Undo as UndoRole
 from saga.progress.step import is_all, next_action, next_snapshot

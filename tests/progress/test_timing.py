@@ -321,3 +321,16 @@ def test_a_wake_is_among_what_readers_publish_unless_it_is_in_hand() -> None:
     p = replace(entries(an_entry(0, wake=CURRENT), an_entry(1), an_entry(2, events=(event,))), wake=CURRENT)
     assert [entry.n for entry in history.unpublished(p, lambda position: False, A.id)] == [0, 2]
     assert [entry.n for entry in history.unpublished(p, lambda position: False, CURRENT.id)] == [2]
+
+
+def test_the_earliest_time_is_that_of_what_waits_past_or_to_come() -> None:
+    assert timing.earliest_ms(blank()) is None
+    waits = [replace(kept("on_a", a_message("A", id=f"a{n}")), due_ms=NOW_MS + n) for n in (-5, 5)]
+    assert timing.earliest_ms(replace(blank(), queue=tuple(waits))) == NOW_MS - 5
+
+
+def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
+    p = replace(blank(), queue=(replace(kept("on_a", a_message("A")), due_ms=NOW_MS + 5),))
+    assert not timing.comes_too_late(p, NOW_MS)
+    assert not timing.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
+    assert timing.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)

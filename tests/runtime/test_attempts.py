@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from saga import Retry, Service
-from saga.errors import Permanent
+from saga import Retry, Saga, Service
+from saga.clock import SystemClock
+from saga.errors import Permanent, StoreUnavailable
 from saga.observe.moments import DeadLettered, Escalated, Failed, Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -50,6 +51,15 @@ async def test_an_attempt_is_made_again_in_place_with_delays_that_double(tmp_pat
         assert (entry.outcome, entry.attempt) == ("handled", 6)
         (handled,) = place.told(Handled)
         assert handled.attempts == 6
+
+
+async def test_a_delay_in_place_is_as_long_as_the_rules_say_however_long(tmp_path: Path) -> None:
+    """It was cut at half a minute: attempts that were to outlive an hour were used up in minutes."""
+    payment, _ = failing(lambda n: OSError("away") if n < 5 else None, Retry(delay_s_first=20, in_place_s=3600))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        assert place.clock.pauses == [20, 40, 80, 160]
 
 
 async def test_each_failed_attempt_is_told_with_its_class_the_last_one_too(tmp_path: Path) -> None:
@@ -202,6 +212,30 @@ async def test_a_compensation_that_fails_is_tried_without_end_and_people_are_tol
         assert (p.results, p.compensating, p.closed) == ((), (), ("reserve",))
 
 
+async def test_a_compensation_whose_rules_have_no_delay_is_tried_less_and_less_often_after_its_attempts(
+    tmp_path: Path,
+) -> None:
+    """Else it would be tried without a pause for ever, with all that it has tried in memory."""
+    payment, attempts = Service("payment", retry=Retry(attempts_max=3, delay_s_first=0)), list[int]()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        attempts.append(len(attempts) + 1)
+        if len(attempts) < 9:
+            raise ConnectionError("away")
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="-"))
+        await place.at_rest(payment)
+        waits = [(moment.attempt, moment.delay_s) for moment in place.told(Retrying)]
+        assert waits == [(1, 0), (2, 0), (3, 4), (4, 8), (5, 16), (6, 32), (7, 64), (8, 128)]
+        assert [entry.outcome for entry in await place.history(payment)][1:] == ["retrying"] * 6 + ["compensated"]
+
+
 async def test_an_event_that_breaks_the_declaration_is_a_dead_letter_at_once(tmp_path: Path) -> None:
     payment = Service("payment")
 
@@ -249,3 +283,41 @@ async def test_a_handler_that_takes_too_long_has_failed(tmp_path: Path) -> None:
         ((_, headers),) = await place.dead(payment)
         assert headers["dead_reason"].startswith("TimeoutError: reserve took longer than its timeout_s=0.01")
         assert headers["dead_attempts"] == "2"
+
+
+async def test_a_handler_whose_time_runs_out_while_the_store_is_away_has_not_failed(tmp_path: Path) -> None:
+    payment, began = Service("payment"), list[int]()
+
+    async def ask() -> str:
+        return "-"
+
+    @payment.handler(timeout_s=0.1, retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced, saga: Saga[None]) -> None:
+        began.append(len(began) + 1)
+        await saga.step(ask)
+
+    async with workplace(tmp_path) as place:
+        insert, clock = place.store.insert, SystemClock()
+        until_s = clock.monotonic_s() + 1
+
+        async def inserted(collection: str, key: str, content: bytes, **how: object) -> int:
+            if began and clock.monotonic_s() < until_s:
+                raise StoreUnavailable("away")
+            return await insert(collection, key, content, **how)  # type: ignore[arg-type] # as it was asked
+
+        place.store.insert = inserted  # type: ignore[method-assign] # a store with an outage
+        async with at_work(place, payment):
+            await place.publish(an_order())
+            await place.at_rest(payment)
+            (entry,) = await place.history(payment)
+            assert (entry.outcome, entry.attempt, began) == ("handled", 1, [1, 2])
+
+
+async def test_a_transition_tells_the_last_twenty_attempts_of_however_many(tmp_path: Path) -> None:
+    payment, attempts = failing(lambda n: OSError(f"for the {n}. time"), Retry(attempts_max=30, delay_s_first=0))
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        (entry,) = await place.history(payment)
+        assert (entry.outcome, entry.attempt, len(attempts)) == ("dead", 30, 30)
+        assert [failed.reason for failed in entry.failures] == [f"OSError: for the {n}. time" for n in range(11, 31)]

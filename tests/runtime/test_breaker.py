@@ -106,9 +106,10 @@ def head(worker_queue: tuple[Kept, ...]) -> tuple[int, bool]:
 
 
 async def failed_until_open(at: Workers, worker: At) -> None:
-    """Three sagas have failed, so it is open; all are parked."""
+    """Sagas have failed, three in all, so it is open; all are parked."""
     for number in range(3):
-        await worker.takes(an_order(f"order-0{number}"))
+        if not turned(worker):
+            await worker.takes(an_order(f"order-0{number}"))
     assert turned(worker) == ["open"]
 
 
@@ -153,6 +154,21 @@ async def test_one_is_let_through_when_its_time_has_come_and_what_fails_then_cou
             ("retrying", 1),
             ("handled", 2),
         ]
+
+
+async def test_what_was_parked_after_a_failure_and_is_refused_then_keeps_the_attempts_that_it_had(
+    tmp_path: Path,
+) -> None:
+    bank, parks = Bank(), Retry(attempts_max=3, in_place_s=0, by={ConnectionError: PARKS})
+    async with place(tmp_path) as at:
+        worker = await at.worker(served(bank, retry=parks))
+        await worker.takes(an_order())
+        first = wakes_in(worker)[-1]
+        await failed_until_open(at, worker)
+        await at_its_time(at, worker, first)
+        kept = only((await worker.progress()).queue)
+        assert (kept.attempts, kept.under, bank.asked) == (1, {"/ConnectionError": 1}, 3)
+        assert [e.attempt for e in await worker.history()] == [1, 1]
 
 
 async def test_however_long_it_is_open_nothing_is_a_dead_letter_and_a_wake_is_at_most_a_minute_away(
@@ -334,6 +350,26 @@ async def test_a_rerun_sees_the_same_as_the_run_that_went_another_way(tmp_path: 
         await at_its_time(at, successor, wakes_in(worker)[-1])
         entry = (await worker.history())[-1]
         assert ([e.type for e in entry.events], bank.asked) == (["PaymentDeclined"], 3)
+
+
+async def test_a_call_that_may_have_happened_is_waited_for_and_no_other_way_is_taken(tmp_path: Path) -> None:
+    bank = Bank()
+    async with place(tmp_path) as at:
+        worker = await at.worker(served(bank, answers=(Blocked, BreakerOpen), catches=True))
+        await worker.takes(an_order())
+        [intent] = (await worker.progress()).intents
+        assert (intent.begins and intent.begins.name, bank.asked) == ("charge", 1), "perhaps the money is set aside"
+        await worker.takes(an_order("order-01"))
+        await worker.takes(an_order("order-02"))
+        assert turned(worker) == ["open"]
+        wake = wakes_in(worker)[0]
+        await at_its_time(at, worker, wake)
+        p = await worker.progress()
+        assert (head(p.queue), [intent.calls for intent in p.intents]) == ((1, False), [()]), "it was told nothing"
+        bank.fails = None
+        await at_its_time(at, worker, wakes_in(worker)[-1])
+        entry = (await worker.history())[-1]
+        assert [e.type for e in entry.events] == ["PaymentReserved"]
 
 
 async def test_a_handler_that_lets_it_pass_is_put_off_as_if_it_had_not_been_told(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Dead letters that people have replayed, discarded or resolved, at a real worker."""
 
+import json
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
@@ -9,14 +10,15 @@ import pytest
 
 from saga import Retry, Saga, Service, commands
 from saga.commands import Answered, Wanted
-from saga.errors import Permanent
+from saga.errors import BadInput, Permanent
 from saga.inspection.letters import letter_in
 from saga.messages import Outgoing, Record
+from saga.observe.moments import ReplayEnded
 from saga.progress import history
 from saga.progress.document import Snapshot
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
-from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
 
 
 class Outside:
@@ -134,6 +136,83 @@ async def test_what_dies_again_is_another_dead_letter_and_can_be_replayed_again(
         assert [entry.outcome for entry in entries] == ["dead", "replayed", "dead", "ignored", "replayed", "handled"]
         assert "bob wants it: mended" in (entries[3].reason or "")
         assert "it may have gone before" in (entries[3].reason or "")
+
+
+async def test_the_end_of_each_replay_is_told_once_however_long_it_took(place: Workplace, outside: Outside) -> None:
+    payment, attempts = Service("payment"), list[str]()
+
+    @payment.handler(retry=Retry(attempts_max=3, in_place_s=0, delay_s_first=70, delay_s_max=70))
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        attempts.append("reserve")
+        if len(attempts) < 8:
+            raise RuntimeError("not yet")
+        return PaymentReserved(order_id=order.order_id, charge_id="ch", amount=order.total)
+
+    @payment.handler
+    async def capture(confirmed: OrderConfirmed) -> PaymentCaptured:
+        return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal("9.80"))
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        attempts.append("release")
+
+    def ends() -> list[tuple[str, str]]:
+        return [(moment.handler, moment.result) for moment in place.told(ReplayEnded)]
+
+    place.leaps = True
+    async with at_work(place, payment):
+        await place.publish(an_order(), OrderConfirmed(order_id=SAGA))
+        await place.until(lambda: len(place.told_dead()) == 1)
+        assert ends() == []
+        for number in (1, 2):
+            await place.broker.publish([a_command(place, "replay", blocking(await place.progress(payment)))])
+            await place.until(lambda number=number: len(ends()) == number)  # type: ignore[misc]
+        await place.publish(OrderCancelled(order_id=SAGA, reason="changed his mind"))
+        await place.until(lambda: attempts[-1] == "release")
+        await place.at_rest(payment)
+    assert ends() == [("reserve", "died"), ("reserve", "succeeded")]
+
+
+async def test_a_compensation_that_is_replayed_ends_under_its_own_name(place: Workplace, outside: Outside) -> None:
+    payment, mended = Service("payment"), list[str]()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="ch", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        if not mended:
+            raise BadInput("it has no sense")
+
+    async with at_work(place, payment):
+        await place.publish(an_order(), OrderCancelled(order_id=SAGA, reason="changed his mind"))
+        await place.at_rest(payment)
+        mended.append("yes")
+        await place.broker.publish([a_command(place, "replay", blocking(await place.progress(payment)))])
+        await place.at_rest(payment)
+    assert [(moment.handler, moment.result) for moment in place.told(ReplayEnded)] == [("release", "succeeded")]
+
+
+@pytest.mark.parametrize("forged", [{"principal": "x" * 1000}, {"source": "payment"}], ids=str)
+async def test_a_message_in_a_command_that_could_not_have_come_by_itself_is_a_dead_letter(
+    place: Workplace, outside: Outside, forged: dict[str, str]
+) -> None:
+    service = service_of(outside)
+    outside.mended = True
+    genuine = message_of(an_order(), started="2026-01-01T00:00:00.000Z")
+    record = commands.to_record(
+        "payment", SAGA, wanted="replay", dead="dead-1", who="eve", why="x", now_ms=0, original=genuine
+    )
+    assert record.value is not None
+    said = json.loads(record.value)
+    said["original"] |= forged
+    async with at_work(place, service):
+        await place.broker.publish([record._replace(value=json.dumps(said).encode())])
+        await place.until(lambda: bool(place.told_dead()))
+        await place.at_rest(service)
+    assert await place.progress(service) is None, "nothing was begun by it"
+    assert outside.asked == []
 
 
 async def test_what_is_discarded_is_told_and_what_waits_behind_it_goes_on(place: Workplace, outside: Outside) -> None:
@@ -334,3 +413,49 @@ async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
         assert (await outcomes(place, service))[-2:] == [("reserve", "discarded"), ("reserve", "resolved")]
         found = [letter_in("payment", Record(*r)) for r, _ in await place.dead(service)]
         assert [letter.ends for letter in found if letter is not None][-1] == calls.id
+
+
+async def test_what_is_taken_back_for_a_person_is_tried_in_place_and_at_least_twice_a_minute(place: Workplace) -> None:
+    """A person waits: it is not parked, for no outcome could be kept for it, nor left for an hour."""
+    payment, freed = Service("payment"), list[str]()
+
+    @payment.resource()
+    async def bank() -> AsyncIterator[Bookings]:
+        yield Bookings(freed)
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, bank: Bookings, saga: Saga) -> PaymentReserved:
+        await saga.step(bank.book, order.order_id)
+        saga.undo_with(bank.free, order.order_id)
+        raise Permanent("and then nothing")
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    async with at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        place.clock.pauses.clear()
+        await place.broker.publish([a_command(place, "discard", blocking(await place.progress(payment)))])
+        await place.at_rest(payment)
+        assert await outcomes(place, payment) == [("reserve", "dead"), ("reserve", "discarded")]
+        assert len(freed) == 15
+        assert place.clock.pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30, 30, 30]
+        p = await place.progress(payment)
+        assert p is not None
+        assert (p.queue, p.intents, p.compensating) == ((), (), ())
+
+
+class Bookings:
+    """Frees what was booked when it is asked for the fifteenth time."""
+
+    def __init__(self, freed: list[str]) -> None:
+        self.freed = freed
+
+    async def book(self, order: str) -> str:
+        return order
+
+    async def free(self, order: str) -> None:
+        self.freed.append(order)
+        if len(self.freed) < 15:
+            raise ConnectionError("no answer")

@@ -3,11 +3,16 @@
 from datetime import timedelta
 from pathlib import Path
 
-from saga import Service
+from saga import Retry, Service, commands
+from saga.messages import Message, Position, Record
+from saga.runtime.beginning import begin
+from saga.runtime.intake import received
+from saga.runtime.turn import advance
 from saga.testing.trials import TrialClock
 from services.order.events import InventoryRejected, OrderCancelled, OrderPlaced, ShipmentBooked
-from tests.runtime.driven_workers import place
+from tests.runtime.driven_workers import At, Workers, place
 from tests.runtime.real_worker import SAGA, an_order
+from tests.runtime.test_parking import at_its_time, wakes_in
 
 WITHIN = timedelta(minutes=15)
 
@@ -49,3 +54,43 @@ async def test_what_is_not_due_when_a_handler_ends_waits_on(tmp_path: Path) -> N
         await worker.takes(ShipmentBooked(order_id=SAGA, booking_id="b-1"))
         assert (await worker.told())[1:] == [("note", "handled")]
         assert [k.handler for k in (await worker.progress()).deadlines] == ["expire"]
+
+
+async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
+    """A person has its dead letter tried again. Fails if the turn has no end."""
+    dead = (await worker.progress()).queue[0].dead
+    assert dead is not None
+    record = commands.to_record("order", SAGA, wanted="replay", dead=dead, who="ada", why="-", now_ms=at.clock.now_ms())
+    taken = received(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
+    assert isinstance(taken, Message)
+    turn = begin(worker.participant, taken, Position(record.topic, 0, 0), None)
+    for _ in range(actions_max):
+        if not turn.over:
+            turn = await advance(worker.participant, turn)
+    assert turn.over
+
+
+async def test_one_that_is_replayed_and_fails_again_is_parked_and_a_dead_letter_after_its_attempts(
+    tmp_path: Path,
+) -> None:
+    order, asked = Service("order", retry=Retry(attempts_max=6)), list[str]()
+
+    @order.deadline(within=WITHIN)
+    async def expire(placed: OrderPlaced) -> OrderCancelled:
+        asked.append(placed.order_id)
+        raise ConnectionError("away")
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(order)
+        await worker.takes(an_order())
+        while not (await worker.progress()).queue:
+            await at_its_time(at, worker, wakes_in(worker)[-1])
+        assert len(asked) == 6
+        await replays(at, worker)
+        (kept,) = (await worker.progress()).queue
+        assert (len(asked), kept.dead, kept.attempts) == (10, None, 4)
+        assert wakes_in(worker)[-1].due_ms == kept.due_ms > at.clock.now_ms()
+        for _ in range(2):
+            await at_its_time(at, worker, wakes_in(worker)[-1])
+        assert [letter["dead_attempts"] for letter in worker.dead if letter["dead_what"] == "dead letter"] == ["6", "6"]
+        assert len(asked) == 12

@@ -175,6 +175,14 @@ async def test_in_its_last_minute_a_wake_is_held_until_it_is_due() -> None:
         assert place.offsets == [0, 1]
 
 
+async def test_what_is_due_in_more_than_a_minute_when_its_tier_has_passed_is_sent_on() -> None:
+    async with a_place() as place:
+        place.add(0, 300, tier="4m")
+        place.add(1, 299, tier="4m")
+        await place.clock.forward(240)
+        assert (place.offsets, place.held.count(P)) == ([0], 1)
+
+
 async def test_what_is_overdue_takes_its_turn_at_once() -> None:
     async with a_place() as place:
         place.add(0, -1, tier="now")
@@ -206,8 +214,16 @@ async def test_who_waits_is_woken_for_an_earlier_one_and_for_no_other() -> None:
         place.add(2, 20, tier="now")
         await settled()
         assert place.clock.looked == 2
-        await place.clock.forward(19)
-        assert place.clock.looked == 2, "nobody looks before it is time"
+        await place.clock.forward(0.9)
+        assert place.clock.looked == 2, "nobody looks at the date more than once a second"
+
+
+async def test_the_date_is_looked_at_the_more_seldom_the_longer_there_is_to_wait() -> None:
+    async with a_place() as place:
+        place.add(0, 90_000, tier="1d")
+        for _ in range(10):
+            await place.clock.forward(1200)
+        assert place.clock.looked <= 11
 
 
 # ---------------------------------------------------------------- clocks that disagree
@@ -231,6 +247,11 @@ async def test_a_log_whose_clock_is_behind_does_not_have_a_wake_run_through_it_w
         assert place.offsets == []
         await place.clock.forward(0.1)
         assert place.offsets == [0]
+        place.add(1, 60, appended_s=7200)
+        await settled()
+        assert place.held.count(P) == 1, "nor one that is due in a minute: only then it is held until it is due"
+        await place.clock.forward(EARLY_S)
+        assert (place.offsets, place.held.count(P)) == ([0], 1)
 
 
 async def test_a_date_that_jumps_back_holds_a_wake_for_its_tier_and_then_until_it_is_due() -> None:
@@ -241,6 +262,55 @@ async def test_a_date_that_jumps_back_holds_a_wake_for_its_tier_and_then_until_i
         assert place.offsets == [], "it is due in 30 seconds"
         await place.clock.forward(30)
         assert place.offsets == [0]
+
+
+async def test_a_wake_that_lies_in_a_longer_tier_than_it_has_time_is_held_until_it_is_due() -> None:
+    """Whoever put it there had another date: its copy, put where it belongs, is finished, so it must not be late."""
+    async with a_place() as place:
+        place.add(0, 30, tier="1d", saga="order-1")
+        place.add(1, 30, tier="now", saga="order-1")
+        assert (place.held.count(P), place.assignment.prefixes[P].unfinished) == (1, 1)
+        await place.clock.forward(29)
+        assert place.offsets == []
+        await place.clock.forward(1)
+        assert place.offsets == [0]
+        place.add(2, -3600, tier="1d", saga="order-2")
+        await settled()
+        assert place.offsets == [0, 2], "what is overdue is not held at all"
+
+
+async def test_a_date_that_jumps_ahead_releases_what_is_due_by_it_and_nothing_else() -> None:
+    """As when the machine has slept: by the monotonic clock no time has passed."""
+    async with a_place() as place:
+        place.add(0, 90_000, tier="1d")
+        place.add(1, 50, tier="now")
+        place.add(2, 40_000, tier="6h")
+        await settled()
+        place.clock.wrong_s = 45_000
+        await place.clock.forward(1)
+        assert place.begun == [(1, 1), (1, 2)]
+        await place.clock.forward(20_000)
+        assert place.offsets == [1, 2], "its tier is as long as it was"
+        place.clock.wrong_s = 70_000
+        await place.clock.forward(1200)
+        assert place.offsets == [1, 2, 0]
+        place.add(3, 70_000 + 50, tier="now")
+        place.clock.wrong_s = 70_000.9
+        await place.clock.forward(49)
+        assert place.offsets == [1, 2, 0], "a date that is put right by less than a second has not jumped"
+
+
+async def test_a_date_that_jumps_back_and_half_of_it_ahead_again_has_jumped_ahead() -> None:
+    async with a_place() as place:
+        place.add(0, 3000)
+        await settled()
+        place.clock.wrong_s = -100
+        await place.clock.forward(5)
+        place.add(1, -45, tier="now")
+        await settled()
+        place.clock.wrong_s = -50
+        await place.clock.forward(6)
+        assert place.offsets == [1], "it was due in 55 seconds, and is so in 5"
 
 
 # ---------------------------------------------------------------- partitions that go
@@ -255,6 +325,18 @@ async def test_what_is_held_of_a_partition_that_goes_is_dropped_and_nothing_else
         for _ in range(9):
             await place.clock.forward(1)
         assert place.begun == [(3, 3), (4, 4), (9, 2)]
+
+
+async def test_a_wake_of_a_partition_that_goes_and_comes_back_is_held_again_and_is_nobodys_copy() -> None:
+    """Else its offset would be committed, and nobody would hold it."""
+    async with a_place() as place:
+        place.add(0, 30, tier="now", saga="order-1")
+        place.held.forget([P])
+        place.assignment.prefixes[P] = Prefix(0)
+        place.add(0, 30, tier="now", saga="order-1")
+        assert (place.held.count(P), place.assignment.prefixes[P].unfinished) == (1, 1)
+        await place.clock.forward(30)
+        assert place.offsets == [0]
 
 
 async def test_a_full_partition_that_goes_and_comes_back_is_empty(monkeypatch: Any) -> None:
@@ -353,6 +435,16 @@ async def test_a_copy_that_is_due_earlier_is_held_beside_the_first() -> None:
         assert place.offsets == [1]
         await place.clock.forward(20)
         assert (place.offsets, place.assignment.prefixes[P].to_commit()) == ([1, 0], 2)
+
+
+async def test_the_copy_that_is_due_first_does_for_all_that_come_after_it() -> None:
+    async with a_place() as place:
+        for offset, (left_s, partition) in enumerate(((30, P), (10, P), (20, P), (20, Q))):
+            place.add(offset, left_s, tier="now", saga="order-1", partition=partition)
+        assert (place.held.count(P), place.held.count(Q)) == (2, 0)
+        place.held.forget([Q])
+        place.add(4, 20, tier="now", saga="order-1")
+        assert place.held.count(P) == 2, "nor is that forgotten with another partition"
 
 
 # ---------------------------------------------------------------- bounds

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from saga import Saga, Service
 from saga.broker.port import RECORD_BYTES_MAX
+from saga.clock import LATEST_MS, iso
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record
 from saga.names import TRANSITIONS
@@ -291,15 +292,18 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
     desk = Desk()
     one, *_ = await history_at(tmp_path)
     message = one.results[0].event
-    late, soon, dead = (Kept(handler="reserve", message=message, n=0, due_ms=ms) for ms in (9000, 5000, 0))
+    late, soon, dead, never = (
+        Kept(handler="reserve", message=message, n=0, due_ms=ms) for ms in (9000, 5000, 0, LATEST_MS + 1)
+    )
     telling = desk.telling()
-    for queue, deadlines in (((late, soon), ()), ((dead, soon), (late, soon)), ((), ())):
+    for queue, deadlines in (((late, soon), ()), ((dead, soon), (late, soon)), ((), ()), ((never,), (never,))):
         telling.written(replace(one, queue=queue, deadlines=deadlines), last(one), Stages())
     await telling.tell()
     assert [(t.parked_until, t.due, t.open) for t in desk.log.told()] == [
         ("1970-01-01T00:00:09.000Z", None, True),
         (None, "1970-01-01T00:00:05.000Z", True),
         (None, None, False),
+        (iso(LATEST_MS), iso(LATEST_MS), True),
     ]
 
 

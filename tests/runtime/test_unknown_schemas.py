@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from saga import Event, Retry, Saga, Service, commands
+from saga import Event, Retry, Saga, Service, commands, controls
+from saga.commands import Wanted
 from saga.contracts.library import Library
+from saga.controls import Switch
 from saga.messages import Position, Record
-from saga.observe.moments import ContractsUnreadable, DeadLettered, Handled, Parked, SchemasDeployed, Stuck
-from saga.policies.retry import RETRY
+from saga.observe.moments import ContractsUnreadable, DeadLettered, Escalated, Handled, Parked, SchemasDeployed, Stuck
 from saga.progress.document import Snapshot
+from saga.progress.parked import parked
+from saga.runtime import controlling
+from saga.runtime.awaiting import LOOK_S_MAX, SPREAD
 from saga.runtime.beginning import begin
 from saga.runtime.schemas import READ_S_MIN
 from saga.runtime.turn import take_turn
@@ -130,40 +134,145 @@ async def test_a_schema_that_was_deployed_since_the_start_parks_nothing(tmp_path
         assert contracts.readings == 1
 
 
-async def test_after_the_attempts_it_is_a_dead_letter_which_can_be_replayed_once_the_schema_is_there(
-    tmp_path: Path,
-) -> None:
-    contracts, service = Contracts(tmp_path), Service("payment")
+def once() -> Service:
+    """A service that tries nothing twice."""
+    service = Service("payment")
 
-    @service.handler(retry=Retry(attempts_max=3))
+    @service.handler(retry=Retry(attempts_max=1))
     async def see(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 
+    return service
+
+
+async def until_ms(at: Workers, worker: At, end_ms: int) -> list[int]:
+    """Take wakes at their times until this time; how long it was from each to the next."""
+    between, wake = [], wakes_in(worker)[-1]
+    while wake.due_ms <= end_ms:
+        before_ms = at.clock.now_ms()
+        worker.log.messages[:] = [out for out in worker.log.messages if out.topic not in worker.participant.wakes]
+        await at_its_time(at, worker, wake)
+        wake = wakes_in(worker)[-1]
+        between.append(at.clock.now_ms() - before_ms)
+    return between
+
+
+async def test_attempts_never_run_out_and_people_are_told_after_each_ten(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
     async with place(tmp_path) as at:
-        worker = await worker_at(at, contracts, service)
+        worker = await worker_at(at, contracts, once())
         await worker.takes(newer_order(contracts.newer_class("OrderPlaced")))
-        for _ in range(2):
-            await looked_again(at, worker)
+        began_ms = at.clock.now_ms()
+        await until_ms(at, worker, began_ms + 3_600_000)
+        (told,) = [m for m in worker.moments if isinstance(m, Escalated)]
+        assert (told.handler, told.id) == ("see", None)
+        assert told.reason.startswith("10 attempts failed, the last with UnknownSchema: no schema in ")
+        assert told.reason.endswith("send the message to the dead letters: saga control route")
+        await until_ms(at, worker, began_ms + 10 * 3_600_000)
+        assert len([m for m in worker.moments if isinstance(m, Escalated)]) in (2, 3)
+        assert (worker.dead, only((await worker.progress()).queue).dead) == ([], None)
+        contracts.deploy()
+        await looked_again(at, worker)
+        assert (await worker.told())[-1] == ("see", "handled")
+
+
+async def test_after_hours_a_schema_that_is_deployed_is_met_within_a_minute_and_looks_write_nothing(
+    tmp_path: Path,
+) -> None:
+    contracts = Contracts(tmp_path)
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts, once())
+        await worker.takes(newer_order(contracts.newer_class("OrderPlaced")))
+        began_ms = at.clock.now_ms()
+        looks = await until_ms(at, worker, began_ms + 4 * 3_600_000)
+        assert max(looks) <= LOOK_S_MAX * 1000
+        assert len(looks) <= 4 * 3600 / (LOOK_S_MAX * (1 - SPREAD)) + 10
+        p, told = await worker.progress(), [m for m in worker.moments if isinstance(m, Parked)]
+        assert p.n == len(told) <= 25, "one transition for each attempt, and none for a look"
+        assert told[-1].delay_s <= LOOK_S_MAX
+        another = await worker_at(at, contracts, once())  # what has waited is in no memory
+        await at.clock.sleep(1)
+        contracts.deploy()
+        deployed_ms = at.clock.now_ms()
+        await at_its_time(at, another, wakes_in(worker)[-1])
+        assert (await another.told())[-1] == ("see", "handled")
+        assert at.clock.now_ms() - deployed_ms <= (60 - READ_S_MIN) * 1000, "READ_S_MIN more, had it just been read"
+
+
+async def route(at: Workers, worker: At, handler: str, *, off: bool = False) -> None:
+    """A person has what a handler is to run go to the dead letters, or not any more."""
+    out = controls.to_record(
+        "payment",
+        Switch(kind="route", handler=handler, off=off),
+        who="ada",
+        why="nobody has that schema",
+        now_ms=at.clock.now_ms(),
+    )
+    said = controls.control_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
+    await controlling.noted(worker.participant, Position(out.topic, 0, 0), said)
+
+
+async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
+    """A person says what becomes of a dead letter."""
+    out = commands.to_record(
+        "payment", SAGA, wanted=wanted, dead=dead, who="ada", why="looked at", now_ms=at.clock.now_ms()
+    )
+    said = commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
+    await take_turn(worker.participant, begin(worker.participant, said, Position(out.topic, 0, 0), None))
+
+
+async def test_an_attempt_that_a_person_asks_for_is_written_so_that_its_end_is_seen(tmp_path: Path) -> None:
+    contracts = Contracts(tmp_path)
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts, once())
+        await worker.takes(newer_order(contracts.newer_class("OrderPlaced")))
+        await until_ms(at, worker, at.clock.now_ms() + 3 * 3_600_000)
+        p = await worker.progress()
+        (run,) = parked(p)
+        await command(at, worker, "release", run.id)
+        assert [(e.outcome, e.attempt) for e in (await worker.history())[p.n :]] == [
+            ("released", only(p.queue).attempts),
+            ("retrying", only(p.queue).attempts + 1),
+        ]
+
+
+async def test_what_waits_for_a_schema_that_never_comes_is_ended_by_a_route_to_the_dead_letters(
+    tmp_path: Path,
+) -> None:
+    contracts = Contracts(tmp_path)
+    made = contracts.newer_class("OrderPlaced")
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts, once())
+        await worker.takes(newer_order(made))
+        await until_ms(at, worker, at.clock.now_ms() + 3 * 3_600_000)
+        await route(at, worker, "see")
+        await looked_again(at, worker)
         (dead,) = worker.dead
-        assert (dead["dead_attempts"], dead["dead_handler"]) == ("3", "see")
-        assert dead["dead_reason"].startswith("UnknownSchema: no schema in ")
-        assert dead["dead_remedy"].startswith("deploy the newest contracts here")
-        assert (await worker.progress()).wake is None
+        assert (dead["dead_class"], dead["dead_handler"]) == ("person", "see")
+        await route(at, worker, "see", off=True)
+        await command(at, worker, "discard", dead["dead_id"])
+        p = await worker.progress()
+        assert ((await worker.told())[-1], p.queue, p.wake) == (("see", "discarded"), (), None)
+
+
+async def test_a_part_that_waits_for_a_schema_that_never_comes_is_ended_so_too_and_replayed_when_it_does(
+    tmp_path: Path,
+) -> None:
+    contracts = Contracts(tmp_path)
+    confirmed = contracts.newer_class("OrderConfirmed")(order_id=SAGA)  # type: ignore[call-arg] # of a class made here
+    async with place(tmp_path) as at:
+        worker = await worker_at(at, contracts)
+        await worker.takes(confirmed)
+        await route(at, worker, "note")
+        await looked_again(at, worker)
+        (dead,) = worker.dead
+        assert dead["dead_class"] == "person"
+        await route(at, worker, "note", off=True)
         contracts.deploy()
         await at.clock.sleep(READ_S_MIN)
-        out = commands.to_record(
-            "payment",
-            SAGA,
-            wanted="replay",
-            dead=dead["dead_id"],
-            who="anna",
-            why="deployed",
-            now_ms=at.clock.now_ms(),
-        )
-        command = commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
-        turn = begin(worker.participant, command, Position(out.topic, 0, 0), None)
-        await take_turn(worker.participant, turn)
-        assert (await worker.told())[-2:] == [("see", "replayed"), ("see", "handled")]
+        await command(at, worker, "replay", dead["dead_id"])
+        await worker.takes(an_order())
+        assert (await worker.told())[-2:] == [("reserve", "handled"), ("note", "handled")]
 
 
 async def test_a_part_of_several_waits_for_its_schema_first_and_for_the_other_parts_then(tmp_path: Path) -> None:
@@ -248,9 +357,9 @@ async def test_an_outcome_of_an_unknown_schema_undoes_when_its_schema_is_here(tm
         worker = await worker_at(at, contracts, service)
         await worker.takes(an_order())
         await worker.takes(made(order_id=SAGA, reason="-"))  # type: ignore[call-arg] # of a class made here
-        for _ in range(RETRY.attempts_max + 2):
-            p = await looked_again(at, worker)
-        assert (only(p.compensating).attempts, only(p.compensating).dead) == (RETRY.attempts_max + 3, None)
+        await until_ms(at, worker, at.clock.now_ms() + 3 * 3_600_000)
+        kept = only((await worker.progress()).compensating)
+        assert (kept.attempts >= 11, kept.dead) == (True, None)
         assert {dead["dead_what"] for dead in worker.dead} == {"escalation"}
         contracts.deploy()
         p = await looked_again(at, worker)

@@ -2,11 +2,14 @@
 request."""
 
 import json
+import os
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tests import waiting
 from tests.servers.jars import jars
 from tests.servers.server import Server, free_ports
 
@@ -15,6 +18,9 @@ VBUCKETS = 64
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 TEMPORARY_FAILURE = 0x86
 ANSWER_S = 10
+LOOK_S = 0.002
+LISTENS = "0A"
+"""State of a socket in Linux's tables of TCP (`proc_net_tcp`)."""
 
 
 class CouchbaseMock:
@@ -67,6 +73,23 @@ class CouchbaseMock:
     def resume(self) -> None:
         self._own.resume()
 
+    def connections(self) -> int:
+        """How many it has open, and so may still read requests from, though their clients are gone: it closes one once
+        it has handled all that came by it."""
+        proc = Path(f"/proc/{self.pid}")
+        others = [_inodes(proc / "net/unix", 6)]
+        others += [_inodes(proc / "net" / table, 9, lambda row: row[3] == LISTENS) for table in ("tcp", "tcp6")]
+        return len(_sockets(proc / "fd").difference(*others))
+
+    def wait_until_left(self, within_s: float) -> None:
+        """Return when nothing that a client sent can change it any more, whether that client still waits or not."""
+        waiting.until(
+            lambda: not self.connections(),
+            within_s,
+            lambda: f"the mock still has {self.connections()} connections: somebody left a store open",
+            pause_s=LOOK_S,
+        )
+
     # ---------------------------------------------------------------- faults
 
     def opfail(self, code: int = TEMPORARY_FAILURE, count: int = 1, bucket: str = BUCKET) -> None:
@@ -95,6 +118,23 @@ class CouchbaseMock:
 
     def _ask(self, command: str, **parameters: str | int) -> object:
         return _ask(self.http, command, **parameters)
+
+
+def _sockets(fds: Path) -> set[str]:
+    """Inodes of the sockets among the files that a process has open."""
+    found: set[str] = set()
+    for fd in fds.iterdir():
+        with suppress(FileNotFoundError):  # closed just now
+            kind, _, inode = os.readlink(fd).partition(":")
+            if kind == "socket":
+                found.add(inode.strip("[]"))
+    return found
+
+
+def _inodes(table: Path, column: int, wanted: Callable[[list[str]], bool] = lambda _: True) -> set[str]:
+    """Inodes of the sockets in one of the system's tables, which has them in that column."""
+    rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    return {row[column] for row in rows if wanted(row)}
 
 
 def _ask(http: str, command: str, **parameters: str | int) -> object:

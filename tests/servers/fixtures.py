@@ -83,7 +83,7 @@ WAITING = ("kafka", "couchbase", "registry", "servers", "torture", "runbooks")
 """Words in the names of tests that wait for a server most of the time."""
 STARTING = ("running(", "Fleet(", "subprocess.", "ProcessWorld(")
 """Words in the text of tests that wait for processes of ours."""
-FRONT = 2
+FRONT = 3
 """Workers that begin with the tests that wait."""
 
 
@@ -92,11 +92,23 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no type
 
     Such fixtures are servers, and each worker would start its own.
 
-    Two workers begin with the tests that wait, for servers or for processes, all others with those that compute: so no
-    core is idle. What takes long comes first, so that at the end nobody waits for it.
+    The first workers begin with the tests that wait, for servers or for processes, all others with those that compute:
+    so no core is idle. What takes long comes first, so that at the end nobody waits for it.
     """
 
     workqueue: OrderedDict[str, dict[str, bool]]
+    assigned_work: dict[object, dict[str, dict[str, bool]]]
+    _is_in_order = False
+
+    def mark_test_complete(self, node: object, item_index: int, duration: float = 0) -> None:
+        """Forget what is done: xdist counts with each test what is left of all that the worker ever got."""
+        test = self.registered_collections[node][item_index]
+        scope = self._split_scope(test)
+        unit = self.assigned_work[node][scope]
+        unit[test] = True
+        if all(unit.values()):
+            del self.assigned_work[node][scope]
+        self._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -104,8 +116,9 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # xdist says no type
 
     def _assign_work_unit(self, node: object) -> None:
         """Hand out tests from the front of the queue to the first workers, from the back to all others."""
-        if not any(self.assigned_work.values()):  # nobody has any yet
+        if not self._is_in_order:
             self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda unit: self._place(unit[0])))
+            self._is_in_order = True
         if node not in self.nodes[:FRONT]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)

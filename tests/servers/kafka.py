@@ -33,6 +33,7 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
 broker.heartbeat.interval.ms=300
 broker.session.timeout.ms=1500
+initial.broker.registration.timeout.ms=30000
 auto.create.topics.enable=false
 log.cleaner.enable=false
 log.index.size.max.bytes=1048576

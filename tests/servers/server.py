@@ -35,12 +35,23 @@ class Server:
 
     def start(self, *, while_locked: Path | None = None) -> None:
         """Return once it answers. `while_locked`: it lives as long as somebody holds a lock on that file, instead of as
-        long as this process. Raises `ServerFailed`."""
+        long as this process. One that ends before it answers is started once more, as whoever runs it would do: a
+        broker gives up when its controller does not take it in for a while. Raises `ServerFailed`."""
         owner = ["--while-locked", str(while_locked)] if while_locked else []
+        self._spawn(owner)
+        if not self._comes_up():
+            self._spawn(owner)
+            if not self._comes_up():
+                raise self._failed()
+        if while_locked and self._leash is not None:
+            self._leash.returncode = 0  # it may outlive us, and is not ours to wait for: else it warns that nobody has
+            self._leash = None
+
+    def _spawn(self, owner: Sequence[str]) -> None:
         with self.log.open("ab") as log:
             leash = subprocess.Popen(
                 [sys.executable, str(LEASH), *owner, *self._command],
-                stdin=subprocess.DEVNULL if while_locked else subprocess.PIPE,
+                stdin=subprocess.DEVNULL if owner else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -49,20 +60,24 @@ class Server:
         self.pid = int(leash.stdout.readline() or 0)
         leash.stdout.close()
         self._leash = leash
-        self._wait_until_ready()
-        if while_locked:
-            leash.returncode = 0  # it may outlive us, and is not ours to wait for: else it warns that nobody has
-            self._leash = None
 
-    def _wait_until_ready(self) -> None:
+    def _comes_up(self) -> bool:
+        """True once it answers; false if it has ended before. Raises `ServerFailed` if it does neither for long."""
         assert self._leash is not None  # only called once it is there
         deadline_s = time.monotonic() + READY_S
         while not self._is_ready():
             with suppress(subprocess.TimeoutExpired):
                 self._leash.wait(LOOK_S)
-            if self._leash.returncode is not None or time.monotonic() > deadline_s:
+            if self._leash.returncode is not None:
                 self.kill()
-                raise ServerFailed(f"{self.name} did not start: {self.log.read_text(errors='replace')[-3000:]}")
+                return False
+            if time.monotonic() > deadline_s:
+                self.kill()
+                raise self._failed()
+        return True
+
+    def _failed(self) -> ServerFailed:
+        return ServerFailed(f"{self.name} did not start: {self.log.read_text(errors='replace')[-3000:]}")
 
     def kill(self) -> None:
         """End it without a word, and return when it has ended."""
@@ -90,8 +105,15 @@ class Server:
             self._leash = None
 
     def pause(self) -> None:
-        """Freeze it: it keeps its connections and answers nothing."""
+        """Freeze it, and return when it is frozen, as a signal needs a moment to reach all threads: it keeps its
+        connections and answers nothing."""
         os.kill(self.pid, signal.SIGSTOP)
+        while not self._is_frozen():
+            time.sleep(0.001)  # noqa: TID251 - the system's own time: nobody else may run meanwhile
+
+    def _is_frozen(self) -> bool:
+        states = [stat.read_text().rpartition(")")[2] for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        return all(state.split()[0] == "T" for state in states)
 
     def resume(self) -> None:
         """Let it go on."""

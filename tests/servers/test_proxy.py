@@ -29,8 +29,11 @@ class Talk:
         self._reader, self._writer = reader, writer
 
     async def ask(self, words: bytes) -> bytes:
+        """What comes back; empty if the connection ends instead, by a reset too: words may not have been read."""
         self._writer.write(words + b"\n")
-        return (await CLOCK.within(WITHIN_S, self._reader.readline())).rstrip()
+        with suppress(ConnectionError):
+            return (await CLOCK.within(WITHIN_S, self._reader.readline())).rstrip()
+        return b""
 
 
 @asynccontextmanager
@@ -88,10 +91,9 @@ async def test_what_is_slow_comes_later(proxy: Proxy) -> None:
 
 
 async def until_it_ends(talking: Talk) -> None:
-    """Raises `ConnectionError` for one that ends in the middle; the test's own limit bounds it."""
+    """Return when nobody answers any more; the test's own limit bounds it."""
     while await talking.ask(b"still there?"):
         pass
-    raise ConnectionError("nobody answers any more")
 
 
 async def test_connections_that_are_cut_end_and_new_ones_are_welcome(proxy: Proxy) -> None:
@@ -99,8 +101,7 @@ async def test_connections_that_are_cut_end_and_new_ones_are_welcome(proxy: Prox
         async with talk(proxy) as old:
             await old.ask(b"before")
             proxy.cut()
-            with pytest.raises(ConnectionError):
-                await until_it_ends(old)
+            await until_it_ends(old)
         async with talk(proxy) as new:
             assert await new.ask(b"again") == b"again"
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.kafka import KafkaServer, archived, kafka_answers
+from tests.servers.server import Server, ServerFailed
 
 ROOT = Path(__file__).parents[2]
 USER = textwrap.dedent("""
@@ -117,3 +118,37 @@ def test_the_mock_fails_on_request_and_tells_what_came(server_jars: Path, tmp_pa
         mock.respawn()
     finally:
         mock.stop()
+
+
+def test_the_mock_has_a_connection_open_until_it_has_handled_what_came_by_it(server_jars: Path, tmp_path: Path) -> None:
+    mock = CouchbaseMock.start(tmp_path)
+    try:
+        mock.wait_until_left(10)
+        with socket.create_connection(("127.0.0.1", int(mock.address.rpartition(":")[2]))):
+            with pytest.raises(AssertionError, match="1 connection"):
+                mock.wait_until_left(0.1)
+            mock.pause()
+        assert mock.connections() == 1, "its client is gone, which it does not know yet"
+        mock.resume()
+        mock.wait_until_left(10)
+    finally:
+        mock.stop()
+
+
+ENDS = "touch ended; exit 1"
+ENDS_AT_FIRST = "if [ -e ended ]; then touch up; exec sleep 60; fi; " + ENDS
+
+
+def test_a_server_that_ends_before_it_answers_is_started_once_more(tmp_path: Path) -> None:
+    server = Server("odd", ["sh", "-c", f"cd {tmp_path}; {ENDS_AT_FIRST}"], tmp_path, is_ready=(tmp_path / "up").exists)
+    server.start()
+    try:
+        assert (tmp_path / "ended").exists()
+    finally:
+        server.kill()
+
+
+def test_a_server_that_ends_each_time_has_failed_with_what_it_said(tmp_path: Path) -> None:
+    said = f"cd {tmp_path}; echo twice >> {tmp_path}/odd.log; {ENDS}"
+    with pytest.raises(ServerFailed, match=r"odd did not start: twice\ntwice\n$"):
+        Server("odd", ["sh", "-c", said], tmp_path, is_ready=lambda: False).start()

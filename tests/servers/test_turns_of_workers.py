@@ -1,4 +1,4 @@
-"""Workers begin at the two ends of the queue: two with what waits for servers or processes, all others with what
+"""Workers begin at the two ends of the queue: three with what waits for servers or processes, all others with what
 computes."""
 
 import os
@@ -47,32 +47,39 @@ class Hands:
         self.shutting_down = True
 
 
-def played(root: Path, workers: int) -> list[list[str]]:
-    """The tests that each worker was handed, while all take the same time for each."""
+def scheduler(root: Path, workers: int) -> tuple[ByModule, list[Hands]]:
+    """One with that many workers, which have found all tests."""
     for name, text in TEXTS.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     config = SimpleNamespace(
         rootpath=root, option=SimpleNamespace(loadscopereorder=True), getvalue=lambda name: [f"{workers}*popen"]
     )
-    scheduler = ByModule(cast(pytest.Config, config))
+    made = ByModule(cast(pytest.Config, config))
     hands = [Hands(f"gw{n}") for n in range(workers)]
     for each in hands:
-        scheduler.add_node(each)
-        scheduler.add_node_collection(each, ALL)
-    scheduler.schedule()
+        made.add_node(each)
+        made.add_node_collection(each, ALL)
+    return made, hands
+
+
+def played(root: Path, workers: int) -> list[list[str]]:
+    """The tests that each worker was handed, while all take the same time for each."""
+    made, hands = scheduler(root, workers)
+    made.schedule()
     for turn in range(len(ALL)):
         for each in hands:
             if turn < len(each.handed):
-                scheduler.mark_test_complete(each, each.handed[turn])
+                made.mark_test_complete(each, each.handed[turn])
     assert all(each.shutting_down for each in hands)
+    assert not made.has_pending
     return [[ALL[index] for index in each.handed] for each in hands]
 
 
-def test_two_begin_with_what_waits_for_servers_or_processes_and_the_others_with_what_computes(tmp_path: Path) -> None:
-    first, second, *others = played(tmp_path, 4)
-    assert {*first[:2], *second[:2]} >= set(WAIT_LONG)
-    assert {*first[:3], *second[:3]}.isdisjoint(COMPUTE_LONG)
+def test_three_begin_with_what_waits_for_servers_or_processes_and_the_others_with_what_computes(tmp_path: Path) -> None:
+    first, second, third, *others = played(tmp_path, 5)
+    assert {*first[:2], *second[:2], *third[:2]} >= set(WAIT_LONG)
+    assert {*first[:3], *second[:3], *third[:3]}.isdisjoint(COMPUTE_LONG)
     assert {test for hands in others for test in hands[:2]} >= set(COMPUTE_LONG)
     assert {test for hands in others for test in hands}.isdisjoint(WAIT_LONG)
 
@@ -93,12 +100,25 @@ def test_who_is_done_with_what_is_its_own_takes_of_the_others(tmp_path: Path) ->
     assert set(alone[-3:]) == set(COMPUTE_LONG)
 
 
-def test_there_are_two_workers_more_than_cores() -> None:
+def test_what_is_done_is_forgotten_so_that_a_test_costs_the_same_at_the_end_as_at_the_beginning(tmp_path: Path) -> None:
+    made, [alone] = scheduler(tmp_path, 1)
+    made.schedule()
+    done = 0
+    while done < len(alone.handed):
+        made.mark_test_complete(alone, alone.handed[done])
+        done += 1
+        kept = {test for unit in made.assigned_work[alone].values() for test in unit}
+        left = {ALL[index] for index in alone.handed[done:]}
+        assert left <= kept <= left | {ALL[index] for index in alone.handed[max(0, done - 2) : done]}
+    assert (done, made.assigned_work[alone]) == (len(ALL), {})
+
+
+def test_there_are_three_workers_more_than_cores() -> None:
     asked = pytest_xdist_auto_num_workers()
     next(asked)
     with pytest.raises(StopIteration) as told:
         asked.send(4)
-    assert told.value.value == 6
+    assert told.value.value == 7
 
 
 def test_what_is_compiled_is_kept_for_other_workers_and_processes() -> None:

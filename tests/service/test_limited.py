@@ -57,8 +57,9 @@ def test_what_overrides_it_has_no_limits_and_what_inherits_it_has() -> None:
 def test_limits_that_are_none_are_refused_by_the_name_of_the_call(limits: dict[str, Any], problem: str) -> None:
     async def ask() -> None: ...
 
+    declare: Any = limited(**limits)
     with pytest.raises(DeclarationError, match=rf"ask, limited: {problem}"):
-        limited(**limits)(ask)
+        declare(ask)
     assert limits_of(ask) is None
 
 

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
-from saga import Later, Retry, Saga, Service, limited
+from saga import Later, Retry, Saga, Service, limited, sensitive
+from saga.runtime import taking_back
 from saga.testing import Trial, a_saga, trial
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
 
@@ -213,3 +215,15 @@ async def test_a_plain_call_takes_nothing_back() -> None:
     there = Hotel(is_blocked=False)
     assert await reserve(PLACED, there, a_saga()) == RESERVED
     assert there.calls == ["hold 12", "deposit 9"]
+
+
+async def forget_cards(key: str, *cards: Annotated[str, sensitive], **pins: Annotated[str, sensitive]) -> None: ...
+
+
+def test_what_stars_take_is_recorded_as_sensitive_and_handed_over_as_it_was() -> None:
+    service: Any = SimpleNamespace(declared=SimpleNamespace(resources=()), resources={})
+    saga: Any = object()
+    said = taking_back.said(service, saga, forget_cards, ("k", "4111", "4222"), {"pin": "1234"})
+    assert [bytes(value) for value in said.args] == [b'"k"', b'{"_sensitive":"4111"}', b'{"_sensitive":"4222"}']
+    assert {name: bytes(value) for name, value in said.named.items()} == {"pin": b'{"_sensitive":"1234"}'}
+    assert taking_back.found(service, saga, said) == (forget_cards, ["k", "4111", "4222"], {"pin": "1234"})

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
-from saga.testing.fault_kinds import faults
+from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
 from saga.testing.simulation.simulated_world import SimulatedWorld
@@ -20,6 +21,12 @@ EVERYTHING = (
 )
 """All but what lets the memory pass while the dead letter stands: the other services have forgotten the saga then."""
 
+CLOCKS = faults.of("clock", rate=0.01)
+"""Steps of a process's clock: it is wrong from then on. For worlds of which no moment has to be met to the minute."""
+CLOCK_OFF_MAX = timedelta(minutes=10)
+"""Most by which such a clock is wrong, either way."""
+NO_FAULTS = Faults()
+
 
 def seeds(count: int) -> range:
     """Seeds of a test: so many, unless SAGA_TEST_SEEDS says how many each such test plays."""
@@ -27,7 +34,8 @@ def seeds(count: int) -> range:
 
 
 @contextmanager
-def simulated(seed: int) -> Iterator[SimulatedWorld]:
-    asked = EVERYTHING if seed else faults.of("crash", rate=0.0)
+def simulated(seed: int, more: Faults = NO_FAULTS) -> Iterator[SimulatedWorld]:
+    """A world with every fault, and `more`; the one of seed 0 has none."""
+    asked = EVERYTHING | more if seed else faults.of("crash", rate=0.0)
     with SimulatedWorld(seed, Drawn(asked, Chance(seed)), guarded=False) as world:
         yield world

@@ -108,6 +108,40 @@ def before() -> Service[NotesV1]:
     return payment
 
 
+def improved(*, looks_first: bool = True) -> Service[NotesV1]:
+    """A release that keeps a text, and from version 2 of a handler on reserves in another way. `looks_first`: False for
+    the release before it."""
+    payment = Service("payment", state=NotesV1, retry=PATIENT)
+
+    @payment.resource
+    async def till() -> AsyncIterator[Till]:
+        yield Till()
+
+    @payment.handler(version=2 if looks_first else 1)
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga[NotesV1]) -> PaymentReserved:
+        if looks_first and saga.version >= 2:
+            await saga.step(till.look, saga.key("first"))
+        charge = await saga.step(till.reserve, saga.key("charge"), str(order.total))
+        saga.state = replace(saga.state, total=str(order.total))
+        return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    @payment.handler
+    async def capture(
+        confirmed: OrderConfirmed, reserved: PaymentReserved, till: Till, saga: Saga[NotesV1]
+    ) -> PaymentCaptured:
+        await saga.step(till.take, saga.key("take"), reserved.charge_id, saga.state.total)
+        return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal(saga.state.total))
+
+    @payment.compensation(reserve)
+    async def release(
+        cancelled: OrderCancelled, reserved: PaymentReserved, till: Till, saga: Saga[NotesV1]
+    ) -> PaymentReleased:
+        await saga.step(till.release, saga.key("release"), reserved.charge_id)
+        return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
+
+    return payment
+
+
 def after(*, looks_first: bool = False, flagged: bool = False, keeps: bool = True) -> Service[Notes]:
     """The next release: it keeps cents. `looks_first`: it reserves in another way, with a step more; `flagged`: that is
     behind a flag. `keeps`: it still has the handler that reserved."""

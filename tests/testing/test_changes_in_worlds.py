@@ -33,7 +33,7 @@ from tests.service.documents import OrderDocument, intake
 from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.parcels import GONE, Parcel, Seen, watcher, watching, wrong_with
 
-SEEDS = seeds(6)
+SEEDS = seeds(4)
 VERSIONS = (1, 2, 3, GONE)
 SOURCES = pytest.mark.parametrize("connector", [False, True], ids=["noted by the store", "told by a connector"])
 

@@ -18,7 +18,7 @@ from tests.services.waiting_order import order
 from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.simulation.orders import an_order
 
-SEEDS = seeds(20)
+SEEDS = seeds(12)
 SAGA = "order-17"
 
 

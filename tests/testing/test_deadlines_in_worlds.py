@@ -22,10 +22,10 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.testing.faulty_worlds import seeds, simulated
+from tests.testing.faulty_worlds import CLOCK_OFF_MAX, CLOCKS, seeds, simulated
 from tests.testing.simulation.orders import an_order
 
-SEEDS = seeds(20)
+SEEDS = seeds(12)
 SAGA = "order-17"
 hasty = Service("order")
 """Service that waits for two seconds: real time."""
@@ -74,8 +74,24 @@ def test_an_order_that_nobody_answers_is_cancelled_once_and_all_of_it_is_undone(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_deadline_is_met_by_clocks_that_are_wrong_as_late_or_as_early_as_they_are(seed: int) -> None:
+    with simulated(seed, CLOCKS) as world:
+        bank = started(world)
+        world.publish(an_order(17))
+        world.run_for(PATIENCE - CLOCK_OFF_MAX - timedelta(minutes=1))
+        assert world.outcome(SAGA) is None
+        world.run_for(2 * CLOCK_OFF_MAX + timedelta(minutes=2))
+        assert world.outcome(SAGA) is OrderCancelled
+        bank.is_there = True
+        world.run_until_quiet()
+        assert (len(bank.taken), bank.held) == (0, {})
+        assert world.read(inventory, Stock, "tea") == Stock(left=5)
+        world.verify(rerun=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_an_order_that_is_answered_in_time_does_not_expire(seed: int) -> None:
-    with simulated(seed) as world:
+    with simulated(seed, CLOCKS) as world:
         bank = started(world)
         bank.is_there = True
         world.publish(an_order(17))

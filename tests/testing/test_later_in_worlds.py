@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from saga.testing.processes import ProcessWorld
-from services.order.events import OrderConfirmed
-from tests.testing.faulty_worlds import seeds, simulated
+from services.order.events import OrderCancelled, OrderConfirmed
+from tests.testing.faulty_worlds import CLOCKS, seeds, simulated
 from tests.testing.instalments import PARTS, orders_in_instalments, started
 from tests.testing.simulation.orders import an_order
 
@@ -16,6 +16,20 @@ def test_a_long_job_goes_on_and_waits_whatever_dies_meanwhile(seed: int) -> None
     with simulated(seed) as world:
         judge = orders_in_instalments(world)
         judge()
+        world.verify(rerun=True)
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_a_long_job_and_a_wait_come_to_their_end_though_clocks_are_wrong(seed: int) -> None:
+    with simulated(seed, CLOCKS) as world:
+        paid = started(world)
+        world.publish(an_order(1), an_order(2), an_order(3, address="Atlantis"))
+        world.run_until_quiet()
+        ends = [world.outcome(f"order-{number}") for number in (1, 2, 3)]
+        assert ends == [OrderConfirmed, OrderConfirmed, OrderCancelled]
+        assert (paid.contradictions, paid.corrected) == ([], [])
+        assert [paid.paid(f"order-{number}") for number in (1, 2, 3)] == [list(range(PARTS))] * 3
+        assert (len(paid.taken), paid.held) == (2, {})
         world.verify(rerun=True)
 
 

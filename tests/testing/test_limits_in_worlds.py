@@ -21,7 +21,7 @@ from services.shipping.carrier import Carrier
 from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.simulation.orders import an_order
 
-SEEDS = seeds(3)
+SEEDS = seeds(2)
 ORDERS = 6
 OUTAGE = timedelta(minutes=7)
 CALLS_AT_ONCE = 2

@@ -27,7 +27,7 @@ from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.simulation.orders import an_order
 from tests.testing.test_deadlines_in_worlds import SilentBank
 
-SEEDS = seeds(20)
+SEEDS = seeds(12)
 KEPT = ("queue", "waiting", "compensating", "deadlines")
 LEFT_OUT = ("transitions", "hash", "n", "published", "first", "inbox", "wake", "heard", *KEPT)
 

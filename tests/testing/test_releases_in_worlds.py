@@ -12,7 +12,7 @@ import pytest
 from saga import SagaError, Service
 from saga.errors import DeclarationError
 from saga.messages import texts_of
-from saga.observe.moments import Stuck
+from saga.observe.moments import Parked, Stuck
 from saga.progress.document import decode_entry
 from saga.testing.fault_kinds import faults
 from saga.testing.invariants.check import violations
@@ -28,10 +28,10 @@ from services.shipping import shipping
 from services.shipping.carrier import Carrier
 from tests.services.waiting_order import order
 from tests.testing.faulty_worlds import EVERYTHING, seeds
-from tests.testing.released_payments import Till, after, before
+from tests.testing.released_payments import Till, after, before, improved
 from tests.testing.simulation.orders import an_order
 
-SEEDS = seeds(6)
+SEEDS = seeds(4)
 TOTAL = "9.80"
 DEPLOYS = faults.of("deploy", rate=0.04)
 
@@ -142,6 +142,48 @@ def letters(world: SimulatedWorld) -> list[tuple[str, str]]:
     """Saga and reason of each dead letter."""
     dead = [record for record in world.cluster.log if record.topic.endswith(".dead")]
     return [((record.key or b"").decode(), texts_of(record.headers).get("dead_reason", "")) for record in dead]
+
+
+# -------------------------------------------------------------------- another way from a version of the handler on
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_release_that_goes_another_way_in_a_new_version_disturbs_no_run(seed: int) -> None:
+    till, payment = Till(fails=6), improved()
+    with world_of(seed) as world:
+        began(world, improved(looks_first=False), till)
+        world.deploy(payment)
+        world.run_until_quiet()
+        check_whole(world, till)
+        assert letters(world) == []
+        assert looks(till) <= 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_newer_version_began_waits_through_a_roll_back_for_the_release_that_has_it(seed: int) -> None:
+    till, before_it = Till(), improved(looks_first=False)
+    with world_of(seed) as world:
+        began(world, improved(), till)
+        till.fails = 5
+        world.run_for(timedelta(seconds=0.5))
+        world.deploy(before_it)
+        world.run_for(timedelta(minutes=2))
+        world.deploy(improved())
+        world.run_until_quiet()
+        check_whole(world, till)
+        assert letters(world) == []
+
+
+def test_runs_have_met_a_release_that_had_not_got_their_version_in_these_worlds() -> None:
+    def waited(seed: int) -> bool:
+        with world_of(seed) as world:
+            began(world, improved(looks_first=False), Till(fails=6))
+            world.deploy(improved())
+            world.run_until_quiet()
+            told = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
+            return any(isinstance(m, Parked) and m.error.startswith("NewerHandler") for m in told)
+
+    assert any(map(waited, range(24)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

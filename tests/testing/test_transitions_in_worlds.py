@@ -24,7 +24,7 @@ from services.shipping.carrier import Carrier
 from tests.testing.faulty_worlds import EVERYTHING, seeds
 from tests.testing.simulation.orders import an_order
 
-SEEDS = seeds(10)
+SEEDS = seeds(6)
 
 
 def world_of(seed: int, *, tells: bool = True) -> SimulatedWorld:

@@ -37,7 +37,7 @@ STORE_S = 5.0
 FAILURES = (20, 200)
 """Operations in a row that the store refuses."""
 BURSTS, BURST_S = 5, 0.6
-SILENT_S = (3.0, 12.0)
+SILENT_S = (3.0, 16.0)
 """Longer, at most, than an order waits for an answer. It lasts until a breaker has opened, however few orders come."""
 OPENS_S_MAX = 30.0
 """Time within which a breaker has to open that meets a silent bank."""
@@ -171,6 +171,19 @@ class Accidents:
         self._tell(
             f"{recovery.what}{beside}: orders end again after "
             f"{recovery.goes_on_s:.1f} s, all {recovery.under_way} that were under way after {recovery.took_s:.1f} s"
+        )
+
+    def alone(self, kind: AccidentKind, longer_s: float) -> int:
+        """Number of those accidents that lasted for longer, with no other beside them."""
+        return sum(
+            span.ended_s - span.began_s > longer_s
+            and all(
+                other.ended_s < span.began_s or other.began_s > span.ended_s
+                for other in self._times
+                if other is not span
+            )
+            for span in self._times
+            if span.kind == kind
         )
 
     def summary(self) -> list[str]:

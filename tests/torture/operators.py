@@ -24,6 +24,11 @@ class Operators:
         self._broker, self._chance, self._clock = broker, chance, clock
         self._asked: set[str] = set()
 
+    @property
+    def asked(self) -> int:
+        """Number of dead letters of which they have asked for a replay."""
+        return len(self._asked)
+
     async def cure(self) -> int:
         """Have each new dead letter of a handler replayed; the number of them."""
         new = [letter for letter in await self._open() if letter.id not in self._asked]

@@ -19,12 +19,13 @@ from saga.transitions import TOPIC
 from services.audit.__main__ import report, table
 from services.audit.checks import Check, audit, outcomes
 from services.demo.fleet import ROOT
-from tests.servers.couchbase import BUCKET, CouchbaseMock
+from tests.servers.couchbase import BUCKET, JVM, CouchbaseMock
 from tests.servers.kafka import KafkaServer
 from tests.torture.accidents import AccidentKind, Accidents
 from tests.torture.books import READ, Readings, Shelves, log
 from tests.torture.customers import Customers, NotRecovered
 from tests.torture.operators import Operators
+from tests.torture.traces import traces
 from tests.torture.troubled_payment import TROUBLE
 from tests.torture.unreadable_records import Strangers, told
 from tests.torture.workers import Workers
@@ -32,18 +33,20 @@ from tests.torture.workers import Workers
 WORKERS = {"payment": 3, "order": 2, "inventory": 1, "shipping": 1}
 FEWER = {**WORKERS, "payment": 2, "order": 1}
 """Workers of a short run: each takes time of the processor, whether it has work or not."""
-WARM = 50
-"""So many orders have to end before the first fault."""
+WARM, WARM_SOON = 50, 10
+"""So many orders have to end before the first fault; the second of a short run."""
 WARM_S_MAX, SETTLED_S_MAX = 60.0, 120.0
 LOOK_S = 0.2
 SHOP = 640
 """For about so many orders the shop has articles: some cannot be had."""
 PATIENCE_S = 10
 """Time that an order waits for an answer: less than some faults last, so deadlines race with the answers."""
+SILENCE_S = PATIENCE_S + 4
+"""Silence of the bank in which orders expire: those that came in its first seconds, unless workers die as well."""
 LATER_S = 1.0
 """Time between two looks of operators, once the accidents are over."""
 MEMORY = ("-XX:+UseG1GC", "-Xmx3g")
-"""CouchbaseMock keeps everything in memory: about 60 kB an order."""
+"""For a long run: CouchbaseMock keeps everything in memory, about 60 kB an order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,11 @@ class Plan:
     """At least so many, however long they take."""
     per_s: float
     """Orders a second."""
+
+    @property
+    def is_short(self) -> bool:
+        """True if it ends when each kind of accident has happened."""
+        return not self.faults_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +90,11 @@ class Servers:
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[Servers]:
+def servers(folder: Path, *, short: bool) -> Iterator[Servers]:
     """Both, running; they end with the block."""
     kafka = KafkaServer.start(folder / "kafka")
     try:
-        mock = CouchbaseMock.start(folder / "couchbase", jvm=MEMORY)
+        mock = CouchbaseMock.start(folder / "couchbase", jvm=JVM if short else MEMORY)
         try:
             yield Servers(kafka, mock)
         finally:
@@ -118,7 +126,7 @@ class Torture:
 
     async def _run(self) -> bool:
         self._folder.mkdir(parents=True, exist_ok=True)
-        with servers(self._folder) as both:
+        with servers(self._folder, short=self._plan.is_short) as both:
             settings = Settings.read(both.settings)
             kept = {name: value for name, value in os.environ.items() if not name.startswith("SAGA_")}
             ledgers = {
@@ -145,7 +153,7 @@ class Torture:
             customers = Customers(broker, self._plan.per_s, chance, self._clock)
             for declared in READ.values():
                 await broker.ensure([*topics_of(declared), TOPIC])  # on Kafka services make none
-            for service, count in (WORKERS if self._plan.faults_s else FEWER).items():
+            for service, count in (FEWER if self._plan.is_short else WORKERS).items():
                 for _ in range(count):
                     workers.hire(service)
             operators = Operators(broker, chance, self._clock)
@@ -162,10 +170,10 @@ class Torture:
             )
             strangers = Strangers(broker, self._plan.seed, self._clock)
             await self._while_ordering(customers, strangers, workers, accidents)
-            await self._until_settled(readings, customers, workers, operators)
+            await self._until_settled(readings, customers, workers, operators, broker)
             await workers.dismiss_all()
             self._tell("all workers have drained and ended")
-            await self._audit(readings, customers, broker, operators)
+            await self._audit(readings, customers, broker, operators, accidents)
 
     def _store(self, settings: Settings, service: str) -> Store:
         return adapters.store_at(settings, service, self._clock)
@@ -197,7 +205,8 @@ class Torture:
         self._say("\n".join(["", *accidents.summary(), ""]))
 
     async def _until_warm(self, customers: Customers) -> None:
-        await self._until(lambda: customers.ended >= WARM, WARM_S_MAX, f"{WARM} orders have not ended")
+        warm = WARM_SOON if self._plan.is_short else WARM
+        await self._until(lambda: customers.ended >= warm, WARM_S_MAX, f"{warm} orders have not ended")
 
     async def _until(self, holds: Callable[[], bool], within_s: float, otherwise: str) -> None:
         until_s = self._clock.monotonic_s() + within_s
@@ -212,26 +221,42 @@ class Torture:
             await self._clock.sleep(LOOK_S)
 
     async def _until_settled(
-        self, readings: Readings, customers: Customers, workers: Workers, operators: Operators
+        self,
+        readings: Readings,
+        customers: Customers,
+        workers: Workers,
+        operators: Operators,
+        broker: KafkaAdministration,
     ) -> None:
-        """Every order has its outcome; now wait until all of them are carried out or undone, everywhere."""
+        """Every order has its outcome; now wait until all of them are carried out or undone, everywhere, and all is
+        read: no order may be behind what a damaged partition has kept back."""
         until_s = self._clock.monotonic_s() + SETTLED_S_MAX
-        while left := await readings.unsettled(customers.placed):
+        while (left := await readings.unsettled(customers.placed)) or (unread := await _unread(broker)):
             workers.check(in_trouble=False)
             if self._clock.monotonic_s() > until_s:
                 where = "; ".join(f"{len(of)} in {service}, {of[0]} for one" for service, of in left.items())
-                raise NotRecovered(f"after {SETTLED_S_MAX:.0f} s these orders are not settled: {where}")
+                raise NotRecovered(f"after {SETTLED_S_MAX:.0f} s this is not settled: {where or '; '.join(unread)}")
             await operators.cure()  # of what died just before the bank had put its books right
             await self._clock.sleep(LATER_S)
-        self._tell("and all are settled in all services")
+        self._tell("and all are settled in all services, which have read everything")
 
     async def _audit(
-        self, readings: Readings, customers: Customers, broker: KafkaAdministration, operators: Operators
+        self,
+        readings: Readings,
+        customers: Customers,
+        broker: KafkaAdministration,
+        operators: Operators,
+        accidents: Accidents,
     ) -> None:
         found = await readings.books(customers.placed)
         said = [await told(broker), await operators.told()]
-        self.checks = [*audit(found), readings.chains(), *await log(broker), *said]
+        left = traces(readings.histories, silences=accidents.alone("the bank silent", SILENCE_S), cures=operators.asked)
+        self.checks = [*audit(found), readings.chains(), *await log(broker), *said, *left]
         self._say("\n".join(["", *table(outcomes(found))]))
+
+
+async def _unread(broker: KafkaAdministration) -> list[str]:
+    return [difference for check in await log(broker) for difference in check.differences]
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

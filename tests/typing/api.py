@@ -7,7 +7,21 @@ from decimal import Decimal
 from pathlib import Path
 from typing import assert_type
 
-from saga import Breaker, BreakerOpen, Client, Event, Later, Progress, Retry, Saga, SagaError, Service, limited, upcast
+from saga import (
+    Breaker,
+    BreakerOpen,
+    Client,
+    Event,
+    Later,
+    Progress,
+    Remembered,
+    Retry,
+    Saga,
+    SagaError,
+    Service,
+    limited,
+    upcast,
+)
 from saga.testing import World, a_saga, check_idempotent, crash_everywhere, faults, migrated, replay, simulate, trial
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -88,6 +102,7 @@ async def steps(bank: Bank, saga: Saga) -> None:
     await saga.step(bank.release, saga.key("release"), "c-1")
     assert_type(saga.waited, timedelta)
     assert_type(saga.principal, str | None)
+    assert_type(saga.version, int)
     saga.undo_with(bank.release, saga.key("release"), charge_id="c-1")
     saga.undo_with(give_back, saga, "1A")
 
@@ -104,6 +119,24 @@ class Statements:
 
 @limited(timeout_s=30)
 async def send_mail(to: str) -> None: ...
+
+
+class Rates:
+    async def by_table(self, currency: str) -> int:
+        return 1
+
+    @limited(fallback=by_table)
+    async def rate(self, currency: str) -> int:
+        return 2
+
+    @limited(fallback=Remembered(for_s=60))
+    async def last(self, currency: str) -> int:
+        return 3
+
+
+async def fallbacks(rates: Rates, saga: Saga) -> None:
+    assert_type(await saga.step(rates.rate, "EUR"), int)
+    assert_type(await saga.step(rates.last, "EUR"), int)
 
 
 async def limited_calls(statements: Statements, saga: Saga) -> None:
@@ -143,7 +176,9 @@ async def many(reserved: PaymentReserved) -> list[PaymentDeclined]:
     return [PaymentDeclined(order_id=reserved.order_id, reason="")]
 
 
-@plain.handler(retry=Retry(never=(KeyError,), by={OSError: Retry(attempts_max=3)}), timeout_s=1, deferrable=True)
+@plain.handler(
+    retry=Retry(never=(KeyError,), by={OSError: Retry(attempts_max=3)}), timeout_s=1, deferrable=True, version=2
+)
 async def both(declined: PaymentDeclined | OrderConfirmed) -> tuple[PaymentDeclined, OrderConfirmed]:
     return PaymentDeclined(order_id="", reason=""), OrderConfirmed(order_id="")
 
@@ -188,6 +223,13 @@ assert_type(Later(after=timedelta(days=1)), Later[None])
 @plain.compensation(many)
 async def undo(cancelled: OrderCancelled, one: PaymentDeclined, bank: Bank, saga: Saga) -> PaymentReserved | None:
     return None
+
+
+# What its original took may be handed to it, too; absent of what was done before a release named it.
+@plain.compensation(one, version=2)
+async def undo_one(
+    cancelled: OrderCancelled, reserved: PaymentReserved, order: OrderPlaced | None, saga: Saga
+) -> None: ...
 
 
 @plain.deadline(within=timedelta(minutes=15), unless=(PaymentReserved, PaymentDeclined))

@@ -15,6 +15,4 @@ async def balance(account: str) -> str:
 limited(balance)  # bad
 
 
-@limited(at_once_max="1")  # bad
-async def owner(account: str) -> str:
-    return account
+limited(at_once_max="1")  # bad

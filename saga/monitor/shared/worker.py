@@ -11,9 +11,11 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import faust
+from aiokafka.errors import IllegalStateError, KafkaError
 from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.stores.base import Store
 from faust.tables.table import Table
@@ -98,13 +100,18 @@ class Worker:
                         self.ready = True
                         await self._seek(set(self.parts))
                     was_settled = is_settled
-                why = folding.exception() if folding.done() else app.crash_reason
-                raise SagaError(f"the shared monitor {self.name} cannot go on: {type(why).__name__}: {why}") from why
+                over = folding.exception() if folding.done() else app.crash_reason
+                raise self._ended(over) from over
+            except KafkaError as why:
+                raise self._ended(why) from why
             finally:
                 self.ready = False
                 folding.cancel()
                 await asyncio.wait([folding])
                 await app.stop()
+
+    def _ended(self, why: BaseException | None) -> SagaError:
+        return SagaError(f"the shared monitor {self.name} cannot go on: {type(why).__name__}: {why}")
 
     def _made(self, options: ClientOptions, copies: Copies, folder: str) -> faust.App:
         """App with its two tables."""
@@ -207,8 +214,13 @@ class Worker:
         mine = {place: self.parts[number] for number, place in places.items() if number in self.parts}
         for place, part in mine.items():
             part.position = max(part.position, begins.get(place) or 0)
-        await asyncio.gather(*(consumer.seek(place, part.position) for place, part in mine.items()))
-        self._sought_s |= dict.fromkeys(numbers, self._clock.monotonic_s())
+
+        async def seek(place: TP, position: int) -> None:
+            with suppress(IllegalStateError):  # it moves just now: who has it then begins at the position that is kept
+                await consumer.seek(place, position)
+                self._sought_s[place.partition] = self._clock.monotonic_s()
+
+        await asyncio.gather(*(seek(place, part.position) for place, part in mine.items()))
 
     async def _acknowledged(self) -> None:
         sent, self._sent = self._sent, []

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from saga.administration.commanding import REPLAYS_MAX, Wish
-from saga.commands import WANTED, Answered, Wanted
+from saga.commands import Answered, Wanted
 from saga.errors import BadInput
 from saga.inspection.attention import Told
 from saga.inspection.letters import Letter
@@ -74,7 +74,7 @@ def may_act(each: Told) -> tuple[Wanted, ...]:
         return ()
     if each.letter.what == "escalation":
         return ("resolve",) if is_open(each) and each.letter.undoes is None else ()
-    return WANTED if each.now == "blocks" else ()
+    return tuple(_WANTED.values()) if each.now == "blocks" else ()
 
 
 async def letter(request: Request) -> Response:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
+from saga.errors import BreakerOpen
 from saga.progress.document import Call, Entry
 from saga.progress.roles import Roles
+from saga.runtime.calling import REMEMBERED
 from saga.runtime.errors import NotDeterministic, said_by
 from saga.runtime.turn_state import RunKey
 from saga.testing.invariants.evidence import Violation
@@ -78,7 +80,9 @@ def _ended_otherwise(
         return None
     where = f"transition {entry.n} of {entry.handler}"
     for call in entry.calls:
-        if call.kind != "read" and call.by is None and (run, call.name, call.number) not in begun:
+        is_refused = call.answer == BreakerOpen.__name__ or call.instead == REMEMBERED
+        was_made = call.kind != "read" and call.by is None and not is_refused
+        if was_made and (run, call.name, call.number) not in begun:
             return f"NEVER BEGUN {_in_words(call)} is in {where}, and was in no intent before it was made"
     return _changed(runs[run], entry.calls, where) if run in runs else None
 

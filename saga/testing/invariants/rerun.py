@@ -131,6 +131,9 @@ class _Step:
     failures: tuple[Attempt, ...] = ()
     message: Message | None = None
     """Message that a new intent is about."""
+    wakes: tuple[str, ...] = ()
+    """Ids of all wakes that were named before, newest first. Any of them may have been in hand: under one a turn goes
+    through all that is ready, though the first transition may name no wake any more."""
 
 
 async def rerun_differences(witnessed: Witnessed, log: Sequence[Record]) -> tuple[int, list[Violation]]:
@@ -167,13 +170,16 @@ def _steps(releases: Sequence[Prepared], saga: str, contents: Sequence[bytes]) -
     """Steps that can be made again, of all lives."""
     for _, versions in parted(contents):
         before = written_down.empty(releases[0].name, saga, decode(versions[0]).version)
+        wakes: tuple[str, ...] = ()
         for content in versions:
             after = decode(content)
+            if before.wake is not None and before.wake.id not in wakes:
+                wakes = (before.wake.id, *wakes)
             step = (
                 _transition(releases, before, after, content) if after.n > before.n else _intent(before, after, content)
             )
             if step is not None and not any(i.kind == "lieu" for i in (*before.intents, *after.intents)):
-                yield step
+                yield replace(step, wakes=wakes)
             before = after
 
 
@@ -188,7 +194,19 @@ def _transition(releases: Sequence[Prepared], before: Snapshot, after: Snapshot,
         roles = (role for release in releases for role in release.roles.handlers.values())
         original = next(role.name for role in roles if role.undo and role.undo.name == entry.handler)
         run = ("undo", original, entry.cause)
+    if run is not None and _was_set_back(before, run, entry):
+        return None
     return _Step(before, after, content, entry, entry.time, run, entry.calls, entry.failures)
+
+
+def _was_set_back(before: Snapshot, run: RunKey, entry: Entry) -> bool:
+    """True if a run that was put off ended before the time at which it went on: its clock was set back meanwhile, and
+    there is no one time at which it is due and writes the same."""
+    has_begun = any((i.kind, i.handler, i.cause) == run for i in before.intents)
+    return has_begun and any(
+        kept.handler == run[1] and kept.due_ms > from_iso(entry.time)
+        for kept in (*before.queue, *before.compensating, *before.deadlines)
+    )
 
 
 def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
@@ -273,8 +291,7 @@ def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Messag
     ids = [step.entry.message] if step.entry is not None else []
     if step.message is not None:
         ids.append(step.message.id)
-    if step.before.wake is not None:
-        ids.append(step.before.wake.id)
+    ids += step.wakes
     ids += [c.by for c in step.after.later]
     ids += [decode_entry(raw).message for raw in reversed(step.before.transitions)]
     for id_ in dict.fromkeys(ids):

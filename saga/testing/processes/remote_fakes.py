@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from saga.declarations.limits import Limits, with_limits
 from saga.errors import SagaError
+from saga.testing.processes.worker_setup import CallLimits
 
 HEADER_BYTES = 8
 """Bytes that tell the length of what follows."""
@@ -147,16 +148,15 @@ class Outside:
                 return Reply(raised=why)
 
 
-def remote_fake(gives: type, number: int, calls: Mapping[str, Limits | None], socket: Path) -> object:
+def remote_fake(gives: type, number: int, calls: Mapping[str, CallLimits | None], socket: Path) -> object:
     """Instance of a subclass of `gives` whose async methods call a fake of the test; made in a worker process. `calls`:
     their names, each with the limits that the fake's own has."""
 
     def fill(namespace: dict[str, Any]) -> None:
         public = {name: inspect.getattr_static(gives, name) for name in dir(gives) if not name.startswith("_")}
         namespace |= {n: property(partial(_not_here, name=n)) for n, of in public.items() if isinstance(of, ON_SELF)}
-        namespace |= {
-            name: with_limits(_calling(gives, number, name, socket), limits) for name, limits in calls.items()
-        }
+        made = {name: _calling(gives, number, name, socket) for name in calls}
+        namespace |= {name: with_limits(made[name], _limits_of(limits, made)) for name, limits in calls.items()}
         namespace["__getattr__"] = _not_here
         namespace["__init__"] = _made_as_it_is
 
@@ -164,6 +164,19 @@ def remote_fake(gives: type, number: int, calls: Mapping[str, Limits | None], so
     if hasattr(kind, "__abstractmethods__"):  # what the fake does not have either is an error when it is called
         kind.__abstractmethods__ = frozenset()
     return kind()
+
+
+def _limits_of(said: CallLimits | None, made: Mapping[str, Callable[..., Any]]) -> Limits | None:
+    """Limits of a call of the fake. `made`: its methods here, one of which may be called in the place of another."""
+    if said is None:
+        return None
+    return Limits(
+        call=said.call,
+        timeout_s=said.timeout_s,
+        at_once_max=said.at_once_max,
+        rate_per_s=said.rate_per_s,
+        fallback=said.remembered if said.instead is None else made.get(said.instead),
+    )
 
 
 def _calling(gives: type, number: int, name: str, socket: Path) -> Callable[..., Awaitable[object]]:

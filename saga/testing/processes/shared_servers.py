@@ -121,8 +121,9 @@ class SharedServers(SharedFiles):
             archived += len(decode_archive(archive).transitions)
         pages = [*p.pages]
         while pages:
-            content = await self._read(left, ARCHIVES, page_key(p.service, p.saga, pages.pop()))
-            pages += () if content is None else pages_in(content)
+            page = pages.pop()
+            content = await self._read(left, ARCHIVES, page_key(p.service, p.saga, page))
+            pages += () if content is None else pages_in(page, content)
         calls = [call for raw in transitions for call in decode_entry(raw).calls]
         begun = [call for intent in p.intents for call in (*intent.calls, intent.begins) if call is not None]
         for name in {call.document for call in (*calls, *begun) if call.kind == "update" and call.document}:

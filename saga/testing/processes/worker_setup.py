@@ -13,11 +13,24 @@ from msgspec import Struct
 from saga.declarations.limits import Limits, limits_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
+from saga.policies.remembering import Remembered
 from saga.service import Service
 from saga.testing.processes.servers import Place
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+class CallLimits(Struct, frozen=True, kw_only=True):
+    """Limits of one call of a fake, as JSON has them."""
+
+    call: str
+    timeout_s: float | None = None
+    at_once_max: int | None = None
+    rate_per_s: float | None = None
+    remembered: Remembered | None = None
+    instead: str | None = None
+    """Name of the method that is called in its place while it is refused."""
 
 
 class RemoteFake(Struct, frozen=True, kw_only=True):
@@ -27,7 +40,7 @@ class RemoteFake(Struct, frozen=True, kw_only=True):
     """Name of the resource in whose place it is."""
     number: int
     """Number of the fake in the test."""
-    calls: dict[str, Limits | None]
+    calls: dict[str, CallLimits | None]
     """Names of its public async methods, each with the limits of its own."""
 
 
@@ -120,9 +133,23 @@ def remote_fakes_of(declared: Declared, use: Sequence[object]) -> tuple[RemoteFa
     return tuple(found)
 
 
-def _calls_of(fake: object) -> dict[str, Limits | None]:
+def _calls_of(fake: object) -> dict[str, CallLimits | None]:
     public = {name: inspect.getattr_static(fake, name, None) for name in dir(fake) if not name.startswith("_")}
-    return {name: limits_of(method) for name, method in public.items() if _is_async(method)}
+    return {name: _as_json(limits_of(method)) for name, method in public.items() if _is_async(method)}
+
+
+def _as_json(limits: Limits | None) -> CallLimits | None:
+    if limits is None:
+        return None
+    other = limits.fallback
+    return CallLimits(
+        call=limits.call,
+        timeout_s=limits.timeout_s,
+        at_once_max=limits.at_once_max,
+        rate_per_s=limits.rate_per_s,
+        remembered=other if isinstance(other, Remembered) else None,
+        instead=None if other is None or isinstance(other, Remembered) else other.__name__,
+    )
 
 
 def _is_async(method: object) -> bool:

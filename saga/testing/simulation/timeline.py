@@ -10,6 +10,7 @@ from saga.observe.moments import (
     Escalated,
     Moment,
     PutOff,
+    ReplayEnded,
     Retrying,
     Stuck,
     Unavailable,
@@ -123,6 +124,8 @@ def _moment(moment: Moment | None, sagas: Collection[str]) -> str:
             return f"{moment.saga}: DEAD LETTER {moment.type}: {moment.reason}"
         case Escalated():
             return f"{moment.saga}: ESCALATED {moment.handler}: {moment.reason}"
+        case ReplayEnded():
+            return f"{moment.saga}: what was replayed of {moment.handler} {moment.result}"
         case Stuck():
             return f"{moment.saga}: STUCK: {moment.error}"
         case Unavailable():

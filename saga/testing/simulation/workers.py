@@ -212,6 +212,7 @@ class Workers(Disruptions):
                     tells=self.tells,
                     through=lambda step: self._outside(process, step),
                     contracts=at_once,
+                    waits_for_schemas=False,  # else a world with a schema of nobody would never be quiet
                     keys=self.keys,
                 ),
             )

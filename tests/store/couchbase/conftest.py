@@ -23,6 +23,7 @@ from tests.store.conftest import SettableClock
 Stores: TypeAlias = Callable[[], CouchbaseStore]
 
 DESIGN = f"/{BUCKET}/_design/keys"
+LEFT_S = 20.0
 LIST = {"views": {"all": {"map": "function(doc, meta) { emit(meta.id, null) }"}}}
 
 
@@ -68,7 +69,12 @@ def mock(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def settings(mock: CouchbaseMock) -> CouchbaseSettings:
-    """Settings of the mock, emptied."""
+    """Settings of the mock, emptied once nobody can write into it any more.
+
+    A write that earlier tests gave up waiting for, such as while it was frozen, may still be under way: the mock reads
+    24 bytes of each connection at a time, and empties itself in another thread.
+    """
+    mock.wait_until_left(LEFT_S)
     asked(mock.http, f"/pools/default/buckets/{BUCKET}/controller/doFlush", method="POST")
     return settings_for(mock)
 

@@ -37,18 +37,6 @@ def silence() -> Iterator[None]:
     assert heard == []
 
 
-async def freeze(mock: CouchbaseMock) -> None:
-    """Return when it is frozen: a signal needs a moment to reach all threads."""
-    mock.pause()
-    while not is_frozen(mock.pid):
-        await SystemClock().sleep(0.001)
-
-
-def is_frozen(pid: int) -> bool:
-    states = [(thread / "stat").read_text().rpartition(")")[2] for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return all(state.split()[0] == "T" for state in states)
-
-
 def children() -> list[str]:
     """Commands of our own children."""
     ours = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
@@ -174,7 +162,7 @@ async def test_writes_to_a_frozen_server_are_ambiguous_and_none_of_them_counts_t
 
     async def freeze_for_a_while() -> None:
         await SystemClock().sleep(0.5)
-        await freeze(mock)
+        mock.pause()
         await SystemClock().sleep(FROZEN_S)
         mock.resume()
         thawed.set()
@@ -196,7 +184,7 @@ async def test_reads_from_a_frozen_server_are_unavailable_in_time(
     mock: CouchbaseMock, store_of: Callable[[], CouchbaseStore]
 ) -> None:
     async with store_of() as store:
-        await freeze(mock)
+        mock.pause()
         try:
             read, took_s = await outcome(store.get("saga", "a"))
         finally:
@@ -211,7 +199,7 @@ async def test_a_scan_whose_process_stands_still_ends_in_time_and_so_does_the_pr
 ) -> None:
     monkeypatch.setattr(listing, "ANSWER_S", 0.5)
     async with store_of() as store:
-        await freeze(mock)
+        mock.pause()
         try:
             with pytest.raises(StoreUnavailable, match="could not be listed: try again"):
                 _ = [key async for key, _ in store.scan("saga")]
@@ -229,7 +217,7 @@ async def test_a_server_that_dies_fails_everything_in_time(
         with silence():
             async with CouchbaseStore(settings, clock=clock) as store:
                 cas = await store.insert("saga", "a", b"0")
-                await freeze(mock)  # so that these are under way when it dies
+                mock.pause()  # so that these are under way when it dies
                 writes = asyncio.gather(*(outcome(store.insert("saga", f"{n}", b"0")) for n in range(20)))
                 await asyncio.wait([writes], timeout=0.2)
                 mock.stop()
@@ -276,7 +264,7 @@ async def test_closing_waits_for_a_frozen_server_no_longer_than_a_write_may_take
     mock: CouchbaseMock, store_of: Callable[[], CouchbaseStore]
 ) -> None:
     async with store_of() as store:
-        await freeze(mock)
+        mock.pause()
         try:
             write = asyncio.ensure_future(store.insert("saga", "a", b"0"))  # noqa: TID251
             await asyncio.wait([write], timeout=0)

@@ -8,6 +8,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
+from saga.errors import BreakerOpen
 from saga.progress.document import Call, Entry, Snapshot, decode, encode
 from saga.progress.history import TRANSITIONS_MAX
 from saga.runtime import documents
@@ -47,6 +48,16 @@ async def test_a_step_that_stood_in_no_intent_is_found() -> None:
         service="payment",
         unseen=True,
     )
+
+
+async def test_a_step_that_an_open_breaker_has_answered_was_never_made_and_has_not_begun() -> None:
+    def refused(entry: Entry) -> Entry:
+        return with_(entry, calls=tuple(with_(call, answer=BreakerOpen.__name__) for call in entry.calls))
+
+    run = await confirmed()
+    without = [rewritten(p, refused) for v in run.services["payment"].versions["o-1"] if not (p := decode(v)).intents]
+    evidence = with_versions(run, "payment", "o-1", [encode(p) for p in without])
+    assert not [v for v in violations(evidence) if "NEVER BEGUN" in v.what and v.service == "payment"]
 
 
 async def test_a_step_that_began_before_the_answer_of_the_last_was_durable_is_found() -> None:

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Saga
-from saga.progress.document import decode, encode
+from saga.clock import from_iso
+from saga.progress.document import Kept, decode, encode
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.invariants.rerun import rerun_differences
 from services.order.events import InventoryRejected, OrderCancelled, OrderPlaced, PaymentDeclined, ShipmentRefused
@@ -81,6 +82,15 @@ async def test_a_step_of_which_no_answer_is_recorded_is_not_made() -> None:
     (what,) = await differences(with_versions(run, "payment", "o-1", [intent, forgotten]), "payment")
     assert what.endswith("reserve handled: a rerun fails or writes nothing")
     assert bank.calls == calls
+
+
+async def test_a_run_that_ended_before_it_was_due_by_a_clock_that_was_set_back_is_not_made_again() -> None:
+    run = await confirmed()
+    intent, ended, *_ = map(decode, run.services["payment"].versions["o-1"])
+    kept = Kept(handler="reserve", message=intent.intents[0].message, n=0, due_ms=from_iso("2099-01-01T00:00:00Z"))
+    put_off = with_(intent, queue=(kept,))
+    found = await differences(with_versions(run, "payment", "o-1", [encode(put_off), encode(ended)]), "payment")
+    assert not [what for what in found if "reserve handled" in what]
 
 
 def with_handler(evidence: Evidence, service: str, name: str, function: Callable[..., Any]) -> Evidence:

@@ -74,7 +74,7 @@ def test_a_plain_failure_is_told_with_seed_and_timeline(runs: Runs) -> None:
     assert "order-0: ring(OrderPlaced) handled" in note
 
 
-@pytest.mark.parametrize("decorator", ["", "@simulate(seeds=2)\n", "@crash_everywhere\n"])
+@pytest.mark.parametrize("decorator", ["", "@simulate(seeds=2)\n", "@crash_everywhere(pairs=False)\n"])
 def test_a_test_in_a_class_takes_a_world(runs: Runs, decorator: str) -> None:
     result = runs(f"""
 class TestTill:

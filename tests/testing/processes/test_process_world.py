@@ -1,6 +1,7 @@
 """The order saga in real processes: whole, in spite of what happens to them; and what this world says it cannot do."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -159,7 +160,8 @@ def test_a_world_that_does_not_become_quiet_says_what_goes_on() -> None:
             world.verify()
     told = str(raised.value)
     assert "has not become quiet within 4 s (faults: no fault)" in told
-    assert "payment: 0 records and 1 wakes not committed, 2 members in its group" in told
+    # One wake or more: that of an earlier attempt, too, which is about to be committed.
+    assert re.search(r"payment: 0 records and [1-9]\d* wakes not committed, 2 members in its group", told)
     assert "payment-2 (running, process" in told
     assert "the line is dead" in told
 

@@ -16,6 +16,7 @@ from saga import limited
 from saga.declarations.limits import Limits, limits_of
 from saga.errors import SagaError
 from saga.testing.processes.remote_fakes import Outside, remote_fake
+from saga.testing.processes.worker_setup import CallLimits
 
 
 class Refused(Exception):
@@ -80,8 +81,7 @@ class FakeShop(Shop):
         raise NotImplementedError
 
 
-LIMITS = Limits(call="FakeShop.count", at_once_max=1)
-CALLS = {"ask": None, "count": LIMITS, "hang": None}
+CALLS = {"ask": None, "count": CallLimits(call="FakeShop.count", at_once_max=1, instead="hang"), "hang": None}
 
 
 @pytest.fixture
@@ -121,7 +121,8 @@ def test_a_step_records_it_by_the_name_and_type_of_the_real_method(shop: Shop) -
 
 
 def test_it_has_the_limits_of_the_fakes_own_method_and_not_of_the_one_that_this_overrides(shop: Shop) -> None:
-    assert (limits_of(Shop.ask) is not None, limits_of(shop.ask), limits_of(shop.count)) == (True, None, LIMITS)
+    said = Limits(call="FakeShop.count", at_once_max=1, fallback=vars(type(shop))["hang"])
+    assert (limits_of(Shop.ask) is not None, limits_of(shop.ask), limits_of(shop.count)) == (True, None, said)
 
 
 class Counter(Protocol):

@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from saga import Service, limited
-from saga.declarations.limits import Limits
 from saga.errors import SagaError
+from saga.policies.remembering import Remembered
 from saga.testing.processes.worker_setup import (
+    CallLimits,
     RemoteFake,
     WorkerSetup,
     declarations_of,
@@ -32,7 +33,13 @@ PAYMENT = WorkerSetup(
     outside="outside.sock",
     fakes=(
         RemoteFake(
-            resource="bank", number=0, calls={"reserve": Limits(call="Bank.reserve", timeout_s=2), "release": None}
+            resource="bank",
+            number=0,
+            calls={
+                "reserve": CallLimits(call="Bank.reserve", timeout_s=2, instead="by_phone"),
+                "score": CallLimits(call="Bank.score", remembered=Remembered(for_s=60)),
+                "release": None,
+            },
         ),
     ),
 )

@@ -1,0 +1,67 @@
+"""Runs that wait for their next attempt, as the stores have them: for whoever wants them tried at once."""
+
+from collections.abc import AsyncIterator
+
+from saga.clock import LATEST_MS, Clock, iso
+from saga.inspection.histories import Unreadable, document_of, snapshot_in
+from saga.inspection.letters import Letter, Which
+from saga.inspection.listing import Choice, listed
+from saga.inspection.sources import Source, Warn, sources_of
+from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
+from saga.progress.parked import Parked, parked
+
+WHAT = "parked"
+"""Kind of these letters: they are on no topic, and need nobody."""
+
+
+async def parked_runs(choice: Choice, which: Which, clock: Clock, warn: Warn) -> AsyncIterator[Letter]:
+    """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
+    the last attempt, its reason what that said, and until when. Raises `NoStore`."""
+    async with sources_of(choice.addresses, clock) as sources:
+        mine = [source for source in sources if not choice.services or source.service in choice.services]
+        async for each in listed(choice, clock, warn):
+            if each is None:
+                warn(f"there are more than {choice.limit} sagas: --limit shows them")
+                return
+            for source in mine:
+                for letter in await _letters(source, each.saga, warn):
+                    if which.holds(letter):
+                        yield letter
+
+
+async def _letters(source: Source, saga: str, warn: Warn) -> list[Letter]:
+    try:
+        document = await document_of(source, saga)
+        p = None if document is None else snapshot_in(source, saga, document)
+        return [] if p is None else [_letter(p, run) for run in parked(p)]
+    except (Unreadable, *UNREADABLE) as why:
+        warn(f"saga {saga} in {source.service}: {why}")
+        return []
+
+
+def _letter(p: Snapshot, run: Parked) -> Letter:
+    last = next((e for e in map(decode_entry, reversed(p.transitions)) if _is_of(e, p, run)), None)
+    said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
+    return Letter(
+        service=p.service,
+        id=run.id,
+        what=WHAT,
+        time="" if last is None else last.time,
+        reason=f"{said}; tried again at {iso(min(run.due_ms, LATEST_MS))}",
+        remedy="",
+        saga=p.saga,
+        type=run.message.type,
+        message=run.message.id,
+        handler=run.handler if last is None else last.handler,
+        attempts=run.attempts,
+    )
+
+
+def _is_of(entry: Entry, p: Snapshot, run: Parked) -> bool:
+    """True for the transition that parked it. Of several compensations of one outcome each has a name of its own."""
+    if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
+        return False
+    if not run.undoes:
+        return entry.handler == run.handler
+    name = next((i.name for i in p.intents if i.kind == "undo" and i.handler == run.handler), "")
+    return entry.handler == name if name else entry.handler != run.handler

@@ -1,0 +1,72 @@
+"""Work of a saga that no message sets off any more, or whose wake may be missing: found in its progress alone. Pure."""
+
+from msgspec import Struct
+
+from saga.clock import LATEST_MS, from_iso, iso
+from saga.messages import Message
+from saga.progress import continuations, takeover, timing
+from saga.progress.decide import kept, kept_undo, next_ready
+from saga.progress.document import Intent, Snapshot, decode_entry
+from saga.progress.roles import Roles
+
+
+class Unattended(Struct, frozen=True, kw_only=True):
+    """Work that is there for whoever goes on with the saga without a message."""
+
+    heard: tuple[str, ...] = ()
+    """Types of own events that the last version did not take, and this one does."""
+    wakes_at: str | None = None
+    """Time for which its current wake is to come; the wake may be missing."""
+    begun: tuple[Intent, ...] = ()
+    """Runs that have begun, and are kept by nothing but their intents: redelivery goes on with them, or nobody."""
+    ready: str | None = None
+    """Handler of what is ready, and has no wake."""
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.heard or self.begun or self.ready or self.wakes_at is not None)
+
+    @property
+    def is_wake_alone(self) -> bool:
+        """True if all that there is goes on by itself as soon as its wake comes."""
+        return not (self.heard or self.begun or self.ready)
+
+    @property
+    def triggers(self) -> tuple[Message, ...]:
+        """Messages on which those that have begun go on, from their stored bytes."""
+        return tuple({i.message.id: i.message for i in self.begun}.values())
+
+
+def unattended(p: Snapshot, roles: Roles, now_ms: int, quiet_ms: int) -> Unattended:
+    """Work of this saga that may have nobody to go on with it. `quiet_ms`: time without a write after which nobody is
+    under way with what is ready: before that, a worker most likely is. Raises what damaged transitions raise."""
+    heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_due(p, roles) else ()
+    due_ms = timing.earliest_ms(p)
+    at = None if due_ms is None else iso(min(due_ms, LATEST_MS))
+    if not (p.is_open or p.own or p.waiting) or takeover.undeclared(p, roles):
+        return Unattended(heard=heard, wakes_at=at)
+    begun = tuple(intent for intent in p.intents if _is_kept_by_its_intent_alone(p, intent))
+    step = next_ready(p, roles, now_ms) if p.wake is None else None
+    if not (begun or step) or now_ms - _last_ms(p) < quiet_ms:
+        return Unattended(heard=heard, wakes_at=at)
+    return Unattended(heard=heard, wakes_at=at, begun=begun, ready=None if step is None else step.role.name)
+
+
+def _is_kept_by_its_intent_alone(p: Snapshot, intent: Intent) -> bool:
+    if intent.message.source == p.service or intent.kind == "lieu":  # settled as it is, or with what set it off
+        return False
+    if intent.kind == "undo":
+        return kept_undo(p, intent.handler, intent.message) is None
+    if any(k.handler == intent.handler and k.message.id == intent.message.id for k in p.deadlines):
+        return False
+    if p.later and continuations.of(p, intent.handler, intent.message.id) is not None:
+        return False
+    return not any(kept(p, intent.handler, part) for part in intent.parts)
+
+
+def _last_ms(p: Snapshot) -> int:
+    """Time of the last that was written of the saga."""
+    times = [from_iso(intent.time) for intent in p.intents if intent.time]
+    if p.transitions:
+        times.append(from_iso(decode_entry(p.transitions[-1]).time))
+    return max(times, default=0)

@@ -1,0 +1,70 @@
+"""Rules about own events that are in pages, and about shelves: take one away, and the exploration finds a loss."""
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress import own_piles, shelves
+from saga.progress.document import Own, Result, Snapshot
+from saga.progress.page import Page
+from saga.progress.spill import Leaf, NewPage
+from tests.exploration.without_a_rule import Take, check_loss
+
+
+def own_events_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(own_piles, "next_to_restore", lambda p, roles: None)
+
+
+def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
+    restored = own_piles.restored
+
+    def behind(p: Snapshot, page: Page, leaf: Leaf, before: tuple[Result, ...]) -> Snapshot:
+        back = restored(p, page, leaf, before)
+        return replace(back, own=(*p.own, *(o for o in back.own if o not in p.own)))
+
+    patch.setattr(own_piles, "restored", behind)
+
+
+def the_first_own_event_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(own_piles._Head, "is_full", lambda *args: True)
+
+
+def what_is_withdrawn_stays_in_its_page(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(own_piles, "with_withdrawn", lambda p, before: ())
+
+
+def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Own, "is_for", lambda self, handler: True)
+
+
+def shelves_do_not_say_which_messages_they_hold(patch: pytest.MonkeyPatch) -> None:
+    shelved = shelves.shelved
+
+    def silent(p: Snapshot, pages: tuple[Page, ...], entries: object) -> tuple[Snapshot, NewPage]:
+        return shelved(p, pages, ())
+
+    patch.setattr(shelves, "shelved", silent)
+
+
+def what_a_shelf_lists_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    opened = shelves.opened
+
+    def partly(p: Snapshot, shelf: Page, leaf: Leaf) -> Snapshot:
+        return opened(p, shelf, replace(leaf, pages=leaf.pages[1:]))
+
+    patch.setattr(shelves, "opened", partly)
+
+
+RULES: dict[Take, str] = {
+    own_events_are_not_read_back: "own pages: the other part comes, crash",
+    own_events_are_read_back_behind_what_came_since: "own pages: between the first and what came since",
+    the_first_own_event_goes_to_a_page: "own pages: the other part comes, crash",
+    what_is_withdrawn_stays_in_its_page: "own pages: withdrawn, crash",
+    own_events_are_read_back_for_everybody: "own pages: two handlers, and an inbox in pages",
+    shelves_do_not_say_which_messages_they_hold: "shelves: of a queue",
+    what_a_shelf_lists_is_forgotten: "shelves: of a queue",
+}
+
+
+@pytest.mark.parametrize("take_away", RULES, ids=lambda rule: rule.__name__)
+def test_without_the_rule_there_is_a_loss(take_away: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loss(take_away, RULES[take_away], monkeypatch)

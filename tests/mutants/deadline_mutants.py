@@ -1,0 +1,57 @@
+"""Bugs planted in deadlines, one each."""
+
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from saga.progress import timing
+from saga.progress.document import Snapshot
+from saga.progress.record import Written
+from saga.runtime import persistence
+from saga.runtime.delivery import Delivery
+from saga.runtime.lanes import Item, Lanes
+from saga.runtime.participant import Participant
+from saga.runtime.turn_state import TurnState
+from tests.mutants.parking_mutants import finished_once
+
+_hand: ContextVar[Item] = ContextVar("hand")
+_lanes: ContextVar[Lanes] = ContextVar("lanes")
+
+
+def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
+    waits_for_time, save = timing.waits_for_time, persistence.save
+    run, deliver = Lanes._run, Delivery.deliver
+
+    def others(p: Snapshot) -> frozenset[tuple[str, str, int]]:
+        return waits_for_time(replace(p, deadlines=()) if p.deadlines else p)
+
+    async def saved(service: Participant, turn: TurnState, written: Written) -> TurnState:
+        known = () if turn.progress is None else turn.progress.deadlines
+        after = await save(service, turn, written)
+        lanes, item, clock = _lanes.get(), _hand.get(), service.ports.clock
+
+        async def again(due_ms: int) -> None:
+            await clock.sleep(max(0, due_ms - clock.now_ms()) / 1000)
+            lanes.add(Item(item.message, item.position, item.prefix, item.received_s))
+
+        for opened in written.snapshot.deadlines:
+            if opened not in known:
+                lanes.tasks.create_task(again(opened.due_ms))
+        return after
+
+    async def ran(self: Lanes, saga: str, lane: Any) -> None:
+        _lanes.set(self)
+        await run(self, saga, lane)
+
+    async def delivered(self: Delivery, item: Item) -> bool:
+        _hand.set(item)
+        return await deliver(self, item)
+
+    finished_once(patch)
+    patch.setattr(timing, "waits_for_time", others)
+    patch.setattr(persistence, "save", saved)
+    patch.setattr(Lanes, "_run", ran)
+    patch.setattr(Delivery, "deliver", delivered)

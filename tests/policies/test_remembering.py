@@ -1,0 +1,33 @@
+"""Results that are remembered: which numbers make no rules."""
+
+import math
+from typing import Any
+
+import pytest
+
+from saga.errors import DeclarationError
+from saga.policies.remembering import Memory, Remembered
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"for_s": 0},
+        {"for_s": math.inf},
+        {"for_s": True},
+        {"for_s": 1, "results_max": 0},
+        {"for_s": 1, "results_max": 1.5},
+    ],
+)
+def test_rules_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError, match=r"Remembered\((for_s|results_max)="):
+        Remembered(**wrong)
+
+
+def test_of_too_many_the_one_goes_that_nobody_asked_for_longest() -> None:
+    memory = Memory[int](Remembered(for_s=9, results_max=2))
+    memory.learn("a", 1, 0)
+    memory.learn("b", 2, 0)
+    assert memory.recall("a", 1) == 1
+    memory.learn("c", 3, 1)
+    assert [memory.recall(key, 2) for key in "abc"] == [1, None, 3]

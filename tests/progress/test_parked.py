@@ -1,0 +1,106 @@
+"""Runs that are parked: which they are, and what a person's wish makes of them."""
+
+from msgspec.structs import replace
+
+from saga.commands import Command
+from saga.progress import decide, operators
+from saga.progress.actions import Disregard, Release, Run
+from saga.progress.document import Continuation, Kept, Snapshot
+from saga.progress.parked import parked
+from saga.progress.record import Written
+from saga.progress.roles import Roles, Undo
+from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, blank, kept, roles_of
+
+SOON_MS = NOW_MS + 60_000
+A, B, X = a_message("A"), a_message("B"), a_message("X")
+UNDO = Undo(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}))
+ON_A = a_role("on_a", "A", undo=UNDO)
+ROLES = roles_of(ON_A, a_role("on_b", "B"))
+
+
+def failed(handler: str, message: object, *, attempts: int = 2, due_ms: int = SOON_MS) -> Kept:
+    assert isinstance(message, type(A))
+    return replace(kept(handler, message, n=1), attempts=attempts, due_ms=due_ms)
+
+
+def going_on(*, attempts: int) -> Continuation:
+    return Continuation(
+        handler="on_b", parts=(B,), n=1, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=SOON_MS, attempts=attempts
+    )
+
+
+def a_wish(dead: str) -> Command:
+    return Command(
+        id="operator|release", type="saga.release", schema="", saga="s", source="operator", time=START, value=b"",
+        wanted="release", dead=dead, who="ada", why="because",
+    )  # fmt: skip
+
+
+def released(p: Snapshot, number: int = 0, roles: Roles = ROLES) -> Written:
+    wish = a_wish([run.id for run in parked(p)][number])
+    action = operators.heed(p, roles, wish)
+    assert isinstance(action, Release)
+    return operators.heeded(p, a_hand(wish, roles=roles), action)
+
+
+def test_what_failed_or_was_put_off_is_parked_and_what_waits_by_itself_is_not() -> None:
+    p = replace(
+        blank(),
+        n=5,
+        queue=(failed("on_a", A), failed("on_a", a_message("A", id="a2"), attempts=0), kept("on_c", B)),
+        compensating=(failed("on_a", X), kept("on_b", X)),
+        deadlines=(failed("late", A), failed("later", A, attempts=0)),
+        later=(going_on(attempts=1), replace(going_on(attempts=0), handler="waits")),
+    )
+    assert [(run.handler, run.message.id, run.attempts, run.undoes) for run in parked(p)] == [
+        ("on_a", A.id, 2, False),
+        ("on_a", "a2", 0, False),
+        ("on_a", X.id, 2, True),
+        ("late", A.id, 2, False),
+        ("on_b", B.id, 1, False),
+    ]
+    assert len({run.id for run in parked(p)}) == 5
+
+
+def test_a_dead_letter_is_not_parked() -> None:
+    assert list(parked(replace(blank(), queue=(replace(failed("on_a", A), dead="dead-1"),)))) == []
+
+
+def test_what_is_released_is_ready_in_its_place_with_its_attempts() -> None:
+    p = replace(blank(), n=3, queue=(failed("on_a", A), kept("on_b", B, n=2)))
+    assert decide.next_ready(p, ROLES, NOW_MS) is None
+    written = released(p)
+    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(ON_A, A, (A,))
+    assert [(k.attempts, k.due_ms) for k in written.snapshot.queue] == [(2, NOW_MS), (0, 0)]
+    entry = written.entry
+    assert entry is not None
+    assert (entry.outcome, entry.handler, entry.cause, entry.attempt) == ("released", "on_a", A.id, 2)
+    assert entry.reason == "ada wants it: because"
+    assert entry.wake is not None, "this clock may be ahead of that of whoever goes on"
+
+
+def test_a_compensation_is_released_under_its_own_name_and_nothing_else_with_it() -> None:
+    p = replace(blank(), n=3, queue=(failed("on_b", B),), compensating=(failed("on_a", X),))
+    written = released(p, 1)
+    assert written.entry is not None
+    assert written.entry.handler == "undo_a"
+    assert [k.due_ms for k in (*written.snapshot.queue, *written.snapshot.compensating)] == [SOON_MS, NOW_MS]
+
+
+def test_deadlines_and_turns_that_failed_are_released_and_their_neighbours_wait() -> None:
+    p = replace(
+        blank(),
+        n=3,
+        deadlines=(failed("on_a", A), failed("on_a", a_message("A", id="a2"))),
+        later=(going_on(attempts=1), replace(going_on(attempts=1), parts=(a_message("B", id="b2"),))),
+    )
+    assert [k.due_ms for k in released(p, 1).snapshot.deadlines] == [SOON_MS, NOW_MS]
+    assert [c.due_ms for c in released(p, 2).snapshot.later] == [NOW_MS, SOON_MS]
+
+
+def test_a_wish_about_a_wait_that_is_over_is_told_so() -> None:
+    p = replace(blank(), n=3, queue=(failed("on_a", A, due_ms=SOON_MS + 1),))
+    wish = a_wish(next(run.id for run in parked(replace(p, queue=(failed("on_a", A),)))))
+    action = operators.heed(p, ROLES, wish)
+    assert isinstance(action, Disregard)
+    assert action.reason == "what was parked has been tried, or has ended, since"

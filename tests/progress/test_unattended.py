@@ -1,0 +1,81 @@
+"""Work of a saga that no message sets off any more: what `saga repair` finds in a progress."""
+
+from msgspec.structs import replace
+
+from saga.clock import iso
+from saga.progress.document import Continuation, Intent, Kept, Own, Snapshot, Timer
+from saga.progress.record import Ended, append
+from saga.progress.unattended import Unattended, unattended
+from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
+
+A, B, X = a_message("A"), a_message("B"), a_message("X")
+ROLES = roles_of(a_role("on_a", "A"), a_role("on_b", "B"))
+QUIET_MS = 60_000
+LONG_AGO = iso(NOW_MS - 2 * QUIET_MS)
+
+
+def found(p: Snapshot, now_ms: int = NOW_MS) -> Unattended:
+    return unattended(p, ROLES, now_ms, QUIET_MS)
+
+
+def begun(intent: Intent) -> Intent:
+    return replace(intent, time=LONG_AGO)
+
+
+def due(k: Kept, due_ms: int) -> Kept:
+    return replace(k, due_ms=due_ms, attempts=1)
+
+
+def test_of_a_saga_that_is_at_rest_there_is_nothing() -> None:
+    nothing = found(blank())
+    assert (nothing.is_any, nothing.is_wake_alone, nothing.triggers) == (False, True, ())
+
+
+def test_what_waits_for_time_wants_its_wake_past_or_to_come() -> None:
+    for due_ms in (NOW_MS - 5, NOW_MS + 5):
+        p = replace(blank(), queue=(due(kept("on_a", A), due_ms),), wake=Timer(id="wake-0", due_ms=due_ms))
+        there = found(p)
+        assert (there.wakes_at, there.is_any, there.is_wake_alone) == (iso(due_ms), True, True)
+
+
+def test_a_run_that_nothing_keeps_but_its_intent_is_gone_on_with_when_nobody_is_at_it() -> None:
+    p = replace(blank(), n=1, intents=(begun(an_intent("on_a", A)),))
+    there = found(p)
+    assert ([i.handler for i in there.begun], there.triggers, there.is_wake_alone) == (["on_a"], (A,), False)
+    assert not found(replace(p, intents=(replace(p.intents[0], time=iso(NOW_MS - 1)),))).is_any, "somebody is"
+
+
+def test_what_something_else_keeps_is_left_to_that() -> None:
+    intent = begun(an_intent("on_a", A))
+    going_on = Continuation(handler="on_a", parts=(A,), n=1, turn=1, first_ms=1, seen_ms=1, due_ms=NOW_MS + 9)
+    undo = replace(intent, kind="undo", message=X)
+    for p in (
+        replace(blank(), intents=(replace(intent, message=replace(A, source="svc")),)),
+        replace(blank(), intents=(replace(intent, kind="lieu"),)),
+        replace(blank(), intents=(undo,), compensating=(kept("on_a", X),)),
+        replace(blank(), intents=(intent,), deadlines=(due(kept("on_a", A), NOW_MS + 9),)),
+        replace(blank(), intents=(intent,), later=(going_on,)),
+        replace(blank(), intents=(intent,), queue=(due(kept("on_a", A), NOW_MS + 9),)),
+    ):
+        assert found(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 9))).begun == ()
+    assert found(replace(blank(), intents=(undo,))).begun == (undo,)
+
+
+def test_what_is_ready_and_has_no_wake_is_named() -> None:
+    p = replace(blank(), queue=(kept("on_a", A),))
+    p = replace(append(p, a_hand(A), "queued", "on_a", Ended(message=A)).snapshot, wake=None)
+    assert found(p, NOW_MS + QUIET_MS).ready == "on_a"
+    assert found(p).ready is None, "a worker is at it most likely"
+
+
+def test_another_release_is_left_alone_with_what_it_declares() -> None:
+    p = replace(blank(), intents=(begun(an_intent("on_another", A)),))
+    assert not found(p).is_any
+
+
+def test_own_events_that_this_release_takes_anew_are_named() -> None:
+    roles = roles_of(a_role("on_a", "A"), emitted="A")
+    p = append(blank(), a_hand(B), "handled", "on_b", Ended(message=B, events=(replace(A, source="svc"),))).snapshot
+    p = replace(p, heard=(), own=())
+    assert unattended(p, roles, NOW_MS, QUIET_MS).heard == ("A",)
+    assert Own(event=A, n=1).n == 1

@@ -1,0 +1,51 @@
+"""Traces of accidents: a silence after which no order has expired, and a replay that nobody heeds, are differences."""
+
+import msgspec
+from msgspec import Raw
+
+from saga.inspection.timeline import History
+from saga.progress.document import Entry, Outcome, Snapshot
+from tests.torture.traces import CURES_MANY, Histories, traces
+
+
+def a_history(service: str, handler: str, outcome: Outcome) -> History:
+    entry = Entry(
+        n=0,
+        previous="",
+        time="2026-11-22T10:00:00Z",
+        outcome=outcome,
+        handler=handler,
+        message="m-1",
+        type="OrderPlaced",
+        source="shop",
+    )
+    return History(snapshot=Snapshot(service=service, saga="order-1"), transitions=(Raw(msgspec.json.encode(entry)),))
+
+
+def histories(ended_by: str = "expire", payment: Outcome = "replayed") -> Histories:
+    return {
+        "order": {"order-1": a_history("order", ended_by, "handled")},
+        "payment": {"order-1": a_history("payment", "reserve", payment)},
+    }
+
+
+def differences(found: Histories, silences: int, cures: int) -> list[str]:
+    return [what for check in traces(found, silences=silences, cures=cures) for what in check.differences]
+
+
+def test_a_run_whose_accidents_left_their_traces_is_well() -> None:
+    assert differences(histories(), silences=1, cures=1) == []
+    figures = [check.figures for check in traces(histories(), silences=1, cures=1)]
+    assert figures == ["1 orders expired, 1 silences were longer than an order waits", "1 replays, of 1 dead letters"]
+
+
+def test_a_long_silence_after_which_nothing_has_expired_is_told() -> None:
+    assert differences(histories(ended_by="cancel"), silences=1, cures=1) == ["not one order expired"]
+
+
+def test_a_run_in_which_not_one_of_many_replays_was_heeded_is_told() -> None:
+    assert differences(histories(payment="handled"), silences=1, cures=CURES_MANY) == ["not one replay was heeded"]
+
+
+def test_a_run_without_these_accidents_owes_no_trace() -> None:
+    assert differences(histories(ended_by="cancel", payment="handled"), silences=0, cures=0) == []
