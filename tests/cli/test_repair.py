@@ -187,5 +187,6 @@ def test_all_that_waits_goes_on_by_a_repair_after_the_topics_of_wakes_were_lost(
         assert done.exit_code == 0
         assert all("  its wake is sent again, for " in line for line in done.stdout.splitlines()[:-1])
         until(lambda: happened() == HAPPENS, last=happened)
+        until(lambda: saga("repair", module, "--dry-run").stdout == "no sagas to go on with\n")  # it has written all
     assert len((pottery.folder / "happened").read_text().splitlines()) == len(HAPPENS), "each once"
     assert saga("repair", module).stdout == "no sagas gone on with, no problems\n"
