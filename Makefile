@@ -66,10 +66,11 @@ torture: .venv/tools ## Kill, freeze and refuse on real Kafka and CouchbaseMock,
 fuzz: .venv/tools ## Put 20,000 odd records into each log, real Kafka too, and account for each: SEED=1.
 	$(BIN)/python -m tests.fuzz --seed $(SEED)
 
-explore: .venv/tools ## Explore the protocol with more faults than the tests do, thousands of services, more worlds, new draws.
+explore: .venv/tools ## Explore the protocol with more faults than the tests do, thousands of services, more worlds, new draws, slow services.
 	$(BIN)/python -m verification --deep
 	SAGA_TEST_SEEDS=$(WORLDS) $(BIN)/python -m pytest -n $(WORKERS) tests/testing -k in_worlds
 	SAGA_TEST_SEEDS=3 $(BIN)/python -m pytest -n $(WORKERS) -m "hypothesis" tests
+	SAGA_TEST_SLOW_S=0.3 $(BIN)/python -m pytest -n $(WORKERS) tests/cli --ignore tests/cli/test_jobs.py --ignore tests/cli/test_changes.py
 
 format: .venv/tools ## Format and mend what can be mended.
 	$(BIN)/ruff format .

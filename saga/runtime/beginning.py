@@ -59,29 +59,42 @@ def undecodable(service: Prepared, role: Role, message: Message) -> str | None:
     return None
 
 
-def looked_at_later(p: Snapshot, stopped: Sequence[Stopped]) -> Snapshot:
-    """Progress in which what people have stopped is due later: what else there is goes on, and the current wake is sent
-    on. Nothing is written down for it, or a pause of days would fill the history."""
-    for handler, undoes, due_ms in stopped:
+def looked_at_later(p: Snapshot, stopped: Sequence[Stopped], now_ms: int) -> Snapshot:
+    """Progress in which what is stopped is due later, whatever its time: what else there is goes on, and the current
+    wake is sent on. Nothing is written down for it, or a pause of days would fill the history."""
+    for handler, undoes, due_ms, message in stopped:
+        at = max(due_ms, now_ms + 1)
         if undoes:
-            p = replace(p, compensating=_moved(p.compensating, handler, due_ms))
+            p = replace(p, compensating=_moved(p.compensating, handler, message, at))
         else:
-            later = tuple(replace(c, due_ms=max(c.due_ms, due_ms)) if c.handler == handler else c for c in p.later)
-            queue, waits = _moved(p.queue, handler, due_ms), _moved(p.deadlines, handler, due_ms)
+            later = tuple(
+                replace(c, due_ms=max(c.due_ms, at))
+                if c.handler == handler and (not message or message in [m.id for m in c.parts])
+                else c
+                for c in p.later
+            )
+            queue, waits = _moved(p.queue, handler, message, at), _moved(p.deadlines, handler, message, at)
             p = replace(p, queue=queue, deadlines=waits, later=later)
     return p
 
 
-def _moved(kept: tuple[Kept, ...], handler: str, due_ms: int) -> tuple[Kept, ...]:
-    return tuple(replace(k, due_ms=max(k.due_ms, due_ms)) if k.handler == handler and k.due_ms else k for k in kept)
+def _moved(kept: tuple[Kept, ...], handler: str, message: str, due_ms: int) -> tuple[Kept, ...]:
+    return tuple(
+        replace(k, due_ms=max(k.due_ms, due_ms))
+        if k.handler == handler and k.due_ms and message in ("", k.message.id)
+        else k
+        for k in kept
+    )
 
 
-def as_read(service: Prepared, turn: TurnState) -> Snapshot | None:
+def as_read(service: Prepared, turn: TurnState, now_ms: int) -> Snapshot | None:
     """Progress as this version of the service reads it: the first message in the queue, if it could not be decoded when
     it came, is decoded anew, for this version may know its schema."""
     if turn.progress is None or not (turn.recalled or turn.stopped or turn.progress.queue):
         return turn.progress  # nearly always
-    p = looked_at_later(turn.known, turn.stopped) if turn.stopped else turn.known
+    p = turn.known
+    if turn.stopped:
+        p = looked_at_later(p, turn.stopped, now_ms)
     if not p.queue or p.queue[0].bad is None:
         return p
     head = p.queue[0]

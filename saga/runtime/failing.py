@@ -132,8 +132,8 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     if is_put_off:
         return await _put_off(service, saga, turn, ask, why)
     if looks:  # it waits on, and its wake is sent on
-        later = Stopped(ask.action.role.name, ask.action.undoes, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
-        return replace(turn, stopped=(*turn.stopped, later))
+        due_ms = ports.clock.now_ms() + ceil(verdict.wait_s * 1000)
+        return replace(turn, stopped=(*turn.stopped, _stopped(ask, due_ms)))
     ports.watching.report(_failed(saga, why))
     if verdict.hopeless:
         written = giving_up.dead(
@@ -152,15 +152,8 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         awaiting.escalate(service, turn.message.saga, ask.handler.name, verdict.attempts, words)
     if verdict.parks and turn.unsaid is None:  # else what people have to be told would be forgotten
         bad = _undecodable(service, ask) if isinstance(why, UnknownSchema) else None
-        written = giving_up.parked(
-            turn.known,
-            persistence.in_hand(service, turn),
-            ask.action,
-            replace(_failure(words, where, verdict), bad=bad),
-            _with_calls(turn, ask, saga),
-            due_ms=ports.clock.now_ms() + ceil(verdict.wait_s * 1000),
-        )
-        return (await persistence.write(service, turn, written)).forgetting(ask.run)
+        failure = replace(_failure(words, where, verdict), bad=bad)
+        return await _parked(service, turn, ask, failure, _with_calls(turn, ask, saga), verdict.wait_s)
     if turn.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # of a repair, with other sagas before it
         raise escalating.left(ask.handler.name, verdict.attempt, words)
     is_awaited = turn.unsaid is not None or isinstance(ask.action.message, Command)
@@ -289,22 +282,31 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
         await ports.assignment.pause(min(left_s, PAUSE_S_MAX), turn.position)
         return turn.unread()
     before, named = failed_before(p, ask)
-    written = giving_up.parked(
-        p,
-        persistence.in_hand(service, turn),
-        ask.action,
-        Failure(
-            reason=why.reason,
-            where=why.where,
-            remedy="",
-            attempts=before + len(history),
-            under=counted(named, [failed.rule for failed in history]),
-            history=history[-HISTORY_MAX:],
-        ),
-        intent,
-        due_ms=ports.clock.now_ms() + ceil(left_s * 1000),
+    failure = Failure(
+        reason=why.reason,
+        where=why.where,
+        remedy="",
+        attempts=before + len(history),
+        under=counted(named, [failed.rule for failed in history]),
+        history=history[-HISTORY_MAX:],
     )
-    return (await persistence.write(service, turn, written)).forgetting(ask.run)
+    return await _parked(service, turn, ask, failure, intent, left_s)
+
+
+async def _parked(  # a run is parked with all that is known of it
+    service: Participant, turn: TurnState, ask: Ask, failure: Failure, intent: Intent | None, wait_s: float
+) -> TurnState:
+    """Park a run. It has a wake now, and is not ready in this turn again, which would never end where an attempt takes
+    longer than its delay: the saga's other messages would not be taken, and the offset would not be committed."""
+    action, due_ms = ask.action, service.ports.clock.now_ms() + ceil(wait_s * 1000)
+    hand = persistence.in_hand(service, turn)
+    written = giving_up.parked(turn.known, hand, action, failure, intent, due_ms=due_ms)
+    turn = (await persistence.write(service, turn, written)).forgetting(ask.run)
+    return replace(turn, stopped=(*turn.stopped, _stopped(ask, due_ms)))
+
+
+def _stopped(ask: Ask, due_ms: int) -> Stopped:
+    return Stopped(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
 
 
 def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:

@@ -109,7 +109,7 @@ class _Rebuilding:
     async def _step(self, turn: TurnState) -> TurnState:
         """Do what is next, as `saga.runtime.turn.advance` does, but for runs."""
         now = Now(self._looked_at_ms(turn.progress), self.service.memory_s)
-        action = next_action(as_read(self.service, turn), self.service.roles, turn, now, turn.certain)
+        action = next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.certain)
         match action:
             case Run() | Undo():
                 return await self._run(turn, action)

@@ -52,7 +52,8 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
     if turn.progress is None:  # nothing can be decided, and most messages are the first of their saga here
         action: Action = RELOAD
     else:
-        action = next_action(as_read(service, turn), service.roles, turn, persistence.now(service), turn.certain)
+        now = persistence.now(service)
+        action = next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
     try:
         match action:
             case Run():

@@ -22,11 +22,13 @@ NOWHERE = Position("(repair)", 0, 0)
 
 
 class Stopped(NamedTuple):
-    """Handler, or its compensation, of which nothing that is kept is ready before some time, whatever is due."""
+    """Handler, or its compensation, of which nothing that is kept is ready in this turn, nor before some time."""
 
     handler: str
     undoes: bool
     due_ms: int
+    message: str = ""
+    """Id of the message for which alone it is so; empty: whatever it is kept for."""
 
 
 class Stages(Struct):
@@ -65,7 +67,7 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     deaths: int = 0
     """Number of deaths for which the next run is given up: the process dies of it; 0: it is not."""
     stopped: tuple[Stopped, ...] = ()
-    """Runs that are kept, and that people have stopped: in this turn they are not ready."""
+    """Runs that are kept, and that were parked in this turn, or that people have stopped: in it they are not ready."""
     over: bool = False
     """True if nothing is left to do."""
     results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()

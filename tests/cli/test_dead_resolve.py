@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
-from tests.cli.test_dead import SAID, blocked, outcomes, until
+from tests.cli.test_dead import SAID, blocked, letters, outcomes, until, with_letters
 from tests.cli.test_missing_topics import Running, running
 
 SOURCE = """
@@ -63,7 +63,7 @@ def dead(pottery_on: Pottery, saga: Call) -> Iterator[Running]:
     with running(name) as process:
         lines = "\n".join(json.dumps({"cup_id": f"cup-{n}"}) for n in (1, 2))
         assert saga("publish", "CupOrdered", stdin=lines).exit_code == 0
-        until(lambda: len(blocked(saga)) == 2)
+        until(lambda: len(with_letters(saga)) == 2)
         yield process
 
 
@@ -95,15 +95,14 @@ def test_an_escalation_is_closed_by_who_has_put_it_right(dead: Running, saga: Ca
     assert saga("dead", "discard", pottery_on.service, "--saga", "cup-1", *SAID).exit_code == 0
 
     def escalations() -> dict[str, str]:
-        letters = json.loads(saga("dead", "list", "--json").stdout)["letters"]
-        return {letter["id"]: letter["now"] for letter in letters if letter["what"] == "escalation"}
+        return {letter["id"]: letter["now"] for letter in letters(saga) if letter["what"] == "escalation"}
 
-    [(id_, now)] = escalations().items()
-    assert now == "-"
+    until(lambda: list(escalations().values()) == ["-"], last=escalations)
+    [id_] = escalations()
     closed = saga("dead", "resolve", "cup-1", "--escalation", id_, *SAID)
     assert closed.exit_code == 0, closed.output
     assert closed.stdout.endswith("make  resolved: ada wants it: the kiln is hot\n")
-    assert escalations() == {id_: "resolved"}
+    until(lambda: escalations() == {id_: "resolved"}, last=escalations)
     again = saga("dead", "resolve", "cup-1", "--escalation", id_, *SAID)
     assert again.exit_code == 1
     assert f"refused: not resolved: escalation {id_} is closed already" in again.stdout

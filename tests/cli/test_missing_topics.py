@@ -11,8 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from saga.broker.administration import Found
-from tests.cli.conftest import Call
+from tests.cli.conftest import ROOT, Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
+from tests.cli.slow_saga import SLOW_S
 
 START_S_MAX = 15.0
 WITHIN_S = 30.0
@@ -21,7 +22,8 @@ A_CUP = json.dumps({"cup_id": "cup-1"})
 
 
 def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "saga.cli.main", *args]
+    is_slow = args[0] == "run" and SLOW_S in os.environ
+    return [sys.executable, "-m", "tests.cli.slow_saga" if is_slow else "saga.cli.main", *args]
 
 
 def refused(*args: str, stdin: str = "") -> str:
@@ -35,7 +37,7 @@ def refused(*args: str, stdin: str = "") -> str:
 
 
 def environment() -> Mapping[str, str]:
-    return {**os.environ, "SAGA_LOG": "json"}
+    return {**os.environ, "SAGA_LOG": "json", **({"PYTHONPATH": str(ROOT)} if SLOW_S in os.environ else {})}
 
 
 def found(*topics: str) -> Mapping[str, Found]:

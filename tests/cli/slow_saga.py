@@ -1,0 +1,45 @@
+"""`saga`, slower: a while passes before and after each write and each publication of a service.
+
+For tests that kill a service, or ask about it, once they see what its handlers did: by then nothing need be written
+yet, and nothing that is written need be told.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from saga.cli.main import main
+from saga.clock import SystemClock
+from saga.messages import Position
+from saga.runtime import persistence
+from saga.runtime.participant import Participant
+
+SLOW_S = "SAGA_TEST_SLOW_S"
+"""Variable with the seconds that pass each time."""
+CLOCK = SystemClock()
+_patiently = persistence.patiently
+
+
+async def slowly(
+    service: Participant,
+    position: Position,
+    operation: str,
+    act: Callable[..., Awaitable[object]],
+    *args: Any,
+    **kwargs: Any,
+) -> object:
+    """Do as `persistence.patiently`, and take one's time over all but reads."""
+
+    async def acted() -> object:
+        await CLOCK.sleep(pause_s)
+        value = await act(*args, **kwargs)
+        await CLOCK.sleep(pause_s)
+        return value
+
+    pause_s = 0.0 if operation == "get" else float(os.environ[SLOW_S])
+    return await _patiently(service, position, operation, acted)
+
+
+if __name__ == "__main__":
+    persistence.patiently = slowly  # type: ignore[assignment]  # it takes what that one takes
+    main()
