@@ -296,8 +296,8 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
 async def _parked(  # a run is parked with all that is known of it
     service: Participant, turn: TurnState, ask: Ask, failure: Failure, intent: Intent | None, wait_s: float
 ) -> TurnState:
-    """Park a run. It has a wake now, and is not ready in this turn again, which would never end where an attempt takes
-    longer than its delay: the saga's other messages would not be taken, and the offset would not be committed."""
+    """Park a run. It has a wake now, and is not ready in this turn again, which would never end while a write takes
+    longer than the delay: the saga's other messages would not be taken, and the offset would not be committed."""
     action, due_ms = ask.action, service.ports.clock.now_ms() + ceil(wait_s * 1000)
     hand = persistence.in_hand(service, turn)
     written = giving_up.parked(turn.known, hand, action, failure, intent, due_ms=due_ms)

@@ -6,13 +6,17 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from saga import Later, Retry, Saga, Service
-from saga.progress.document import Snapshot
+from saga.progress.document import Kept, Snapshot
+from saga.progress.record import empty
+from saga.runtime.beginning import looked_at_later
+from saga.runtime.turn_state import Stopped
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.driven_workers import At, Before, Workers, place
-from tests.runtime.real_worker import SAGA, an_order
+from tests.runtime.real_worker import SAGA, an_order, message_of
 from tests.runtime.test_parking import at_its_time, wakes_in
 
 SHORT = Retry(attempts_max=1000, delay_s_first=0.5, delay_s_max=0.5, in_place_s=0)
@@ -152,3 +156,15 @@ async def test_what_fails_for_one_message_holds_up_no_other_of_its_handler(tmp_p
         await at.clock.sleep(2)
         await at_its_time(at, worker, wakes_in(worker)[-1])
         assert asked == {"one": 1, "two": 1}, "both were due"
+
+
+@pytest.mark.parametrize("undoes", [False, True])
+def test_what_is_stopped_for_one_message_is_as_due_as_it_was_for_others(undoes: bool) -> None:
+    messages = [message_of(an_order(), started=None, id=f"order-{n}") for n in (1, 2)]
+    kept = tuple(Kept(handler="reserve", message=each, n=n, due_ms=1000) for n, each in enumerate(messages))
+    p = empty("payment", SAGA, 1)
+    p = replace(p, compensating=kept) if undoes else replace(p, queue=kept)
+    later = looked_at_later(p, [Stopped("reserve", undoes, 1500, kept[0].message.id)], now_ms=3000)
+    assert [k.due_ms for k in (*later.queue, *later.compensating)] == [3001, 1000], "its own time has passed"
+    every = looked_at_later(p, [Stopped("reserve", undoes, 5000)], now_ms=3000)
+    assert [k.due_ms for k in (*every.queue, *every.compensating)] == [5000, 5000]
