@@ -8,12 +8,13 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError
 
-from saga.broker.kafka import private_names
+from saga.broker.kafka import connecting, private_names
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import Access, KafkaSettings
@@ -304,6 +305,40 @@ async def test_a_port_that_says_nothing_is_given_up() -> None:
         why = await refusal(at(silent.getsockname()[1]))
     assert isinstance(why, BrokerUnavailable)
     assert "no answer" in str(why)
+
+
+class Knows:
+    """Connection to a server that knows of no broker, so many times, and then of one."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.closed = times, False
+
+    async def send(self, _request: object) -> SimpleNamespace:
+        self.left -= 1
+        return SimpleNamespace(brokers=[] if self.left >= 0 else ["1"])
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(("times", "told"), [(2, None), (10_000, "it knows of no broker that is up")])
+async def test_a_server_that_knows_of_no_broker_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, times: int, told: str | None
+) -> None:
+    connection = Knows(times)
+
+    async def connected(*_: object, **__: object) -> Knows:
+        return connection
+
+    monkeypatch.setattr(connecting, "create_conn", connected)
+    settings = replace(at(1), connect_s=1)
+    access = Access(settings)
+    if told is None:
+        await connecting.check(settings, access, CLOCK)
+    else:
+        with pytest.raises(BrokerUnavailable, match=told):
+            await connecting.check(settings, access, CLOCK)
+    assert connection.closed
 
 
 async def test_a_server_that_is_away_is_no_trouble_while_another_is_there(secured: Secured) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
 from aiokafka.errors import (
+    BrokerNotAvailableError,
     GroupAuthorizationFailedError,
     IncompatibleBrokerVersion,
     KafkaConnectionError,
@@ -34,6 +35,9 @@ from saga.errors import BrokerError, BrokerUnavailable
 OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
 """Words of TLS alerts about the certificate that we show, or do not show."""
 
+LOOK_S = 0.1
+"""Pause before a server that knows of no broker is asked again."""
+
 
 async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
     """Return when one of the servers lets us in. Raises `BrokerError` that says of each what is wrong."""
@@ -42,7 +46,7 @@ async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
     troubles: list[BrokerError] = []
     for server in settings.servers:
         try:
-            await clock.within(share_s, _greeted(server, options, share_s))
+            await clock.within(share_s, _greeted(server, options, share_s, clock))
         except (OSError, KafkaError) as why:
             if access.trouble:
                 raise BrokerUnavailable(f"Kafka at {server}: {access.trouble}") from why
@@ -55,7 +59,10 @@ async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
     raise BrokerUnavailable("; ".join(str(trouble) for trouble in troubles))
 
 
-async def _greeted(server: str, options: ClientOptions, seconds: float) -> None:
+async def _greeted(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
+    """Return when the server lets us in, and knows of a broker that is up: it knows of none while the cluster starts,
+    nor for a moment after its only broker was frozen for longer than its session."""
+    end_s = clock.monotonic_s() + seconds - LOOK_S
     host, _, port = server.rpartition(":")
     connection = await create_conn(
         host.strip("[]"),
@@ -64,8 +71,11 @@ async def _greeted(server: str, options: ClientOptions, seconds: float) -> None:
         **{name: value for name, value in options.items() if name != "bootstrap_servers"},
     )
     try:
-        if not (await connection.send(MetadataRequest([]))).brokers:
-            raise KafkaConnectionError("no brokers")  # so is told who has shown a bad token, and not before
+        # Who has shown a bad token is told so by the first request, and not before.
+        while not (await connection.send(MetadataRequest([]))).brokers:
+            if clock.monotonic_s() >= end_s:
+                raise BrokerNotAvailableError("it knows of no broker that is up")
+            await clock.sleep(LOOK_S)
     finally:
         await connection.close()
 
