@@ -69,7 +69,7 @@ def looked_at_later(p: Snapshot, stopped: Sequence[Stopped], now_ms: int) -> Sna
         else:
             later = tuple(
                 replace(c, due_ms=max(c.due_ms, at))
-                if c.handler == handler and (not message or message in [m.id for m in c.parts])
+                if c.handler == handler and message in ("", *[m.id for m in c.parts])
                 else c
                 for c in p.later
             )
@@ -92,9 +92,7 @@ def as_read(service: Prepared, turn: TurnState, now_ms: int) -> Snapshot | None:
     it came, is decoded anew, for this version may know its schema."""
     if turn.progress is None or not (turn.recalled or turn.stopped or turn.progress.queue):
         return turn.progress  # nearly always
-    p = turn.known
-    if turn.stopped:
-        p = looked_at_later(p, turn.stopped, now_ms)
+    p = looked_at_later(turn.known, turn.stopped, now_ms) if turn.stopped else turn.known
     if not p.queue or p.queue[0].bad is None:
         return p
     head = p.queue[0]

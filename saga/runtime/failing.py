@@ -306,6 +306,7 @@ async def _parked(  # a run is parked with all that is known of it
 
 
 def _stopped(ask: Ask, due_ms: int) -> Stopped:
+    """This run, and none that its handler has on another message."""
     return Stopped(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
 
 

@@ -335,6 +335,7 @@ async def test_a_server_that_knows_of_no_broker_yet_is_waited_for(
     access = Access(settings)
     if told is None:
         await connecting.check(settings, access, CLOCK)
+        assert connection.left == -1, "it was asked until it knew of one"
     else:
         with pytest.raises(BrokerUnavailable, match=told):
             await connecting.check(settings, access, CLOCK)

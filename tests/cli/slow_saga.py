@@ -6,13 +6,16 @@ yet, and nothing that is written need be told.
 
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from saga.cli.main import main
 from saga.clock import SystemClock
 from saga.messages import Position
 from saga.runtime import persistence
 from saga.runtime.participant import Participant
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SLOW_S = "SAGA_TEST_SLOW_S"
 """Variable with the seconds that pass each time."""
@@ -24,13 +27,13 @@ async def slowly(
     service: Participant,
     position: Position,
     operation: str,
-    act: Callable[..., Awaitable[object]],
-    *args: Any,
-    **kwargs: Any,
-) -> object:
+    act: Callable[P, Awaitable[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
     """Do as `persistence.patiently`, and take one's time over all but reads."""
 
-    async def acted() -> object:
+    async def acted() -> T:
         await CLOCK.sleep(pause_s)
         value = await act(*args, **kwargs)
         await CLOCK.sleep(pause_s)
@@ -41,5 +44,5 @@ async def slowly(
 
 
 if __name__ == "__main__":
-    persistence.patiently = slowly  # type: ignore[assignment]  # it takes what that one takes
+    persistence.patiently = slowly
     main()

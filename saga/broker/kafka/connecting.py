@@ -34,7 +34,6 @@ from saga.errors import BrokerError, BrokerUnavailable
 
 OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
 """Words of TLS alerts about the certificate that we show, or do not show."""
-
 LOOK_S = 0.1
 """Pause before a server that knows of no broker is asked again."""
 
@@ -60,8 +59,8 @@ async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
 
 
 async def _greeted(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
-    """Return when the server lets us in, and knows of a broker that is up: it knows of none while the cluster starts,
-    nor for a moment after its only broker was frozen for longer than its session."""
+    """Return when the server lets us in, and knows of a broker that is up: when its only one was frozen for longer than
+    its session, it knows of none for some 30 ms."""
     end_s = clock.monotonic_s() + seconds - LOOK_S
     host, _, port = server.rpartition(":")
     connection = await create_conn(
