@@ -1,4 +1,4 @@
-"""Rules for modules: every one says what it is for, none is too long, and none speaks of this machine."""
+"""Rules for modules: each has a first sentence, functions are short, and nothing names this machine."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.markdown import DOCUMENTS, MODULES, ROOT, wrong_in
 
-LINES_MAX, FUNCTION_LINES_MAX, ARGUMENTS_MAX = 400, 70, 6
+FUNCTION_LINES_MAX, ARGUMENTS_MAX = 70, 6
 _MACHINE = re.compile(r"(?<![\w.:/])/(?:home|root|work|Users|tmp|opt|mnt)/")
 _STARTED = re.compile(r'"-m", "(saga(?:\.\w+)+)"')
 STARTED = sorted({name for module in MODULES for name in _STARTED.findall(module.read_text("utf-8"))})
@@ -41,10 +41,6 @@ def test_a_first_sentence_that_is_missing_open_or_too_short_is_found() -> None:
     assert unsaid('"""Names of all things"""\n') == "'Names of all things' does not end with a full stop"
     assert unsaid('"""Some names."""\n') == "'Some names.' says too little"
     assert unsaid('"""Names of all things. And more"""\n') == ""
-
-
-def test_a_module_is_no_longer_than_400_lines() -> None:
-    assert wrong_in(MODULES, lambda text: max(0, len(text.splitlines()) - LINES_MAX)) == {}
 
 
 def oversized(text: str) -> list[str]:
