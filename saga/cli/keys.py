@@ -58,11 +58,13 @@ def rewrap(who: str, why: str) -> None:
     """Wrap the secrets of all subjects with the newest key, and tell which keys nothing needs any more.
 
     Remove those, and their copies: then no backup of the secrets from before opens anything, and so none of a subject
-    that was forgotten since.
+    that was forgotten since. Nothing has to stop, and others may make keys meanwhile: a key is named only if no secret
+    names it and none will.
 
     \b
     Exit code 0: all secrets are wrapped with the newest key.
-    Exit code 2: the folder cannot be read or written; what to do is on standard error.
+    Exit code 2: the folder cannot be read or written, or a secret is damaged or lost, so that nobody can tell which
+    keys are needed; what to do is on standard error.
     """
     count, spare = _ring().rewrap(who, why)
     tell(f"{counted(count, 'secret')} wrapped anew")

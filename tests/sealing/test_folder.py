@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import fcntl
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -200,11 +203,207 @@ async def test_without_any_key_nothing_is_made(tmp_path: Path, clock: Calendar) 
         await KeyFolder(tmp_path / "keys", clock).of_subject("ada")
 
 
-def test_a_key_is_never_made_twice_and_no_other_user_may_read_it(keys: KeyFolder) -> None:
-    with pytest.raises(KeysUnavailable, match="look at this machine's clock, or ask again"):
-        keys.new("ada", "twice")
+def test_no_other_user_may_read_a_key(keys: KeyFolder) -> None:
     (key,) = keys.folder.glob("*.key")
     assert key.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("years", [(1, 0, 0, 0), (0, 1, 0, 2, 0), (0, 0, 0), (30, 1, 29, -40)])
+async def test_the_newest_key_is_the_one_that_was_made_last_whatever_the_clocks_say(
+    years: tuple[int, ...], keys: KeyFolder, clock: Calendar
+) -> None:
+    start_s, made = clock.at_s, list[str]()
+    for n, ahead in enumerate(years):
+        clock.at_s = start_s + 1 + ahead * 365 * 86_400
+        made.append(keys.new("ada", "a clock that nobody trusts"))
+        await sealed(another(keys, clock), f"order-{n}")
+        assert made[-1] in secret_of(keys, f"order-{n}").read_text()
+    assert made == sorted(set(made))
+    count, unneeded = keys.rewrap("ada", "only the last one stays")
+    assert count == len(years) - 1
+    assert {*unneeded, made[-1]} == {path.name for path in keys.folder.glob("*.key")}
+
+
+def test_a_key_whose_name_is_no_time_does_not_keep_newer_ones_from_being_made(keys: KeyFolder, clock: Calendar) -> None:
+    (first,) = keys.folder.glob("*.key")
+    first.rename(keys.folder / "z-restored.key")
+    assert keys.new("ada", "after it") > "z-restored.key"
+
+
+# ---------------------------------------------------------------- keys change while all goes on
+
+
+def without_the_unneeded(keys: KeyFolder, clock: Calendar) -> None:
+    """Do what `saga keys rewrap` and the doctor tell people to do."""
+    for name in {*keys.rewrap("bob", "as told")[1], *another(keys, clock).state().unneeded}:
+        (keys.folder / name).unlink()
+
+
+@pytest.mark.parametrize("frozen_before", ["_wrapped", "_write", "_beside", "_alone", "_read"])
+async def test_a_secret_that_is_made_while_keys_change_can_be_read_for_ever(
+    frozen_before: str, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be frozen before each part of making a secret, while others make keys, wrap and remove."""
+    slow = another(keys, clock)
+    do = getattr(slow, frozen_before)
+
+    def frozen(*args: Any, **more: Any) -> Any:
+        monkeypatch.setattr(slow, frozen_before, do)
+        clock.at_s += 1
+        keys.new("ada", "meanwhile")
+        without_the_unneeded(keys, clock)
+        return do(*args, **more)
+
+    monkeypatch.setattr(slow, frozen_before, frozen)
+    text = await sealed(slow, "order-1")
+    assert len(list(keys.folder.glob("*.key"))) <= 2
+    without_the_unneeded(keys, clock)
+    assert len(list(keys.folder.glob("*.key"))) == 1
+    assert await opened(another(keys, clock), text) == "4242"
+
+
+async def test_who_reads_a_secret_while_it_is_wrapped_anew_reads_it_again(
+    keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, slow = await sealed(keys, "ada"), another(keys, clock)
+    do = slow._secret
+
+    def frozen(*args: Any) -> bytes:
+        monkeypatch.setattr(slow, "_secret", do)
+        clock.at_s += 1
+        keys.new("ada", "meanwhile")
+        without_the_unneeded(keys, clock)
+        return do(*args)
+
+    monkeypatch.setattr(slow, "_secret", frozen)
+    assert await opened(slow, text) == "4242"
+
+
+@pytest.mark.parametrize("nth", range(1, 13))
+async def test_a_key_that_is_made_while_others_wrap_is_never_named_for_removal(
+    nth: int, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes a key, and a service a secret with it, before each look that the one who wraps takes at a file."""
+    texts = [await sealed(keys, f"order-{n}") for n in range(3)]
+    clock.at_s += 1
+    keys.new("ada", "a new year")
+    looks, looked = 0, keys._content
+
+    def disturbed(name: str) -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        if looks == nth and not is_locked(keys):
+            clock.at_s += 1
+            another(keys, clock).new("bob", "his own rotation")
+            texts.append(asyncio.run_coroutine_threadsafe(sealed(another(keys, clock), "later"), loop).result())
+        return looked(name)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(keys, "_content", disturbed)
+    await asyncio.to_thread(without_the_unneeded, keys, clock)
+    for text in texts:
+        assert await opened(another(keys, clock), text) == "4242"
+
+
+def is_locked(keys: KeyFolder) -> bool:
+    with (keys.folder / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+async def test_whoever_finds_the_lock_taken_for_long_reports_it(
+    keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saga.sealing.folder.LOCK_ATTEMPTS_MAX", 2)
+    with another(keys, clock)._alone():
+        for ask in (keys.of_subject("ada"), asyncio.to_thread(keys.forget, "ada", "eve", "asked for it")):
+            with pytest.raises(KeysUnavailable, match=r"another process has had .*\.lock for"):
+                await ask
+    assert await sealed(keys, "ada")
+
+
+async def test_while_a_secret_cannot_be_read_no_key_is_named_for_removal(keys: KeyFolder, clock: Calendar) -> None:
+    text = await sealed(keys, "ada")
+    backup = secret_of(keys, "ada").read_bytes()
+    clock.at_s += 1
+    keys.new("ada", "a new year")
+    await sealed(keys, "bob")
+    for damage in (lambda: secret_of(keys, "ada").write_bytes(b"?"), secret_of(keys, "ada").unlink):
+        damage()
+        with pytest.raises(KeysUnavailable, match=secret_of(keys, "ada").name):
+            keys.rewrap("ada", "a new year")
+        state = keys.state()
+        assert (len(state.troubles), state.unneeded) == (1, [])
+    secret_of(keys, "ada").write_bytes(backup)
+    without_the_unneeded(keys, clock)
+    assert await opened(another(keys, clock), text) == "4242"
+
+
+async def test_copies_that_a_killed_process_has_left_go_with_what_they_are_copies_of(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    await sealed(keys, "ada")
+    secret, (key,) = secret_of(keys, "ada"), keys.folder.glob("*.key")
+    copies = [path.with_name(f".{path.name}.0123456789abcdef") for path in (secret, key)]
+    for path, copy in zip((secret, key), copies, strict=True):
+        copy.write_bytes(path.read_bytes())
+    keys.forget("ada", "eve", "asked for it")
+    assert not copies[0].exists()
+    keys.rewrap("ada", "a new year")
+    assert not copies[1].exists()
+
+
+# ---------------------------------------------------------------- secrets that are lost
+
+
+async def test_a_secret_that_is_lost_is_missed_and_no_other_takes_its_place(keys: KeyFolder, clock: Calendar) -> None:
+    text = await sealed(keys, "ada")
+    backup = secret_of(keys, "ada").read_bytes()
+    shutil.rmtree(secret_of(keys, "ada").parent)
+    for _ in range(2):
+        with pytest.raises(KeyMissing, match="restore what it lacks"):
+            await another(keys, clock).of_subject("ada")
+    (trouble,) = keys.state().troubles
+    assert secret_of(keys, "ada").name in trouble
+    secret_of(keys, "ada").parent.mkdir()
+    secret_of(keys, "ada").write_bytes(backup)
+    assert await sealed(another(keys, clock), "ada") == text
+    assert keys.state().troubles == []
+
+
+async def test_a_lost_mark_of_an_erasure_is_missed_and_a_lost_secret_can_be_forgotten(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    await sealed(keys, "ada")
+    keys.forget("ada", "eve", "asked for it")
+    secret_of(keys, "ada").unlink()
+    with pytest.raises(KeyMissing):
+        await another(keys, clock).of_subject("ada")
+    assert keys.forget("ada", "eve", "again, for the mark is lost")
+    assert await another(keys, clock).of_subject("ada") is None
+
+
+async def test_secrets_from_before_their_names_were_written_down_are_added_by_rewrap(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    await sealed(keys, "ada")
+    shutil.rmtree(keys.folder / "made")
+    assert keys.state().troubles == []
+    keys.rewrap("ada", "to have their names")
+    secret_of(keys, "ada").unlink()
+    assert len(keys.state().troubles) == 1
+
+
+async def test_names_that_cannot_be_read_are_an_outage(keys: KeyFolder) -> None:
+    (keys.folder / "made").write_bytes(b"")
+    for ask in (lambda: keys.state(), lambda: keys.rewrap("ada", "x"), lambda: keys.forget("ada", "eve", "x")):
+        with pytest.raises(KeysUnavailable, match=r"cannot be \w+: Not a directory"):
+            ask()
+    with pytest.raises(KeysUnavailable, match="cannot be"):
+        await keys.of_subject("ada")
 
 
 async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: Calendar) -> None:
