@@ -1,14 +1,15 @@
 """Bound on the values in one message: they are counted on its bytes, before anything is made of them.
 
-A value takes a byte at least, for there are no records without fields and no fields of type null. So what has fewer
-bytes than `VALUES_MAX` is never counted, and ordinary messages pay nothing. Depth needs no bound of its own: types are
-not recursive, and `saga.contracts.reading` bounds how deep they nest.
+A value of a contract takes a byte at least, for there are no records without fields and no fields of type null. So what
+has fewer bytes than `VALUES_MAX` is never counted, and ordinary messages pay nothing. Depth needs no bound of its own:
+types are not recursive, and `saga.contracts.reading` bounds how deep they nest. Nothing of this holds for a schema of
+somebody else's: its values are always counted, and may nest as deep as Python goes.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from saga.contracts.scalars import Wrong
+from saga.contracts.scalars import NotOfTheSchema, Wrong
 
 VALUES_MAX = 100_000
 """Most values in one message: texts, numbers, records, lists, all together. Twenty times as many were seconds of an
@@ -16,6 +17,7 @@ event loop and 100 MB."""
 
 _Walk: TypeAlias = Callable[["_Cursor"], None]
 _LONG_BYTES_MAX = 10
+TOO_DEEP = "its values are nested too deeply"
 _NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
 
 
@@ -27,7 +29,10 @@ def check_values(schema: Any) -> Callable[[bytes, int], None]:
 
     def check(value: bytes, at: int) -> None:
         cursor = _Cursor(value, at)
-        walk(cursor)
+        try:
+            walk(cursor)
+        except RecursionError:
+            raise Wrong(TOO_DEEP) from None
         if cursor.left < 0:
             raise _too_many()
 
@@ -66,12 +71,12 @@ class _Cursor:
             if byte < 0x80:
                 return (read >> 1) ^ -(read & 1)
             shift += 7
-        raise Wrong(_NOT_OF_THE_SCHEMA)
+        raise NotOfTheSchema(_NOT_OF_THE_SCHEMA)
 
     def skip(self, size: int) -> None:
         """Pass over so many bytes."""
         if not 0 <= size <= len(self.value) - self.at:
-            raise Wrong(_NOT_OF_THE_SCHEMA)
+            raise NotOfTheSchema(_NOT_OF_THE_SCHEMA)
         self.at += size
 
 
@@ -85,10 +90,13 @@ def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
     if isinstance(schema, list):
         return _union([_walk(branch, named) for branch in schema])
     if isinstance(schema, str):
-        return named[schema]
+        return named.get(schema) or (lambda cursor: named[schema](cursor))  # inside of itself it is not known yet
     match schema["type"]:
         case "record":
             walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])
+            return walk
+        case "fixed":
+            walk = named[schema["name"]] = _fixed(schema["size"])
             return walk
         case "enum":
             named[schema["name"]] = _long
@@ -133,7 +141,7 @@ def _union(branches: list[_Walk]) -> _Walk:
     def walk(cursor: _Cursor) -> None:
         number = cursor.long()
         if not 0 <= number < len(branches):
-            raise Wrong(_NOT_OF_THE_SCHEMA)
+            raise NotOfTheSchema(_NOT_OF_THE_SCHEMA)
         branches[number](cursor)
 
     return walk

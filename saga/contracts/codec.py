@@ -19,7 +19,7 @@ from saga.contracts.contract import Version
 from saga.contracts.convert import from_raw, to_raw
 from saga.contracts.hiding import has_sensitive, marked
 from saga.contracts.library import Binding, Library, binding_of
-from saga.contracts.scalars import Convert, Wrong
+from saga.contracts.scalars import Convert, NotOfTheSchema, Wrong
 from saga.contracts.schema import (
     MISSING,
     NO_TEXT,
@@ -254,25 +254,26 @@ class _Codecs(dict[type[Event], _Codec]):
 _codec = _Codecs().__getitem__
 
 
-def reader_between(writer: Any, version: Version) -> Read:
+def reader_between(writer: Any, version: Version, *, uncounted_bytes_max: int = VALUES_MAX) -> Read:
     """Make a function that reads what was written with a schema, as fastavro has parsed it, as a version. It raises
-    `BadInput`."""
+    `BadInput`. `uncounted_bytes_max`: largest value whose parts are not counted; 0 for a schema of somebody else's."""
     reader = parse_schema(without_logical_types(version.schema))
     _set_defaults(reader, version.record)
-    return _reader(writer, reader)
+    return _reader(writer, reader, uncounted_bytes_max)
 
 
-def _reader(writer: Any, reader: Any) -> Read:
+def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> Read:
     """Make a function from a value, of which the header is known, to the raw record."""
 
     values = check_values(writer)
 
     def read(value: bytes) -> Any:
-        if len(value) > VALUES_MAX:
+        if len(value) > uncounted_bytes_max:
             try:
                 values(value, HEADER_SIZE)
             except Wrong as why:
-                raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from None
+                if len(value) > VALUES_MAX or not isinstance(why, NotOfTheSchema):  # else it is told better below
+                    raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from None
         body = BytesIO(value)
         body.seek(HEADER_SIZE)
         try:

@@ -17,6 +17,7 @@ from saga.contracts.schema import (
     DecimalType,
     EnumType,
     Field,
+    ForeignType,
     MapType,
     OptionalType,
     RecordType,
@@ -44,6 +45,8 @@ _PROMOTED: Final = {
     ("bytes", "string"),
 }
 """Primitive types that Avro reads as another: written, read."""
+FOREIGN: Final = "foreign-type"
+"""Rule about types of other people's schemas that contracts cannot have."""
 _ROUNDED: Final = {("int", "float"), ("long", "float"), ("long", "double")}
 
 
@@ -126,6 +129,8 @@ def _types(writer: Type, reader: Type, at: str) -> Iterator[Finding]:
             yield from _types(one, reader, at)
         case _, OptionalType(other):
             yield from _types(writer, other, at)
+        case ForeignType(), _:
+            yield from _foreign(writer, reader, at)
         case ArrayType(one), ArrayType(other):
             yield from _types(one, other, f"{at}[]")
         case MapType(one), MapType(other):
@@ -140,6 +145,24 @@ def _types(writer: Type, reader: Type, at: str) -> Iterator[Finding]:
             yield from _scalars(writer, reader, at)
         case _:
             yield _other_type(writer, reader, at)
+
+
+def _foreign(writer: ForeignType, reader: Type, at: str) -> Iterator[Finding]:
+    """Finding if a value of a type that contracts cannot have is read as something that it may not be. Text is text,
+    whatever is meant by it."""
+    if writer.is_plain or writer.kind == "string":
+        found = list(_types(ScalarType(writer.kind), reader, at))
+    else:
+        found = [_other_type(writer, reader, at)]
+    if any(finding.breaks for finding in found):
+        yield Finding(
+            rule=FOREIGN,
+            path=at,
+            effect="misread",
+            says=f"is written as {described(writer)} and read as {described(reader)}: contracts do not have that type, "
+            "and nobody guesses what it means",
+            remedy="have its sender write a type that contracts have",
+        )
 
 
 def _record(writer: RecordType, reader: RecordType, at: str) -> Iterator[Finding]:

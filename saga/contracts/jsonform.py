@@ -4,7 +4,8 @@ Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are unt
 the infinities, which JSON does not have, are the text `"NaN"`, `"Infinity"`, `"-Infinity"`.
 
 `problems_in` looks first, and finds all that is wrong, linear in what there is to look at; `from_json` makes values of
-JSON in which there is nothing.
+JSON in which there is nothing. Both take other people's JSON (`foreign`) in a few more forms than ours: those that
+common libraries write, and that leave no doubt about the value. Of a time what is finer than its type is cut off.
 """
 
 import base64
@@ -21,7 +22,7 @@ from uuid import UUID
 
 from saga.contracts import schema
 from saga.contracts.convert import Classes, optional, to_raw, typed
-from saga.contracts.scalars import Convert, Wrong, is_not
+from saga.contracts.scalars import Convert, NoSuchField, Wrong, is_not
 
 _ANY = re.compile(r"(?s).*")
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -30,6 +31,15 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
+_WHOLE = re.compile(r"-?[0-9]{1,20}")
+_ANY_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?")
+_ANY_TIME = re.compile(
+    r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ](?P<minute>[0-9]{2}:[0-9]{2})"
+    r"(:(?P<second>[0-9]{2})(\.(?P<part>[0-9]{1,12}))?)?"
+    r"(?P<zone>[Zz]|[+-][0-9]{2}(:?[0-9]{2})?)"
+)
+_WHOLE_FLOAT_MAX = 2**53
+"""Greatest whole number up to which a float holds each one."""
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
@@ -55,26 +65,27 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
             return _record_to_json(type_, classes, essential)
 
 
-def from_json(type_: schema.Type, classes: Classes) -> Convert:
+def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Convert:
     """Make a function to typed values from JSON in which `problems_in` finds nothing. Of one value it raises `Wrong`
     where the form is wrong; what Python writes alike (text, whole numbers, true and false) is handed on unseen."""
     match type_:
         case schema.ScalarType(kind):
-            return _SCALARS_FROM_JSON.get(kind, _same)
+            return (_SCALARS_FROM_FOREIGN_JSON if foreign else _SCALARS_FROM_JSON).get(kind, _same)
         case schema.DecimalType():
-            return _parsed(_DECIMAL, Decimal, 'a decimal as text: "9.80"')
+            return _parsed(_ANY_DECIMAL if foreign else _DECIMAL, Decimal, 'a decimal as text: "9.80"')
         case schema.EnumType(symbols=symbols):
             return _parsed(_ANY, classes[type_.name], f"one of {', '.join(symbols)}")
         case schema.ArrayType(items):
-            each = from_json(items, classes)
+            each = from_json(items, classes, foreign=foreign)
             return lambda data: tuple(map(each, data))
         case schema.MapType(values):
-            one = from_json(values, classes)
+            one = from_json(values, classes, foreign=foreign)
             return lambda data: {key: one(value) for key, value in data.items()}
         case schema.OptionalType(inner):
-            return optional(from_json(inner, classes))
+            return optional(from_json(inner, classes, foreign=foreign))
         case schema.RecordType(fields=fields):
-            cls, parts = classes[type_.name], {field.name: from_json(field.type, classes) for field in fields}
+            cls = classes[type_.name]
+            parts = {field.name: from_json(field.type, classes, foreign=foreign) for field in fields}
             return lambda data: cls(**{name: parts[name](value) for name, value in data.items()})
 
 
@@ -155,11 +166,31 @@ def _timestamp_to_json(timespec: str) -> Convert:
     return convert
 
 
-_timestamp_from_json = _parsed(
-    _TIME,
-    lambda text: datetime.fromisoformat(text.upper()).astimezone(UTC),
-    'a time with its zone as text: "2026-11-21T14:06:40.123Z"',
-)
+_A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'
+_timestamp_from_json = _parsed(_TIME, lambda text: datetime.fromisoformat(text.upper()).astimezone(UTC), _A_TIME)
+
+
+def _whole_from_foreign_json(data: Any) -> Any:
+    """Whole number also of text, as Protobuf and JavaScript write what is too large for a float there, and of 7.0."""
+    if isinstance(data, str) and _WHOLE.fullmatch(data):
+        return int(data)
+    if isinstance(data, float) and data.is_integer() and abs(data) <= _WHOLE_FLOAT_MAX:
+        return int(data)
+    return data
+
+
+def _time_from_foreign_json(digits: int) -> Convert:
+    """Make a function to a time, with so many digits of a second, from any form of ISO 8601 that has a zone."""
+
+    def parse(text: str) -> datetime:
+        time = _ANY_TIME.fullmatch(text)
+        assert time is not None
+        part = (time["part"] or "")[:digits].ljust(6, "0")
+        made = f"{time['day']}T{time['minute']}:{time['second'] or '00'}.{part}{time['zone'].upper()}"
+        return datetime.fromisoformat(made).astimezone(UTC)
+
+    return _parsed(_ANY_TIME, parse, _A_TIME)
+
 
 _SCALARS_TO_JSON: Final[dict[schema.ScalarKind, Convert]] = {
     "float": _number_to_json,
@@ -179,6 +210,13 @@ _SCALARS_FROM_JSON: Final[dict[schema.ScalarKind, Convert]] = {
     "timestamp-millis": _timestamp_from_json,
     "timestamp-micros": _timestamp_from_json,
 }
+_SCALARS_FROM_FOREIGN_JSON: Final[dict[schema.ScalarKind, Convert]] = {
+    **_SCALARS_FROM_JSON,
+    "int": _whole_from_foreign_json,
+    "long": _whole_from_foreign_json,
+    "timestamp-millis": _time_from_foreign_json(3),
+    "timestamp-micros": _time_from_foreign_json(6),
+}
 
 
 # All that is wrong
@@ -190,24 +228,24 @@ SHOWN_MAX = 60
 """Most characters that are shown of a name that somebody made up."""
 
 
-def problems_in(type_: schema.Type, classes: Classes) -> Look:
+def problems_in(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Look:
     """Make a function that finds all that keeps JSON from being an event, by its form or as `to_raw` says."""
     match type_:
         case schema.RecordType():
-            return _of_record(type_, classes)
+            return _of_record(type_, classes, foreign)
         case schema.ArrayType(items):
-            return _of_array(problems_in(items, classes))
+            return _of_array(problems_in(items, classes, foreign=foreign))
         case schema.MapType(values):
-            return _of_map(problems_in(values, classes))
+            return _of_map(problems_in(values, classes, foreign=foreign))
         case schema.OptionalType(inner):
-            inside = problems_in(inner, classes)
+            inside = problems_in(inner, classes, foreign=foreign)
             return lambda data: iter(()) if data is None else inside(data)
         case _:
-            return _of_value(type_, classes)
+            return _of_value(type_, classes, foreign)
 
 
-def _of_value(type_: schema.Type, classes: Classes) -> Look:
-    made_of, raw_of = from_json(type_, classes), to_raw(type_, classes)
+def _of_value(type_: schema.Type, classes: Classes, foreign: bool) -> Look:
+    made_of, raw_of = from_json(type_, classes, foreign=foreign), to_raw(type_, classes)
 
     def look(data: Any) -> Iterator[Wrong]:
         try:
@@ -221,8 +259,8 @@ def _of_value(type_: schema.Type, classes: Classes) -> Look:
     return look
 
 
-def _of_record(record: schema.RecordType, classes: Classes) -> Look:
-    parts = {field.name: problems_in(field.type, classes) for field in record.fields}
+def _of_record(record: schema.RecordType, classes: Classes, foreign: bool) -> Look:
+    parts = {field.name: problems_in(field.type, classes, foreign=foreign) for field in record.fields}
     hides = {field.name for field in record.fields if field.sensitive}
     required = [field.name for field in record.fields if field.default is schema.MISSING]
 
@@ -232,7 +270,7 @@ def _of_record(record: schema.RecordType, classes: Classes) -> Look:
             return
         for name, value in data.items():
             if name not in parts:
-                yield Wrong(f"{record.name} has no such field; it has {', '.join(parts)}", _shown(name))
+                yield NoSuchField(f"{record.name} has no such field; it has {', '.join(parts)}", _shown(name))
                 continue
             for why in parts[name](value):
                 yield why.inside(name) if name in hides else why.under(name)

@@ -14,7 +14,7 @@ from saga.contracts import jsonform
 from saga.contracts.bounds import check_json
 from saga.contracts.contract import Version
 from saga.contracts.convert import Classes, to_raw, typed
-from saga.contracts.scalars import Convert, Wrong
+from saga.contracts.scalars import Convert, NoSuchField, Wrong
 from saga.contracts.schema import (
     MISSING,
     ArrayType,
@@ -32,9 +32,13 @@ PROBLEMS_MAX = 5
 """Most problems of one event that are told."""
 
 
+class MoreFields(BadInput):
+    """JSON that would be an event of its version, had it not fields that a newer one may have."""
+
+
 def from_json(data: bytes, version: Version) -> bytes:
     """Body of an event of this version, as Avro has it, from JSON as `saga publish` takes it. Raises `BadInput` with
-    what is wrong, each with its path."""
+    what is wrong, each with its path; as `MoreFields`, if that is only what the version does not know."""
     try:
         read, twice = jsonform.read_json(data)
     except RecursionError:
@@ -47,7 +51,11 @@ def from_json(data: bytes, version: Version) -> bytes:
         check_json(read)
     except Wrong as why:
         problems.append(str(why))
-    problems = problems or [str(why) for why in islice(plain.problems_in(read), PROBLEMS_MAX)]
+    if not problems:
+        found = list(islice(plain.problems_in(read), PROBLEMS_MAX))
+        problems = [str(why) for why in found]
+        if found and all(isinstance(why, NoSuchField) for why in found):
+            raise MoreFields(f"{version.name}: {'; '.join(problems)}")
     if problems:
         raise BadInput(f"{version.name}: {'; '.join(problems)}")
     out = BytesIO()
@@ -62,8 +70,8 @@ class _Plain:
         classes: dict[str, type[Any]] = {}
         _classes(version.record, classes)
         self.schema: Any = parse_schema(without_logical_types(version.schema))
-        self.problems_in = jsonform.problems_in(version.record, classes)
-        self.from_json: Convert = jsonform.from_json(version.record, classes)
+        self.problems_in = jsonform.problems_in(version.record, classes, foreign=True)
+        self.from_json: Convert = jsonform.from_json(version.record, classes, foreign=True)
         self.to_raw: Convert = to_raw(version.record, classes)
 
 

@@ -13,6 +13,7 @@ from saga.contracts.schema import (
     DecimalType,
     EnumType,
     Field,
+    ForeignType,
     MapType,
     OptionalType,
     RecordType,
@@ -20,6 +21,7 @@ from saga.contracts.schema import (
     Type,
     raw_default,
 )
+from saga.printable import quoted
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")
@@ -43,6 +45,12 @@ def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]
     except _Unusable as why:
         return None, [*reading.problems, str(why)]
     return (None if reading.problems else record), reading.problems
+
+
+def read_foreign(schema: Mapping[str, Any]) -> RecordType:
+    """Read the record of a schema that somebody else has made, and that Avro can use. Whatever contracts cannot have in
+    it is a `ForeignType`."""
+    return _ForeignReading().record(schema, "", "")
 
 
 class _Unusable(Exception):
@@ -242,6 +250,74 @@ class _Reading:
             if other.rpartition(".")[2] == short:
                 raise _Unusable(at, f"the types {other} and {full} would be one class {short}: rename one")
         return full
+
+
+class _ForeignReading(_Reading):
+    """State of reading a schema of somebody else's: nothing in it is a problem."""
+
+    def type_(self, schema: Any, at: str, namespace: str) -> Type:
+        try:
+            return super().type_(schema, at, namespace)
+        except _Unusable:
+            return _foreign(schema)
+
+    def any_type(self, schema: Any, at: str, namespace: str) -> Type:
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if kind == "fixed":
+            return _foreign(schema)
+        if isinstance(kind, str) and schema.get("logicalType", "") is None:
+            schema = {name: part for name, part in schema.items() if name != "logicalType"}
+        if isinstance(kind, str) and kind in PRIMITIVES and "logicalType" not in schema and "connect.name" in schema:
+            words = f"{kind} ({quoted(str(schema['connect.name']))})"
+            return ForeignType(PRIMITIVES[kind], words, is_plain=True)
+        return super().any_type(schema, at, namespace)
+
+    def union(self, branches: list[Any], at: str, namespace: str) -> Type:
+        read = [(branch, self.type_(branch, at, namespace)) for branch in branches if branch not in _NULLS]
+        if len(read) != 1:
+            return ForeignType("bytes", f"one of {' or '.join(_words(branch) for branch in branches)}")
+        ((_, inner),) = read
+        return inner if len(branches) == 1 or isinstance(inner, OptionalType) else OptionalType(inner)
+
+    def record(self, schema: Mapping[str, Any], at: str, namespace: str) -> RecordType:
+        full = self.new_name(schema, at, namespace)
+        space, _, name = full.rpartition(".")
+        self.open.add(full)
+        fields = tuple(self.field(field, at, space) for field in schema.get("fields", ()))
+        self.open.discard(full)
+        record = self.named[full] = RecordType(name, fields, "", (), space)
+        return record
+
+    def enum(self, schema: dict[str, Any], at: str, namespace: str) -> Type:
+        full = self.new_name(schema, at, namespace)
+        space, _, name = full.rpartition(".")
+        read = self.named[full] = EnumType(name, tuple(schema["symbols"]), "", None, (), space)
+        return read
+
+    def field(self, field: Any, at: str, namespace: str) -> Field:
+        aliases = tuple(name for name in field.get("aliases", ()) if isinstance(name, str))
+        return Field(field["name"], self.type_(field["type"], at, namespace), MISSING, aliases)
+
+    def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:
+        return _full(schema["name"], schema.get("namespace", around) or "")
+
+
+def _foreign(schema: Any) -> ForeignType:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return ForeignType(PRIMITIVES.get(kind, "bytes") if isinstance(kind, str) else "bytes", _words(schema))
+
+
+def _words(schema: Any) -> str:
+    """Describe a type as it is written."""
+    if not isinstance(schema, dict):
+        return "a union" if isinstance(schema, list) else quoted(str(schema))
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    words = str(kind) if isinstance(kind, str) else "a type"
+    if kind == "fixed":
+        words = f"fixed of {schema.get('size')} bytes"
+    elif "name" in schema:
+        words = f"{words} {quoted(str(schema['name']))}"
+    return words if logical is None else f"{words} with the logical type {quoted(str(logical))}"
 
 
 def _doc(schema: Mapping[str, Any]) -> str:

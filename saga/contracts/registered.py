@@ -18,7 +18,7 @@ from saga.contracts.compat import reading
 from saga.contracts.contract import Version
 from saga.contracts.fingerprints import fingerprint_of
 from saga.contracts.library import Library
-from saga.contracts.reading import read_record
+from saga.contracts.reading import read_foreign, read_record
 from saga.contracts.schema import RecordType, meaning_changes, without_logical_types
 from saga.errors import BadInput
 from saga.messages import Writer
@@ -95,7 +95,7 @@ def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool
         return False
     if known.fingerprint != fingerprint or version is None:
         return known.fingerprint == fingerprint
-    return known.record is not None and not meaning_changes(version.record, known.record)
+    return not meaning_changes(version.record, known.record)
 
 
 def name_in(value: bytes | None, writer: Writer | None, library: Library) -> str | None:
@@ -133,13 +133,18 @@ def single_object(value: bytes, writer: Writer | None, type_: str, library: Libr
     version = library.by_fingerprint.get(known.fingerprint)
     nearest = version or contract.newest
     # What a field without a value would be here or there is of no matter: in what was written each has one.
-    found = [] if known.record is None else [f for f in reading(known.record, nearest.record) if f.rule != UNWRITTEN]
+    found = [each for each in reading(known.record, nearest.record) if each.rule != UNWRITTEN]
     if misread := [f"{each.path} {each.says}" for each in found if each.effect == "misread"]:
         raise BadInput(
             f"the schema with id {id_} is not that of {nearest.path}, and would be misread: {'; '.join(misread)}"
         )
+    if version is None and not known.is_possible and (breaks := [f"{e.path} {e.says}" for e in found if e.breaks]):
+        raise BadInput(
+            f"the schema with id {id_} cannot be read as {nearest.path}: {'; '.join(breaks)}; it can be no version of "
+            "ours either, for contracts cannot have all that is in it"
+        )
     as_written = MARKER + known.fingerprint + body
-    if version is not None or known.record is None or any(each.breaks for each in found):
+    if version is not None or any(each.breaks for each in found):
         return as_written
     if any(each.upcasts for each in contract.versions):  # nobody can tell which meaning its sender has in mind
         return as_written
@@ -155,8 +160,10 @@ class _Known:
 
     full_name: str
     fingerprint: bytes
-    record: RecordType | None
-    """Record with its logical types; `None`: there is something in it that contracts cannot have."""
+    record: RecordType
+    """Record with its logical types."""
+    is_possible: bool
+    """True if contracts could have it."""
     schema: Any
 
 
@@ -169,14 +176,15 @@ def _read(schema: str) -> _Known:
         if not isinstance(given, dict) or parsed.get("type") != "record":
             raise ValueError("it is no record")
         canonical = to_parsing_canonical_form(parsed)
+        record = read_foreign(given)
     except Exception as why:  # noqa: BLE001 - anybody may have registered it, and fastavro raises what it likes
         raise BadInput(f"the schema that the registry has is none that can be used: {quoted(str(why))}") from None
-    record, _ = read_record(given)
-    digest = fingerprint_of(canonical)
-    return _Known(parsed["name"], digest, record, parsed)
+    return _Known(parsed["name"], fingerprint_of(canonical), record, read_record(given)[0] is not None, parsed)
 
 
 @lru_cache(maxsize=1024)
 def _resolution(schema: str, version: Version) -> tuple[Read, Any]:
     """Reader of a foreign schema as one of our versions, and that version's schema to write it again."""
-    return reader_between(_read(schema).schema, version), parse_schema(without_logical_types(version.schema))
+    return reader_between(_read(schema).schema, version, uncounted_bytes_max=0), parse_schema(
+        without_logical_types(version.schema)
+    )

@@ -50,14 +50,22 @@ class Wrong(Exception):
     def under(self, part: str) -> "Wrong":
         """Make the same error, seen from one level further out."""
         between = "." if self.path and not self.path.startswith("[") else ""
-        return Wrong(self.reason, f"{part}{between}{self.path}")
+        return type(self)(self.reason, f"{part}{between}{self.path}")
 
     def inside(self, part: str) -> "Wrong":
         """Make the same error of a sensitive part: not even the path inside of it is told, for keys are values."""
-        return Wrong(self.reason, part)
+        return type(self)(self.reason, part)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+class NoSuchField(Wrong):
+    """Error of a field that the record does not have: a newer version of its contract may have it."""
+
+
+class NotOfTheSchema(Wrong):
+    """Error of bytes that are not of their schema."""
 
 
 def is_not(value: object, wanted: type) -> Wrong:

@@ -78,6 +78,17 @@ class ScalarType:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignType(ScalarType):
+    """Type in a schema of somebody else's that no contract can have. Contracts never hold one: it says what is written,
+    so that nobody takes it for something else."""
+
+    words: str
+    """Description of what is written, for people."""
+    is_plain: bool = False
+    """True if Avro itself sees `kind` in it, without a logical type; else only text is read as what it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class DecimalType:
     """Exact number with `scale` digits behind the point and at most `precision` digits in all, as bytes."""
 
@@ -181,6 +192,8 @@ def raw_default(type_: Type, default: object) -> object:
 def described(type_: Type) -> str:
     """Describe a type in words, for messages."""
     match type_:
+        case ForeignType(words=words):
+            return words
         case ScalarType(kind):
             return kind
         case DecimalType(precision, scale):
@@ -228,7 +241,7 @@ def without_logical_types(schema: Any) -> Any:
         return [without_logical_types(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = ("name", "namespace", "aliases", "symbols", "default")
+    kept = ("name", "namespace", "aliases", "symbols", "size", "default")
     plain = {key: schema[key] for key in kept if key in schema}
     for key in ("type", "items", "values"):
         if key in schema:
@@ -243,6 +256,8 @@ def meaning_of(type_: Type) -> object:
     match type_:
         case DecimalType(scale=scale):
             return "decimal", scale
+        case ForeignType(kind, words, is_plain):
+            return None if is_plain else (kind, words)
         case ScalarType(kind) if kind not in PRIMITIVES:
             return kind
         case _:

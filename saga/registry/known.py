@@ -27,6 +27,8 @@ class Known:
     """By id; with the time until which it holds that there is none."""
     _ids: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """Ids of what we publish, by subject and fingerprint."""
+    _versions: dict[tuple[str, bytes], Version] = field(default_factory=dict)
+    """All versions of the contracts that were asked for: what is published may be of an older one."""
 
     # ---------------------------------------------------------------- reading
 
@@ -61,8 +63,9 @@ class Known:
 
     async def id_of(self, contract: Contract, version: Version) -> int | None:
         """Id of a version of ours; `None` if it is not registered. Raises `RegistryUnavailable`."""
+        self._versions |= {(contract.subject, each.fingerprint): each for each in contract.versions}
         known = self._ids.get((contract.subject, version.fingerprint))
-        return await self._found(contract.subject, version.fingerprint, version) if known is None else known
+        return await self._found(contract.subject, version.fingerprint) if known is None else known
 
     async def in_wire_format(self, message: Outgoing) -> Outgoing:
         """The message as a registry's clients write it. Raises `RegistryUnavailable` while its id is not known, also
@@ -73,7 +76,7 @@ class Known:
         fingerprint = value[len(MARKER) : HEADER_SIZE]
         id_ = self._ids.get((message.subject, fingerprint))
         if id_ is None:
-            id_ = await self._found(message.subject, fingerprint, None)
+            id_ = await self._found(message.subject, fingerprint)
         if id_ is None:
             raise RegistryUnavailable(
                 f"the schema registry at {self.registry.address} does not have the schema with the fingerprint "
@@ -81,7 +84,8 @@ class Known:
             )
         return message._replace(value=framed(id_, value))
 
-    async def _found(self, subject: str, fingerprint: bytes, version: Version | None) -> int | None:
+    async def _found(self, subject: str, fingerprint: bytes) -> int | None:
+        version = self._versions.get((subject, fingerprint))
         for number in reversed(await self.registry.versions(subject)):
             registered = await self.registry.version(subject, number)
             if is_version(registered.schema, fingerprint, version):
