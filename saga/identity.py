@@ -10,6 +10,7 @@ source and id as their sender wrote them.
 import re
 from urllib.parse import quote, unquote
 
+_GONE = "-gone"
 _DIGITS = frozenset("0123456789abcdef")
 _is_plain = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*").fullmatch
 _SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")
@@ -63,6 +64,25 @@ def identity_of_place(topic: str, partition: int, offset: int) -> str:
     '|orders/3/17'
     """
     return f"|{quote(topic, _SAFE)}/{partition}/{offset}"
+
+
+def id_of_change(key: str, version: int, *, is_gone: bool) -> str:
+    """Id of a change of a document. SQLite tells a removal with the version that was removed, which the write before it
+    has had.
+
+    >>> id_of_change("order-17", 4, is_gone=False), id_of_change("order-17", 4, is_gone=True)
+    ('order-17@4', 'order-17@4-gone')
+    """
+    return f"{key}@{version}{_GONE if is_gone else ''}"
+
+
+def is_removal(identity_: str) -> bool:
+    """True if a change of this name is the removal, or the expiry, of its document.
+
+    >>> is_removal("documents/orders|order-17@4-gone"), is_removal("documents/orders|order-gone@4")
+    (True, False)
+    """
+    return identity_.endswith(_GONE)
 
 
 def id_in(identity: str) -> str:

@@ -1,7 +1,10 @@
 """Scenarios about fan-ins, own events, queues and repetitions."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from saga.identity import id_of_change
+from saga.progress.document import Entry, Snapshot
 from verification.building_blocks import (
     NEXT_N,
     ORD,
@@ -29,6 +32,7 @@ from verification.building_blocks import (
 )
 from verification.handlers import Reacts
 from verification.scenario import Scenario, has_run, told_of_other_content
+from verification.services import message
 
 
 def fan_ins() -> Iterator[Scenario]:  # a list: one scenario after another
@@ -155,8 +159,28 @@ def several_events() -> Iterator[Scenario]:
     yield Scenario(name="two events at once: lost answers", service=both, a=(ORD, N), lost=2, crash=1, at_the_end=ran)
 
 
+GONE = message(id_of_change("o", 1, is_gone=True), "O", "x")
+MADE_AGAIN = message(id_of_change("o", 2, is_gone=False), "O", "y")
+reserve_document = replace(reserve, changes=True)
+
+
+def ran_on_the_document(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """Check that the handler has run, on the document that is there in the end."""
+    ran = [entry.message for entry in entries if entry.handler == "reserve" and entry.outcome == "handled"]
+    return None if ran == [MADE_AGAIN.id] else f"RAN ON {ran}"
+
+
 def repetitions() -> Iterator[Scenario]:
-    """Duplicates, with equal content and with other."""
+    """Duplicates, with equal content and with other, and changes of a document of which the first one counts."""
+    yield Scenario(
+        name="a document removed, and made again",
+        service=of(reserve_document, note),
+        a=(GONE, MADE_AGAIN),
+        b=(N,),
+        crash=1,
+        fail=1,
+        at_the_end=ran_on_the_document,
+    )
     yield Scenario(
         name="a repetition with equal content",
         service=of(reserve, note),

@@ -87,6 +87,8 @@ class Reacts:
     keeps: bool = False
     """True if its compensation takes what it took itself."""
     many: bool = False
+    changes: bool = False
+    """True if what `to` takes are changes of documents."""
     within: int = 0
     """Times that `TICK_MS` passes after what `to` takes until a deadline runs; 0: it is none."""
     unless: tuple[str, ...] = ()

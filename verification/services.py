@@ -193,6 +193,7 @@ def _role_of(h: Reacts, explored: Explored, undo: Undo | None, known: frozenset[
         takes=tuple(map(frozenset, h.to)),
         optional=(frozenset(h.until),) if h.until else (),
         many=h.many,
+        changes=frozenset().union(*h.to) if h.changes else frozenset(),
         decides=any(e in explored.outcomes for e in h.types),
         after_outcome=any(t in ends for ts in h.to for t in ts),
         undo=undo,

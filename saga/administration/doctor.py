@@ -8,7 +8,7 @@ from pathlib import Path
 
 from saga import adapters
 from saga.adapter_description import Finding, Severity
-from saga.administration import connectors, findings, keys
+from saga.administration import connectors, findings, keys, watched
 from saga.administration.position_moves import partition_states
 from saga.administration.registering import findings_of
 from saga.administration.topic_plans import Wanted, wanted_by
@@ -187,12 +187,13 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock)
         cas = await _probe(store, clock)
         after_ms = clock.now_ms()
         lasting = await _lasting(about, store, services)
+        untaken = [finding for service in services for finding in watched.findings_about(service, store)]
     except StoreError as why:
         return Diagnosis((_unasked(about, why),), True)
     finally:
         await store.__aexit__(None, None, None)
     version = findings.about_version(about, adapter.told_ms(cas), before_ms, after_ms)
-    return Diagnosis((adapter.written(settings, about), *lasting, *version), True)
+    return Diagnosis((adapter.written(settings, about), *lasting, *untaken, *version), True)
 
 
 async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:

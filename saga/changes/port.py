@@ -7,7 +7,10 @@ Promises, each shown by a test of `saga.testing.conformance.changes`:
   one document only grow, after its removal, too.
 - What was noted stays until it is forgotten: whoever dies in between finds it again.
 - Each service has its own: what one forgets, the others still have.
+- A collection is watched for a service, and not for one process or release of it: what one of them watches, another one
+  that knows nothing of it goes on noting. Only `unwatch`, which a person asks for, ends that.
 - A collection that is watched from the beginning has an insertion of each document that is there.
+- A change whose key no message can have is noted with the reason, like any other: it keeps back nothing behind it.
 Not promised: an order between documents. A burst of changes is noted change by change here; other sources merge it.
 
 Couchbase has no such table: its Kafka connector writes the records, in the forms of `saga.changes.records`.
@@ -33,8 +36,15 @@ class ChangeSource(Protocol):
     """Ability of stores that note changes."""
 
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
-        """Note changes of these collections for a service from now on, and of no others. `from_beginning`: what is
-        there already, too, of those that were not watched before. Raises `StoreError`."""
+        """Note changes of these collections for a service from now on, beside those that are watched already.
+        `from_beginning`: what is there already, too, of those that were not watched before. Raises `StoreError`."""
+
+    def watched(self, service: str) -> Collection[str]:
+        """Read the collections that are watched for a service. Raises `StoreError`."""
+
+    async def unwatch(self, service: str, collections: Collection[str]) -> None:
+        """Note changes of these collections for a service no more, and drop those that are noted. Raises
+        `StoreError`."""
 
     def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
         """Read the oldest changes for a service that it has not forgotten. `before_ms`: nothing, unless the oldest was

@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from saga.errors import BadInput
 from saga.messages import Headers, Outgoing, Record
+from saga.printable import shortened
 
 Kind: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
 """Fate of a document; `change`: the source does not tell."""
@@ -41,6 +42,8 @@ class Changed(Struct, frozen=True, kw_only=True):
     """JSON of the document before the change, if the source tells it, without the toolkit's marks."""
     after: bytes | None = None
     """JSON of the document after the change, without the toolkit's marks; `None`: it is gone."""
+    refused: str | None = None
+    """Reason why no service can take the change, where its source knows one already: it becomes a dead letter."""
 
 
 class _Told(Struct):
@@ -51,7 +54,7 @@ class _Told(Struct):
     time_ms: int | None = None
     content: Raw = _NOTHING
     before: Raw = _NOTHING
-    left_out: int = 0
+    refused: str = ""
 
 
 class _Enveloped(Struct):
@@ -64,22 +67,27 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 _ANY = msgspec.json.Decoder()
 
 
-def to_record(topic: str, changed: Changed, *, left_out: int = 0) -> Outgoing:
-    """Record of a change, on the topic of its collection; the document's key is the record's. `left_out`: bytes of a
-    document that no record has room for."""
+def to_record(topic: str, changed: Changed) -> Outgoing:
+    """Record of a change, on the topic of its collection; the document's key is the record's, or as much of it as a key
+    may have."""
     event = {"delete": "deletion", "expiry": "expiration", "change": "mutation"}.get(changed.kind, changed.kind)
+    key, refused = changed.key, changed.refused
+    if len(key.encode()) > KEY_BYTES_MAX:
+        refused = f"its key has {len(key.encode())} bytes: from 1 to {KEY_BYTES_MAX} can be"
+        key = shortened(key, KEY_BYTES_MAX)
     told: dict[str, object] = {
         "event": event,
-        "key": changed.key,
+        "key": key,
         "cas": changed.version,
         "time_ms": changed.time_ms,
     }
-    for name, content in (("content", changed.after), ("before", changed.before)):
-        if content is not None:
-            told[name] = Raw(content) if _is_json(content) else b64encode(content).decode()
-    if left_out:
-        told["left_out"] = left_out
-    return Outgoing(topic, changed.key.encode(), msgspec.json.encode(told), _HEADERS)
+    if refused is not None:
+        told["refused"] = refused
+    else:
+        for name, content in (("content", changed.after), ("before", changed.before)):
+            if content is not None:
+                told[name] = Raw(content) if _is_json(content) else b64encode(content).decode()
+    return Outgoing(topic, key.encode(), msgspec.json.encode(told), _HEADERS)
 
 
 def changed_in(record: Record) -> Changed | None:
@@ -90,11 +98,8 @@ def changed_in(record: Record) -> Changed | None:
     told = _read(record.value)
     if not told.key or len(told.key.encode()) > KEY_BYTES_MAX:
         raise BadInput(f"the change's key has {len(told.key.encode())} bytes: from 1 to {KEY_BYTES_MAX} can be")
-    if told.left_out:
-        raise BadInput(
-            f"the document {told.key!r} has {told.left_out} bytes, more than a record of the log takes: keep less in "
-            "it, or raise the log's limit"
-        )
+    if told.refused:
+        raise BadInput(f"the document {told.key!r} cannot be taken: {told.refused}")
     is_gone = told.event in ("deletion", "expiration")
     after = None if is_gone else _document(told.content, told.key)
     before = _document(told.before, told.key)

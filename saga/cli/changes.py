@@ -1,14 +1,19 @@
 """`saga changes`: what brings changes of documents to services."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 
 import click
 
 from saga import wiring
+from saga.administration import watched
 from saga.administration.connectors import collections_changed, connector_of
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell
+from saga.clock import SystemClock
 from saga.config import Settings
+from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
 
 
@@ -17,7 +22,7 @@ def changes() -> None:
     """Bring changes of documents to the services that take them.
 
     \b
-    Exit code 0: printed.
+    Exit code 0: printed, or done.
     Exit code 2: asked wrongly; what to do is on standard error.
     """
 
@@ -48,3 +53,35 @@ def connector(modules: tuple[str, ...], user: str | None, broker: str | None, st
         raise ConfigurationError("there is nothing to bring:", [f"{each.name!r} takes no Change" for each in services])
     for made in [connector_of(each, settings, user) for each in taking]:
         tell(*json.dumps(made._asdict(), indent=2).splitlines())
+
+
+@changes.command()
+@click.argument("module")
+@click.option(
+    "--collection", "collections", metavar="NAME", multiple=True, required=True, help="Collection; may be repeated."
+)
+@stores_option
+def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
+    """Have the store of the service in MODULE note changes of a collection no more, once no release of the service
+    takes them. Changes that are noted and not on the topic yet are dropped, too.
+
+    Services never do this by themselves: another release of the service may run beside them, or come back.
+
+    \b
+    saga changes drop services.intake --collection returns
+
+    \b
+    Exit code 0: done.
+    Exit code 2: asked wrongly; what to do is on standard error.
+    """
+    service, *others = wiring.load_services((module,))
+    if others:
+        raise ConfigurationError("nothing was dropped:", [f"{module} declares more than one service: name one's own"])
+    asyncio.run(_dropped(service, collections, Settings.from_environment(store=store)))
+    for collection in collections:
+        tell(f"changes of {collection} are noted for {service.name} no more")
+
+
+async def _dropped(service: Declared, collections: Sequence[str], settings: Settings) -> None:
+    async with wiring.store_of(service.name, SystemClock(), settings) as store:
+        await watched.drop(service, collections, store)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from saga.identity import is_removal
 from saga.messages import Message
 from saga.progress import continuations, deadlines, ids
 from saga.progress.actions import (
@@ -58,6 +59,8 @@ def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None,
         repeated = _repetition(p, role, index, message)
         if repeated is not None:
             return repeated
+    if message.type in role.changes and not (role.many and index == 0) and is_removal(message.id):  # line 4a
+        return Ignore(role, message, f"the document is gone, and {role.name} runs on one that is there")
     if p.started is None and message.started is None and bad is None:
         return Wait(role, message, "no message has told yet when this saga began")
     if role.many and index == 0 and now is not None and message.time < now.forgotten:

@@ -11,7 +11,7 @@ from saga.declarations.changes import AFTER, BEFORE, KEY, KIND, OWNER, kind_of
 from saga.declarations.values import DocumentKind
 from saga.envelope import SAGA_BYTES_MAX
 from saga.errors import BadInput
-from saga.identity import identity
+from saga.identity import id_of_change, identity
 from saga.messages import Event, Message, Record, name_of
 
 SOURCE = "documents/"
@@ -36,9 +36,10 @@ def message_of(changed: Changed, event: type[Event], started_ms: int) -> Message
     contract, name = event.__contract__, name_of(event)
     saga = _saga(changed, kind)
     fields = {KEY: changed.key, KIND: changed.kind, BEFORE: changed.before, AFTER: changed.after}
+    id_ = id_of_change(changed.key, changed.version, is_gone=changed.after is None)
     value = codec.encode(event(**fields, **{_key_of(event): saga}))
     return Message(
-        id=identity(f"{SOURCE}{kind.collection}", f"{changed.key}@{_version_of(changed)}", name, OWNER),
+        id=identity(f"{SOURCE}{kind.collection}", id_, name, OWNER),
         type=name,
         schema=contract,
         saga=saga,
@@ -47,12 +48,6 @@ def message_of(changed: Changed, event: type[Event], started_ms: int) -> Message
         value=value,
         started=iso(started_ms),
     )
-
-
-def _version_of(changed: Changed) -> str:
-    """Version that tells a change of its document from all others. SQLite tells a removal with the version that was
-    removed, which the write before it has had."""
-    return f"{changed.version}{'-gone' if changed.after is None else ''}"
 
 
 def _key_of(event: type[Event]) -> str:

@@ -106,8 +106,9 @@ async def serve(
 
 
 async def _relay(service: Participant, store: Store, broker: Broker, options: Options) -> Relay | None:
-    """Relay of the changes that the service takes, if its store notes them; else its connector writes them. Notes none
-    any more that it does not take. Raises `ConfigurationError` if it may not write their topics."""
+    """Relay of the changes that the service takes, if its store notes them; else its connector writes them. What is
+    noted for another release of the service goes on being noted. Raises `ConfigurationError` if it may not write their
+    topics."""
     if not isinstance(store, ChangeSource):
         return None
     topics = relayed_by(service.declared)

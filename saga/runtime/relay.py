@@ -3,10 +3,13 @@
 Published first, forgotten then: whoever dies in between publishes again, and a change has the same id wherever it comes
 from, so receivers drop it. Of several processes of a service one relays; what lies there for `STALE_MS` any of them
 takes on, for the one may be frozen.
+
+No change keeps back those behind it because of what is in it. One that the log does not take goes without the document
+before, then without the document, but with the reason: the service makes a dead letter of it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -66,20 +69,39 @@ class Relay:
         stale_ms = None if self.source.leads(self.service) else self.clock.now_ms() - STALE_MS
         noted = self.source.noted(self.service, AT_ONCE_MAX, before_ms=stale_ms)
         if noted:
-            await self.broker.publish(self._records(noted))
+            try:
+                await self.broker.publish([next(self._forms(each)) for each in noted])
+            except BrokerUnavailable:
+                raise
+            except BrokerError:  # which of them the log does not take, each shows alone
+                for each in noted:
+                    await self._publish(each)
             await self.source.forget(self.service, noted[-1].number)
         return len(noted)
 
-    def _records(self, noted: Sequence[Noted]) -> list[Outgoing]:
-        """Records of changes. One that is larger than the log takes goes without the document before, then without the
-        document: its dead letter says so."""
-        records = []
-        for _, collection, changed in noted:
-            topic = changes_of(self.service, collection)
-            record = to_record(topic, changed)
-            if size_of(record) > self.broker.record_bytes_max:
-                record = to_record(topic, replace(changed, before=None))
-            if size_of(record) > self.broker.record_bytes_max:
-                record = to_record(topic, replace(changed, before=None, after=None), left_out=len(changed.after or b""))
-            records.append(record)
-        return records
+    async def _publish(self, noted: Noted) -> None:
+        """Publish one change, in the first form that the log takes. Raises `BrokerUnavailable` if it takes none: then
+        it is not because of what is in it, and a person has to look."""
+        refusal: BrokerError | None = None
+        for form in self._forms(noted):
+            try:
+                return await self.broker.publish([form])
+            except BrokerUnavailable:
+                raise
+            except BrokerError as why:
+                refusal = why
+        raise BrokerUnavailable(f"relaying changes of {noted.collection!r}: {refusal}") from refusal
+
+    def _forms(self, noted: Noted) -> Iterator[Outgoing]:
+        """Records of a change, each smaller than the one before: whole, without the document before, and with the
+        reason in place of the document; none that is larger than the log takes."""
+        topic, changed = changes_of(self.service, noted.collection), noted.changed
+        refused = changed.refused or (
+            f"it has {len(changed.after or b'')} bytes, more than a record of the log takes: keep less in it, or raise "
+            "the log's limit"
+        )
+        for form in (changed, replace(changed, before=None)):
+            record = to_record(topic, form)
+            if size_of(record) <= self.broker.record_bytes_max:
+                yield record
+        yield to_record(topic, replace(changed, refused=refused))

@@ -245,9 +245,17 @@ class SqliteStore:
         """Note changes as `saga.changes.port.ChangeSource` promises."""
         connection = self._connection()
         with self._telling():
-            if sqlite_changes.is_watched(connection, service, collections):
+            if sqlite_changes.watched(connection, service).issuperset(collections):
                 return
         await self._writer_of(b"").do(partial(sqlite_changes.watch, connection, service, collections, from_beginning))
+
+    def watched(self, service: str) -> Collection[str]:
+        with self._telling():
+            return sqlite_changes.watched(self._connection(), service)
+
+    async def unwatch(self, service: str, collections: Collection[str]) -> None:
+        connection = self._connection()
+        await self._writer_of(b"").do(partial(sqlite_changes.unwatch, connection, service, collections))
 
     def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
         connection = self._connection()

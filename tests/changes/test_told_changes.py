@@ -15,9 +15,10 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
 from saga.messages import Partition
 from saga.service import Service
+from saga.store.sqlite import SqliteStore
 from saga.testing.conformance.broker_suite import Remove
 from tests.broker.removal import removal_from
-from tests.changes.tellers import CLOCK, ConnectorTeller, StoreTeller, Teller
+from tests.changes.tellers import CLOCK, PARCELS, ConnectorTeller, StoreTeller, Teller
 from tests.changes.told_changes import Connect, ToldChangesConformance
 from tests.servers.plain_clients import begun
 from tests.testing.parcels import Seen, watcher, watching
@@ -68,7 +69,18 @@ class FromConnector:
         return ConnectorTeller(service)
 
 
-class TestStoreOnFiles(FromStore, OnFiles): ...
+class TestStoreOnFiles(FromStore, OnFiles):
+    async def test_a_release_that_starts_goes_on_noting_what_another_release_takes(
+        self, service: Service[Seen], connect: Connect, file: Path
+    ) -> None:
+        name = service.declared.name
+        async with SqliteStore(file, clock=CLOCK) as store:
+            await store.watch(name, [PARCELS, "letters"], from_beginning=False)
+        await self.shown(service, connect, file)
+        async with SqliteStore(file, clock=CLOCK) as store:
+            assert set(store.watched(name)) == {PARCELS, "letters"}
+            await store.insert("letters", "a", b"{}")
+            assert [each.changed.key for each in store.noted(name, 10)] == ["a"]
 
 
 class TestConnectorOnFiles(FromConnector, OnFiles):

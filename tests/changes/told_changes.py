@@ -24,7 +24,7 @@ from saga.service import Service
 from saga.store.sqlite import SqliteStore
 from saga.testing.conformance.broker_suite import Remove
 from tests.changes.tellers import CLOCK, PARCELS, Teller
-from tests.testing.parcels import GONE, Seen
+from tests.testing.parcels import GONE, Seen, watcher
 
 Connect: TypeAlias = Callable[[], Administration]
 WITHIN_S = 60.0
@@ -183,6 +183,23 @@ class ToldChangesConformance:
         assert shown.versions("a") == ((3,) if teller.merges else (1, 2, 3))
         assert shown.seen["a"].kinds[-1] == "Update", "the first that is seen of a merged document may be an Update"
         assert shown.versions("b") == ((GONE,) if teller.merges else (1, GONE))
+
+    async def test_a_document_that_was_removed_before_it_was_seen_starts_its_saga_when_it_is_made_again(
+        self, service: Service[Seen], teller: Teller, connect: Connect, file: Path
+    ) -> None:
+        starting = watcher(service.declared.name, many=False)
+        await teller.write("a", parcel(1))
+        await teller.begin(changes_from="now")
+        await teller.remove("a")
+        await self.tell(teller, connect)
+        await teller.write("a", parcel(2))
+        await teller.write("b", parcel(1))
+        await teller.remove("b")
+        await self.tell(teller, connect)
+        await teller.write("b", parcel(2))
+        await self.tell(teller, connect)
+        seen = (await self.shown(starting, connect, file)).seen
+        assert {key: seen[key].versions for key in ("a", "b")} == {"a": (2,), "b": (2,) if teller.merges else (1,)}
 
     @pytest.mark.parametrize(("changes_from", "versions"), [("beginning", (1, 2)), ("now", (2,))])
     async def test_what_was_there_before_counts_from_the_beginning_alone(

@@ -1,5 +1,6 @@
 """`saga changes connector` prints what Couchbase's Kafka connector needs, and `saga doctor` looks at one that runs."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +8,18 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from saga.adapter_description import Finding
+from saga.administration import watched
 from saga.administration.connectors import asking, connector_of, findings_about
+from saga.clock import SystemClock
 from saga.config import Settings
 from saga.errors import ConfigurationError
+from saga.store.port import Store
+from saga.store.sqlite import SqliteStore
 from tests.cli.conftest import Call
 from tests.service.documents import intake
 
@@ -216,3 +221,59 @@ def test_an_address_with_a_password_is_refused(saga: Call, monkeypatch: pytest.M
     assert refused.exit_code == 2
     assert "SAGA_CONNECT" in refused.stderr
     assert "sesame" not in refused.stderr
+
+
+# -------------------------------------------------------------------- stores that note changes themselves
+
+
+@pytest.fixture
+async def watched_too(saga: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Store that notes changes of a collection that the service, as it is declared, does not take."""
+    file = tmp_path / "intake.db"
+    monkeypatch.setenv("SAGA_STORE", f"sqlite:///{tmp_path}/{{service}}.db")
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path}/broker.db")
+    async with SqliteStore(file, clock=SystemClock()) as store:
+        await store.watch("intake", ["orders", "returns"], from_beginning=False)
+        await store.insert("returns", "r-1", b"{}")
+    return file
+
+
+def found_about(saga: Call, collection: str) -> list[Finding]:
+    told = json.loads(saga("doctor", MODULE, "--json").stdout)
+    return [
+        f for f in (Finding(**each) for each in told["findings"]) if f.about == f"changes of {collection} for intake"
+    ]
+
+
+def test_a_collection_that_no_release_takes_is_named_by_the_doctor_and_dropped_by_a_person(
+    saga: Call, watched_too: Path
+) -> None:
+    (finding,) = found_about(saga, "returns")
+    assert (finding.severity, finding.remedy) == (
+        "warning",
+        "once no release takes them: saga changes drop MODULE --collection returns",
+    )
+    dropped = saga("changes", "drop", MODULE, "--collection", "returns")
+    assert dropped.exit_code == 0, dropped.output
+    assert dropped.stdout == "changes of returns are noted for intake no more\n"
+    assert not found_about(saga, "returns")
+    again = saga("changes", "drop", MODULE, "--collection", "returns", "--collection", "orders")
+    assert again.exit_code == 2
+    assert "no changes of 'returns' are noted for 'intake'; they are of: orders" in again.output
+    assert "'intake' takes changes of 'orders': deploy a release first that does not" in again.output
+
+
+def test_where_a_connector_brings_changes_nothing_is_dropped_here(saga: Call, watched_too: Path) -> None:
+    class Plain:
+        """Store that notes no changes."""
+
+    with pytest.raises(ConfigurationError, match="this store notes no changes: take the collection out of the conn"):
+        asyncio.run(watched.drop(intake.declared, ["returns"], cast(Store, Plain())))
+    assert not list(watched.findings_about(intake.declared, cast(Store, Plain())))
+
+
+def test_of_a_module_with_several_services_none_is_guessed(saga: Call, watched_too: Path, tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text("from services.order import order\nfrom services.payment import payment\n")
+    refused = saga("changes", "drop", "several", "--collection", "returns")
+    assert refused.exit_code == 2
+    assert "several declares more than one service" in refused.output

@@ -86,6 +86,10 @@ def handlers_run_for_every_message(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_repetition", lambda p, role, index, m: None)
 
 
+def a_removal_counts_as_the_first_change(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "is_removal", lambda identity: False)
+
+
 def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(step, "next_ready", lambda *asked: None)
 
@@ -312,6 +316,7 @@ RULES: dict[Take, str] = {
     compensations_close_nothing: "the outcome: two handlers undone",
     a_second_outcome: "the decider's race: crash",
     handlers_run_for_every_message: "a repetition with equal content",
+    a_removal_counts_as_the_first_change: "a document removed, and made again",
     nothing_is_settled: "two steps: a step fails",
     compensations_do_not_wait_for_originals: "the outcome, at any time: a step fails, zombie",
     originals_are_not_dropped: "the outcome: two handlers undone",

@@ -5,6 +5,7 @@ from dataclasses import replace as replace_role
 from msgspec.structs import replace
 
 from saga.clock import from_iso
+from saga.identity import id_of_change
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.actions import (
@@ -117,6 +118,20 @@ def test_line_4_another_change_of_a_document_is_ignored() -> None:
     role = replace_role(ALONE, changes=frozenset("A"))
     p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
     assert decide(p, role, A2, now=NOW) == Ignore(role, A2, "alone has taken a message for this already")
+
+
+def test_line_4a_a_removal_is_ignored_by_a_handler_that_runs_once_whatever_blocks_it() -> None:
+    gone = a_message("A", id=id_of_change("document", 1, is_gone=True))
+    role, many = (replace_role(each, changes=frozenset("A")) for each in (ALONE, MANY))
+    ignored = Ignore(role, gone, "the document is gone, and alone runs on one that is there")
+    assert decide(blank(), role, gone, now=NOW) == ignored
+    assert decide(replace(blank(), intents=(an_intent("other", B),)), role, gone, now=NOW) == ignored
+    assert isinstance(decide(blank(), role, A, now=NOW), Run)
+    assert isinstance(decide(blank(), many, gone, now=NOW), Run), "it is shown each change"
+    assert isinstance(decide(blank(), ALONE, gone, now=NOW), Run), "to others the name means nothing"
+    second = replace_role(MANY_BOTH, changes=frozenset("B"))
+    gone = a_message("B", id=id_of_change("document", 1, is_gone=True))
+    assert isinstance(decide(blank(), second, gone, now=NOW), Ignore), "this part stays"
 
 
 def test_line_4_in_another_version_of_the_schema_it_is_taken_for_the_same() -> None:

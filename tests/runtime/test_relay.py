@@ -2,17 +2,19 @@
 
 import asyncio
 import errno
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from saga.broker.port import RECORD_BYTES_LEAST, Broker
+from saga.broker.port import RECORD_BYTES_LEAST, Broker, size_of
 from saga.changes.records import changed_in
 from saga.clock import SystemClock
-from saga.errors import Ambiguous, BadInput, BrokerUnavailable, StoreBroken, StoreUnavailable
+from saga.errors import Ambiguous, BadInput, BrokerError, BrokerUnavailable, StoreBroken, StoreUnavailable
 from saga.messages import Outgoing, Record
 from saga.observe.moments import Moment, Recovered
 from saga.runtime.relay import AT_ONCE_MAX, STALE_MS, Relay
@@ -147,7 +149,8 @@ async def test_a_change_too_large_for_the_log_goes_without_what_was_before_then_
         (None, half.replace(b"t", b"u")),
     ]
     with pytest.raises(
-        BadInput, match=rf"the document 'a' has {len(whole)} bytes, more than a record of the log takes"
+        BadInput,
+        match=rf"the document 'a' cannot be taken: it has {len(whole)} bytes, more than a record of the log takes",
     ):
         changed_in(three)
 
@@ -160,3 +163,86 @@ async def test_what_is_no_json_is_passed_on_to_be_told(store: SqliteStore) -> No
     with pytest.raises(BadInput, match="the document 'a' is no JSON object"):
         changed_in(Record(TOPIC, 0, 0, b"a", log.published[0].value, (), 1))
     assert log.keys() == ["a", "b"]
+
+
+ODD_KEYS = [("k" * 2_000_000, "its key has 2000000 bytes: from 1 to 1024 can be"), ("", "the change's key has 0 bytes")]
+
+
+@pytest.mark.parametrize(("key", "says"), ODD_KEYS)
+async def test_a_key_that_no_message_can_have_becomes_a_dead_letter_and_the_next_document_goes_on(
+    store: SqliteStore, key: str, says: str
+) -> None:
+    await store.insert("bags", key, b"{}")
+    await store.insert("bags", "b", b"{}")
+    log = Log()
+    await relay_of(store, log).once()
+    odd, plain = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
+    with pytest.raises(BadInput, match=says):
+        changed_in(odd)
+    assert (changed := changed_in(plain)) is not None
+    assert changed.key == "b"
+
+
+async def test_a_key_that_is_no_text_becomes_a_dead_letter_and_the_next_document_goes_on(store: SqliteStore) -> None:
+    with closing(sqlite3.connect(store.path, timeout=30)) as connection, connection:
+        for key in ("X'ff41'", "CAST(X'ff42' AS TEXT)", "CAST(X'6100ff' AS TEXT)"):
+            connection.execute(
+                f"INSERT INTO documents (collection, key, cas, sum, content) VALUES ('bags', {key}, 1, -1, X'7b7d')"
+            )
+    await store.insert("bags", "b", b"{}")
+    log = Log()
+    await relay_of(store, log).once()
+    *odd, plain = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
+    assert len(odd) == 3
+    for each in odd:
+        with pytest.raises(BadInput, match=r"the document '.*\\xff.*' cannot be taken: its key is no text in UTF-8"):
+            changed_in(each)
+    assert (changed := changed_in(plain)) is not None
+    assert changed.key == "b"
+
+
+@dataclass
+class Refusing(Log):
+    """Broker whose topic takes less than its setting says, as Kafka's `max.message.bytes` has it."""
+
+    takes_bytes: int = 1000
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        if any(size_of(each) > self.takes_bytes for each in messages):
+            raise BrokerError("MessageSizeTooLarge")
+        await super().publish(messages)
+
+
+async def test_a_change_that_the_topic_refuses_goes_in_the_next_smaller_form_and_the_others_go_on(
+    store: SqliteStore,
+) -> None:
+    text = b"x" * 700
+    cas = await store.insert("bags", "a", b'{"t":"%b"}' % text)
+    await store.replace("bags", "a", b'{"u":"%b"}' % text, cas=cas)
+    await store.insert("bags", "b", b'{"t":"%b"}' % (b"x" * 3000))
+    await store.insert("bags", "c", b"{}")
+    log = Refusing()
+    assert await relay_of(store, log).once() == 4
+    *whole, large, last = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
+    assert [(c and c.before, c and c.after and c.after[:3]) for c in map(changed_in, whole)] == [
+        (None, b'{"t'),
+        (None, b'{"u'),
+    ]
+    with pytest.raises(BadInput, match="the document 'b' cannot be taken: it has 3008 bytes"):
+        changed_in(large)
+    assert last.key == b"c"
+
+
+async def test_a_topic_that_takes_nothing_is_an_outage_and_nothing_is_forgotten(store: SqliteStore) -> None:
+    await store.insert("bags", "a", b"{}")
+    with pytest.raises(BrokerUnavailable, match="relaying changes of 'bags': MessageSizeTooLarge"):
+        await relay_of(store, Refusing(takes_bytes=0)).once()
+    assert len(store.noted("s", 10)) == 1
+
+
+async def test_an_outage_while_the_log_refuses_a_change_is_an_outage(store: SqliteStore) -> None:
+    await store.insert("bags", "a", b"{}")
+    log = Log(failures=[BrokerError("refused"), BrokerUnavailable("away")])
+    with pytest.raises(BrokerUnavailable, match="away"):
+        await relay_of(store, log).once()
+    assert len(store.noted("s", 10)) == 1

@@ -1,11 +1,14 @@
 """Handlers of changes of documents: what is declared and refused, and what a service does with them."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from uuid import UUID
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from saga import Change, DeclarationError, Delete, Expiry, Insert, Saga, SagaError, Service, Update
 from saga.choreography.declared import manifest_of
@@ -60,10 +63,56 @@ async def test_a_plain_call_tests_it() -> None:
     assert placed is not None
 
 
-async def test_the_first_change_counts_whatever_it_is() -> None:
-    result = await trial(intake, Expiry(key="order-17"), INSERTED)
-    assert not result.emitted
-    assert [t.outcome for t in result.progress.transitions] == ["handled", "ignored"]
+@pytest.mark.parametrize("gone", [Delete(key="order-17", before=MORE), Expiry(key="order-17")])
+async def test_a_document_that_is_removed_first_and_made_again_starts_its_saga(gone: Delete[OrderDocument]) -> None:
+    result = await trial(intake, gone, INSERTED)
+    assert len(result.emitted) == 1
+    assert [(t.outcome, t.reason) for t in result.progress.transitions] == [
+        ("ignored", "the document is gone, and place runs on one that is there"),
+        ("handled", None),
+    ]
+
+
+async def test_a_removal_is_no_part_of_a_fan_in() -> None:
+    service = Service("joining")
+    service.document(OrderDocument, "orders")
+
+    @service.handler
+    async def joined(change: Change[OrderDocument], confirmed: OrderConfirmed) -> None:
+        assert change.document is not None
+
+    confirmed = OrderConfirmed(order_id="order-17")
+    result = await trial(service, Delete(key="order-17", before=MORE), confirmed, INSERTED)
+    assert [t.outcome for t in result.progress.transitions] == ["ignored", "waiting", "handled"]
+
+
+async def test_a_handler_of_each_event_is_shown_the_first_document_that_is_there() -> None:
+    service = Service("joining", state=State)
+    service.document(OrderDocument, "orders")
+
+    @service.handler(many=True)
+    async def joined(confirmed: OrderConfirmed, change: Change[OrderDocument], saga: Saga[State]) -> None:
+        saga.state = State((*saga.state.seen, type(change).__name__))
+
+    confirmed = OrderConfirmed(order_id="order-17")
+    result = await trial(service, Delete(key="order-17", before=MORE), confirmed, INSERTED)
+    assert result.state.seen == ("Insert",)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["insert", "update", "delete", "expiry"]), max_size=6))
+def test_a_document_that_is_there_in_the_end_has_started_its_saga_whatever_came_before(words: list[str]) -> None:
+    made = {
+        "insert": INSERTED,
+        "update": Update(key="order-17", document=MORE),
+        "delete": Delete[OrderDocument](key="order-17"),
+        "expiry": Expiry[OrderDocument](key="order-17"),
+    }
+    result = asyncio.run(trial(intake, *(made[word] for word in words), INSERTED))
+    (placed,) = result.emitted
+    first = next(word for word in (*words, "insert") if word in ("insert", "update"))
+    assert isinstance(placed, OrderPlaced)
+    assert placed.quantity == (1 if first == "insert" else 2)
 
 
 async def test_with_many_each_change_is_seen_with_what_was_before() -> None:

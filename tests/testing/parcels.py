@@ -38,11 +38,11 @@ async def look(change: Change[Parcel], saga: Saga[Seen]) -> OrderPlaced | None:
     return None
 
 
-def watcher(name: str) -> Service[Seen]:
-    """Service of that name that notes what it is shown."""
+def watcher(name: str, *, many: bool = True) -> Service[Seen]:
+    """Service of that name that notes what it is shown: each change, or what its saga begins with."""
     service = Service(name, state=Seen)
     service.document(Parcel, "parcels")
-    service.handler(many=True)(look)
+    service.handler(many=many)(look)
     return service
 
 

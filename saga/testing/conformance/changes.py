@@ -137,12 +137,35 @@ class ChangesConformance:
         await store.replace(BAG, "a", b"{}", cas=cas)
         assert [c.kind for c in changes(store)] == ["update"]
 
-    async def test_what_is_watched_no_more_is_noted_no_more_and_forgotten(self, store: NotingStore) -> None:
+    async def test_a_release_that_knows_less_goes_on_noting_what_another_one_watches(
+        self, store: NotingStore, other: NotingStore
+    ) -> None:
         await store.watch("s", [BAG, BOX], from_beginning=False)
+        await store.insert(BOX, "before", b"{}")
+        await other.watch("s", [BAG], from_beginning=False)
+        await other.watch("s", [], from_beginning=False)
+        await store.insert(BOX, "after", b"{}")
+        assert [c.key for c in changes(store)] == ["before", "after"]
+        assert set(store.watched("s")) == set(other.watched("s")) == {BAG, BOX}
+
+    async def test_what_a_person_has_unwatched_is_noted_no_more_and_dropped(self, store: NotingStore) -> None:
+        await store.watch("s", [BAG, BOX], from_beginning=False)
+        await store.watch("t", [BAG], from_beginning=False)
         await store.insert(BAG, "a", b"{}")
         await store.insert(BOX, "b", b"{}")
-        await store.watch("s", [BOX], from_beginning=False)
+        await store.unwatch("s", [BAG])
         await store.insert(BAG, "c", b"{}")
+        assert [c.key for c in changes(store)] == ["b"]
+        assert [c.key for c in changes(store, "t")] == ["a", "c"]
+        assert set(store.watched("s")) == {BOX}
+
+    async def test_whoever_forgets_late_forgets_nothing_that_came_later(self, store: NotingStore) -> None:
+        await store.watch("s", [BAG], from_beginning=False)
+        await store.insert(BAG, "a", b"{}")
+        frozen = store.noted("s", 10)[-1].number
+        await store.forget("s", frozen)
+        await store.insert(BAG, "b", b"{}")
+        await store.forget("s", frozen)
         assert [c.key for c in changes(store)] == ["b"]
 
     async def test_a_document_whose_time_is_over_has_expired(self, store: NotingStore) -> None:

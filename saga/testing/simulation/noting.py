@@ -29,13 +29,17 @@ class Notes:
 
     def watch(self, service: str, collections: Collection[str], from_beginning: bool) -> None:
         before = self.watched.setdefault(service, set())
-        self.noted[service] = [each for each in self.noted.get(service, []) if each.collection in collections]
+        self.noted.setdefault(service, [])
         for collection in sorted(set(collections) - before) if from_beginning else ():
             for there, key in list(self._disk.documents):
                 kept = self._disk.there(there, key, self._now_s()) if there == collection else None
                 if kept is not None:
                     self._add(service, Mutation("insert", collection, key, kept.cas, None, kept.content))
-        self.watched[service] = set(collections)
+        self.watched[service] = before | set(collections)
+
+    def unwatch(self, service: str, collections: Collection[str]) -> None:
+        self.watched[service] = self.watched.get(service, set()) - set(collections)
+        self.noted[service] = [each for each in self.noted.get(service, []) if each.collection not in collections]
 
     def _note(self, mutation: Mutation) -> None:
         if mutation.collection not in (PROGRESS, ARCHIVES):
@@ -69,6 +73,12 @@ class NotingStore(SimulatedStore):
 
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
         self._notes.watch(service, collections, from_beginning)
+
+    def watched(self, service: str) -> Collection[str]:
+        return self._notes.watched.get(service, set())
+
+    async def unwatch(self, service: str, collections: Collection[str]) -> None:
+        self._notes.unwatch(service, collections)
 
     def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
         noted = self._notes.noted.get(service, [])
