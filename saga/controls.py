@@ -109,6 +109,8 @@ def to_record(service: str, switch: Switch, *, who: str, why: str, now_ms: int) 
     """Record of a wish. Said again at another time it is another one. Raises `BadInput` for what can be none."""
     said = _Said(who=who, why=why, switch=switch)
     _check(said)
+    if switch.until is not None and from_iso(switch.until) <= now_ms:
+        raise BadInput(f"it would be over at once, for {switch.until} is past: give a time to come, or leave it out")
     value, time = msgspec.json.encode(said), iso(now_ms)
     digest = blake2b(time.encode() + value, digest_size=16).hexdigest()
     headers = envelope.headers_of_ours(TYPE, f"control-{digest}", OPERATOR, time, service)

@@ -25,6 +25,8 @@ class Names(NamedTuple):
     resources: Collection[str]
     events: Mapping[str, Collection[str]]
     """Each type that it consumes, with the handlers that may be given dead letters of it: no compensation."""
+    flags: Collection[str] | None = None
+    """Flags for which its code asks; `None`: they cannot be told."""
 
 
 class InForce(Struct, frozen=True):
@@ -98,7 +100,7 @@ def words_of(service: str, entry: Noted) -> str:
 def refusal(service: str, switch: Switch, names: Names, controls: InForce) -> str | None:
     """Why the service does not do what a switch wants, all reasons together; `None` if it does."""
     if switch.kind == "flag":
-        return None
+        return _unasked(switch, names, controls)
     if switch.off:  # what it is for may not be declared any more
         if target_of(service, switch) in controls.others:
             return None
@@ -122,6 +124,17 @@ def refusal(service: str, switch: Switch, names: Names, controls: InForce) -> st
         elif switch.event is not None and names.events.get(switch.event) == ():
             wrong.append(f"no handler takes {switch.event}, only compensations or deadlines: pause these, one by one")
     return "; ".join(wrong) or None
+
+
+def _unasked(switch: Switch, names: Names, controls: InForce) -> str | None:
+    """Why a flag would switch nothing; `None` if the service asks for it, or it is set already."""
+    known = {*controls.flags.for_all, *(flag for flag, _ in controls.flags.for_one)}
+    if names.flags is None or switch.flag in names.flags or switch.flag in known:
+        return None
+    return (
+        f"nothing here asks for flag {switch.flag!r}; there are {_listed(names.flags)}: a flag is off until it is set, "
+        "so deploy the release that asks for it first"
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

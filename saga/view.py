@@ -90,8 +90,9 @@ class Saga(ABC, Generic[_S]):
         Nothing is called now. Promises: when the saga fails while this handler is a dead letter half done, the calls
         said so far are made in place of its compensation, newest first, each as a step; when the handler comes to its
         end they are forgotten. What was begun and has no answer is shown to a person all the same.
-        `call` is a method of a resource, or an `async def` at the top of a module: another process, of a later version
-        perhaps, finds it by its name. One that changes documents takes the saga: `saga.undo_with(give, saga, sku)`.
+        `call` is a method of a resource, or an `async def` at the top of the handler's module, or imported there by its
+        name: another process, of a later version perhaps, finds it so. One that changes documents takes the saga:
+        `saga.undo_with(give, saga, sku)`.
 
         Raises what nothing can be recorded of, as a step does: another function, an argument that is no plain value, a
         handler without a compensation.

@@ -192,3 +192,22 @@ def test_an_entry_of_earlier_versions_is_read_as_it_is() -> None:
     entry = msgspec.json.decode(raw, type=Noted)
     assert (entry.switch, entry.refused) == (Switch(flag="new", percent=10), None)
     assert msgspec.json.encode(entry) == raw
+
+
+def test_a_flag_for_which_nothing_asks_is_refused_with_those_that_there_are() -> None:
+    asked, typed = Switch(flag="new_pricing", percent=10), Switch(flag="new_prcing", percent=10)
+    names = NAMES._replace(flags={"new_pricing", "gold"})
+    assert refusal("payment", asked, names, in_force(book_of())) is None
+    why = refusal("payment", typed, names, in_force(book_of()))
+    assert why is not None
+    assert why.startswith("nothing here asks for flag 'new_prcing'; there are gold, new_pricing: a flag is off until")
+    assert refusal("payment", typed, NAMES, in_force(book_of())) is None, "it cannot be told what is asked for"
+    for there in (typed, Switch(flag="new_prcing", percent=100, saga="order-1")):
+        assert refusal("payment", typed, names, in_force(book_of(there))) is None, "it is set, and can be ended"
+
+
+@pytest.mark.parametrize("switch", [pause(until=iso(NOW_MS)), Switch(flag="new", until=iso(NOW_MS - 1))])
+def test_what_would_be_over_at_once_is_not_sent(switch: Switch) -> None:
+    with pytest.raises(BadInput, match="it would be over at once"):
+        to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS)
+    to_record("payment", switch, who="ada", why="to see", now_ms=NOW_MS - 2)

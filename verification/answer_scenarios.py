@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from saga.progress.document import Entry, Snapshot
+from saga.progress.document import Call, Entry, Snapshot
 from verification.building_blocks import ORD, N, X, note, of, reserve, step_look, two_steps
 from verification.operator_scenarios import command
 from verification.scenario import Scenario
@@ -64,7 +64,7 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
         crash=1,
         owner=(0, 1),
         may_die=True,
-        at_the_end=answers_stay,
+        at_the_end=only_the_open_call_is_answered,
     )
     yield Scenario(
         name="resolve: it fails behind the answer, and is answered again",
@@ -86,6 +86,31 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
         may_die=True,
         at_the_end=answers_stay,
     )
+
+    yield Scenario(
+        name="resolve: a step that nobody asks for",
+        service=of(two_steps, note, attempts_max=1),
+        a=(ORD, N, command("replay", "two", ORD)),
+        b=(command("resolve", "two", ORD, answers=1, step="call_outsied", who="bob"),),
+        fail=1,
+        crash=1,
+        owner=(0, 1),
+        may_die=True,
+        at_the_end=only_the_open_call_is_answered,
+    )
+
+
+def only_the_open_call_is_answered(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """Check that a person has answered no step but the one that had begun: what has answered stands, and what nobody
+    asks for would have the open call made again."""
+    step, recorded = "call_outside", tuple[Call, ...]()
+    for t in entries:
+        if t.outcome == "dead":
+            recorded = t.calls
+        for call in t.calls if t.outcome == "resolved" else ():
+            if (call.name, call.number) != (step, len(recorded) + 1):
+                return f"ANSWERED {call.name} {call.number}, AND {len(recorded)} WERE RECORDED"
+    return answers_stay(p, entries)
 
 
 def answers_stay(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:

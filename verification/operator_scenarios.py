@@ -48,10 +48,11 @@ def command(  # all that a person says
     replays: int = 0,
     who: str = "ada",
     answers: int = 0,
+    step: str = "call_outside",
     names: str = "",
 ) -> Command:
     """A person's wish about the dead letter of a message, which was replayed so often before. `answers`: number of the
-    step of which it says that it happened. `names`: what it is about, if that is no dead letter."""
+    step of which it says that it happened, by this name. `names`: what it is about, if that is no dead letter."""
     dead = names or ids.dead_id(SERVICE, SAGA, handler, about.id, replays)
     type_ = type_of(wanted)
     return Command(
@@ -66,7 +67,7 @@ def command(  # all that a person says
         dead=dead,
         who=who,
         why="the cause is mended",
-        answered=Answered(step="call_outside", number=answers, value='"ok"') if answers else None,
+        answered=Answered(step=step, number=answers, value='"ok"') if answers else None,
     )
 
 

@@ -20,7 +20,7 @@ from saga.runtime.repairing import may_act, repaired, woken_again
 from saga.runtime.telling import Telling
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
-from saga.store.port import Store
+from saga.store.port import Document, Store
 
 NAME = "saga repair"
 """Name of the worker in what is told."""
@@ -52,13 +52,19 @@ async def repair(
     dry_run: bool = False,
 ) -> AsyncIterator[Repaired]:
     """Go through the sagas of these services, or through one, and go on with those that need it; each is told as it is
-    done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened."""
+    done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened, and a saga that none knows."""
+    is_known = saga is None
     for declared in services:
         async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, store, telling):
+            if saga is not None:
+                is_known = await store.get(PROGRESS, progress_key(service.name, saga)) is not None or is_known
             async for each in _needing(service, store, saga):
                 yield each if dry_run or each.problem is not None else await _done(service, each)
                 if telling is not None:  # what cannot be told now is told by the worker that loads the saga next
                     await telling.tell()
+    if not is_known:
+        names = ", ".join(declared.name for declared in services)
+        raise SagaError(f"{names} {'knows' if len(services) == 1 else 'know'} no saga {saga}: see its id")
 
 
 async def _done(service: Participant, needing: Repaired) -> Repaired:
@@ -73,11 +79,8 @@ async def _done(service: Participant, needing: Repaired) -> Repaired:
 
 async def _needing(service: Participant, store: Store, saga: str | None) -> AsyncIterator[Repaired]:
     """Sagas with something to do that may have nobody to do it; or with the reason that they cannot be read."""
-    prefix, quiet_ms = progress_key(service.name, ""), _quiet_ms(service)
-    async for key, document in store.scan(PROGRESS, progress_key(service.name, saga or "")):
-        id_ = key.removeprefix(prefix)
-        if saga is not None and id_ != saga:
-            continue
+    quiet_ms = _quiet_ms(service)
+    async for id_, document in _documents(service, store, saga):
         try:
             work = unattended(decode(document.content), service.roles, service.ports.clock.now_ms(), quiet_ms)
         except (SagaError, *UNREADABLE) as why:
@@ -85,6 +88,18 @@ async def _needing(service: Participant, store: Store, saga: str | None) -> Asyn
             continue
         if work.is_any:
             yield Repaired(service=service.name, saga=id_, work=work)
+
+
+async def _documents(service: Participant, store: Store, saga: str | None) -> AsyncIterator[tuple[str, Document]]:
+    """Progress documents of all sagas, or of one, which is read and not looked for."""
+    if saga is not None:
+        document = await store.get(PROGRESS, progress_key(service.name, saga))
+        if document is not None:
+            yield saga, document
+        return
+    prefix = progress_key(service.name, "")
+    async for key, document in store.scan(PROGRESS, prefix):
+        yield key.removeprefix(prefix), document
 
 
 def _quiet_ms(service: Participant) -> int:

@@ -22,6 +22,8 @@ async def switch(service: str, wanted: Switch, who: str, why: str, settings: Set
     record = controls.to_record(service, wanted, who=who, why=why, now_ms=clock.now_ms())
     async with wiring.broker_of(None, clock, settings) as broker:
         topic = commands_topic(service)
+        if broker.makes_topics and not await broker.partitions([topic.name]):  # a wish would make it, and wait for ever
+            raise ConfigurationError("nothing was sent:", [f"no service {service!r} has ever run here: see its name"])
         problems = await topic_problems([topic], broker, writes=[topic.name])
         if problems:
             raise ConfigurationError(

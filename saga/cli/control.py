@@ -198,6 +198,8 @@ def route(  # an argument for each option of the command
     """
     if off == (to is not None):
         raise click.UsageError("say which: --to dead, or --off")
+    if off and until is not None:
+        raise click.UsageError("--off ends a route: leave out --for")
     _wish(given, until, kind="route", handler=handler, event=event, off=off)
 
 

@@ -159,6 +159,7 @@ async def _done(  # what the command line says
         tell_trouble(
             f"{letter.saga} had {replays} replays in {letter.service} already: mend the cause, then say --again"
         )
+    unmeant = untold(meant.sagas, [*(each.letter for each in found), *late], "no dead letter")
     if not found and not late:
         tell("no dead letter is meant: `saga dead list` shows those that block a saga", err=True)
         return False
@@ -167,16 +168,16 @@ async def _done(  # what the command line says
             tell_state(letter, f"would be {PAST[wish.wanted]}", letter.reason, as_json)
         for letter in late:
             tell_state(letter, "would be handled as new", letter.reason, as_json)
-        return not looping
+        return not looping and not unmeant
     originals = await _originals(choice.services[0], late, settings, clock)
     if code is not None:
         rehearsing = [*letters, *(letter for letter in late if letter.id in originals)]
         keys = keys_of(settings, clock, [code])
         told = await tell_rehearsals(code, rehearsing, originals, wish, choice.addresses, clock, keys, as_json)
-        return told and not looping
+        return told and not looping and not unmeant
     letters += [letter for letter in late if letter.id in originals]
     sent = await commanding.send(letters, wish, settings, clock, originals) if letters else []
-    whole = not looping and len(originals) == len(late)
+    whole = not looping and not unmeant and len(originals) == len(late)
     async for answer in commanding.answers(sent, choice.addresses, clock, within_s):
         whole = whole and answer.outcome == PAST[wish.wanted] and answer.after != "dead"
         tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)
@@ -202,6 +203,15 @@ async def _originals(service: str, late: Sequence[Letter], settings: Settings, c
 
 def _loops(each: Blocking, wish: Wish, again: bool) -> bool:
     return wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX
+
+
+def untold(sagas: Sequence[str], found: Sequence[Letter], what: str) -> bool:
+    """Tell of which of these sagas nothing was found; true if there is one."""
+    there = {letter.saga for letter in found}
+    missing = [saga for saga in dict.fromkeys(sagas) if saga not in there]
+    for saga in missing:
+        tell_trouble(f"{what} of saga {saga} is meant: see its id")
+    return bool(missing)
 
 
 def tell_state(letter: Letter, what: str, why: str, as_json: bool) -> None:

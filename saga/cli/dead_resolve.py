@@ -38,7 +38,8 @@ from saga.inspection.listing import Choice
     With --step: the handler of the dead letter that blocks SAGA is run again, and where it asks for this step it gets
     this answer, whatever its arguments, and no call is made; a step that it does not ask for any more is left out. That
     is the cure for "not deterministic", and where nobody knows whether a call has happened. Look at the outside first:
-    what you say is taken for true, and is undone as such.
+    what you say is taken for true, and is undone as such. Refused are steps and exceptions that the run does not wait
+    for; the line says for which it does.
 
     With --escalation: nothing runs; it is on record that its calls are put right.
 """
@@ -132,11 +133,14 @@ async def _done(  # what the command line says
             for letter in letters:
                 tell(f"{letter.service}  {letter.saga}  {letter.handler}  {letter.id}", err=True)
             raise click.UsageError("several dead letters block this saga: say --service, or --handler")
+    unknown = [id_ for id_ in dict.fromkeys(escalations) if all(letter.id != id_ for letter in letters)]
+    for id_ in unknown:
+        tell_trouble(f"no escalation {id_} of saga {which.sagas[0]} can be closed: `saga dead show` has their ids")
     if not letters:
         tell("nothing is meant: `saga dead show` tells what there is of this saga", err=True)
         return False
     sent = await commanding.send(letters, wish, settings, clock)
-    whole = True
+    whole = not unknown
     async for answer in commanding.answers(sent, choice.addresses, clock, within_s):
         whole = whole and answer.outcome == PAST[wish.wanted] and answer.after != "dead"
         tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)

@@ -10,6 +10,7 @@ from saga.cli.dead_commands import (
     LIMIT,
     json_option,
     tell_state,
+    untold,
     who_option,
     why_option,
     within_option,
@@ -102,15 +103,16 @@ async def _done(  # what the command line says
 ) -> bool:
     """True if each was done, and did not fail again."""
     runs = [run async for run in parked_runs(choice, meant, clock, tell_trouble)]
+    unmeant = untold(meant.sagas, runs, "nothing that is parked")
     if not runs:
         tell("nothing is parked that is meant: `saga list --open` shows what waits for an attempt", err=True)
         return False
     if dry_run:
         for run in runs:
             tell_state(run, "would be released", run.reason, as_json)
-        return True
+        return not unmeant
     sent = await commanding.send(runs, wish, settings, clock)
-    whole = True
+    whole = not unmeant
     async for answer in commanding.answers(sent, choice.addresses, clock, within_s):
         whole = whole and answer.outcome == PAST[wish.wanted] and answer.after not in ("dead", "retrying")
         tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)

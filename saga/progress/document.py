@@ -111,6 +111,9 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Time, in milliseconds since 1970, until which it is parked: then the next attempt is made. 0: it is not."""
     decides: bool = False
     """True for a part in `waiting` whose handler may emit an outcome: it never runs once the saga has ended here."""
+    disputed: tuple[tuple[str, int], ...] = ()
+    """Steps and reads of a dead run, by name and number, on which its record and its code differ: a person may answer
+    these whatever is recorded, and of the others only the open call."""
 
 
 class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -36,6 +36,8 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """Class of it: who can mend it."""
     bad: str | None = None
     """Reason why the message could not be decoded, if its schema may come yet: it waits for no other part."""
+    disputed: tuple[tuple[str, int], ...] = ()
+    """Steps and reads, by name and number, on which the run's record and its code differ."""
 
 
 def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
@@ -55,7 +57,10 @@ def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent 
         state=shortened(encode(hidden(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
     p = _with_intent(p, action, intent)
-    p = _quarantined(p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter.id))
+    kept = Kept(
+        handler=action.role.name, message=message, n=_place(p, action), dead=letter.id, disputed=failure.disputed
+    )
+    p = _quarantined(p, action, kept)
     return record.append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
 
 

@@ -52,7 +52,7 @@ def heed(
         refusal = _irreplayable(p, kept)
         return Disregard(command, refusal) if refusal else Replay(command, kept)
     if command.answered is not None:
-        return _answered_by_hand(p, command, command.answered, kept)
+        return _answered_by_hand(p, roles, command, command.answered, kept)
     role = roles.handlers[kept.handler]
     refusal = _indispensable(p, roles, role, kept)
     if refusal:
@@ -109,7 +109,7 @@ def _at_once(p: Snapshot, command: Command) -> Release | Disregard:
     return Release(command, run)
 
 
-def _answered_by_hand(p: Snapshot, command: Command, given: Answered, kept: Kept) -> Answer | Disregard:
+def _answered_by_hand(p: Snapshot, roles: Roles, command: Command, given: Answered, kept: Kept) -> Answer | Disregard:
     """Step because a person says what a call did."""
     refusal = _irreplayable(p, kept)
     if refusal is not None:
@@ -120,7 +120,35 @@ def _answered_by_hand(p: Snapshot, command: Command, given: Answered, kept: Kept
     known = _asked_for(intent, given)
     if known is not None and known.kind == "update":
         return Disregard(command, f"the document {known.document} knows whether {known.name} happened: replay it")
-    return Answer(command, kept, intent)
+    unfit = _unanswerable(kept, intent, given, known) or _undeclared_answer(roles.handlers[kept.handler], intent, given)
+    return Disregard(command, unfit) if unfit else Answer(command, kept, intent)
+
+
+def _unanswerable(kept: Kept, intent: Intent, given: Answered, known: Call | None) -> str | None:
+    """Why a person may not answer this step of a dead run; `None` if they may. A step that nobody asks for would change
+    nothing, and the open call be made again; and what the external system has answered stands, unless the run's code
+    asks for something else by now."""
+    open_call = intent.open_call
+    may_be = [] if open_call is None or open_call.kind == "update" else [(open_call.name, open_call.number)]
+    may_be += [(call.name, call.number) for call in intent.calls if call.by is not None]
+    may_be += [step for step in kept.disputed if step not in may_be]
+    if (given.step, given.number) in may_be:
+        return None
+    which = f"step {given.step!r} (number {given.number})"
+    wrong = f"{intent.name or kept.handler} has not asked for {which}"
+    if known is not None:
+        wrong = f"{which} of {intent.name or kept.handler} has an answer, which stands"
+    there = ", ".join(f"{name!r} (number {number})" for name, number in may_be)
+    return f"{wrong}; it waits for an answer to {there}" if there else f"{wrong}, and no call of it is open: replay it"
+
+
+def _undeclared_answer(role: Role, intent: Intent, given: Answered) -> str | None:
+    """Why the exception that a person names is no answer to the run; `None` if it is one."""
+    declared = role.undo.answers if intent.kind == "undo" and role.undo is not None else role.answers
+    if given.raised is None or given.raised in declared:
+        return None
+    there = ", ".join(sorted(declared)) or "none"
+    return f"{intent.name or role.name} has no declared exception {given.raised!r}; its resources declare {there}"
 
 
 def _intent_of(p: Snapshot, kept: Kept) -> Intent | None:
@@ -233,7 +261,7 @@ def _revived(
     p: Snapshot, hand: Hand, command: Command, kept: Kept, what: Literal["replayed", "resolved"], so: str
 ) -> tuple[Snapshot, DeadLetter]:
     """The progress in which it is no dead letter any more, and the record of that one's end."""
-    again = replace(kept, dead=None, attempts=0, under={})
+    again = replace(kept, dead=None, attempts=0, under={}, disputed=())
     p = replace(
         p,
         queue=tuple(again if k is kept else k for k in p.queue),

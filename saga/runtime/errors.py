@@ -33,9 +33,10 @@ class Draining(Halted):
 class NotDeterministic(Permanent):
     """Failure of a rerun that asked for another step, or other input, than recorded."""
 
-    def __init__(self, said: str, way: str = "") -> None:
-        """`way`: how its handler may go on, where another version of it began the run."""
-        self.way = way
+    def __init__(self, said: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
+        """`way`: how its handler may go on, where another version of it began the run. `disputed`: name and number of
+        what the record has, and of what was asked for: see `saga.progress.document.Kept`."""
+        self.way, self.disputed = way, disputed
         super().__init__(f"not deterministic: {said}")
 
 

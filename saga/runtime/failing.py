@@ -34,6 +34,7 @@ from saga.runtime.beginning import undecodable
 from saga.runtime.deadletters import DEADLY, of_deaths
 from saga.runtime.errors import NotDeterministic, raised_at, stack_of
 from saga.runtime.participant import Participant
+from saga.runtime.recording import disputable
 from saga.runtime.saga import RunningSaga
 from saga.runtime.schemas import READ_S_MIN
 from saga.runtime.turn_state import NOWHERE, RunKey, Stopped, TurnState
@@ -351,8 +352,19 @@ def _failure(words: str, where: str | None, verdict: Verdict, remedy: str = "") 
 def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdict) -> Failure:
     failure = _failure(words, raised_at(why), verdict, _remedy(why, verdict.attempts_max))
     return replace(
-        failure, under={}, stack=stack_of(why, saga.secrets()), blame=blame_of(type(why), called=why is saga.outside)
+        failure,
+        under={},
+        stack=stack_of(why, saga.secrets()),
+        blame=blame_of(type(why), called=why is saga.outside),
+        disputed=_disputed(saga, why),
     )
+
+
+def _disputed(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int], ...]:
+    """Steps and reads that a person may answer whatever is recorded: this release cannot go by the record."""
+    if isinstance(why, NewerHandler):
+        return disputable(saga.intent.calls)
+    return why.disputed if isinstance(why, NotDeterministic) else ()
 
 
 def _undecodable(service: Participant, ask: Ask) -> str | None:

@@ -9,6 +9,7 @@ from msgspec import Raw
 from saga.broker.port import value_bytes_max
 from saga.contracts import codec
 from saga.controls import Noted
+from saga.declarations.flags import flags_asked
 from saga.declarations.limits import Limits
 from saga.declarations.values import Resource
 from saga.errors import BadInput, Permanent
@@ -58,6 +59,7 @@ class Participant(Prepared):
             deadlines=[handler.name for handler in declared.deadlines],
             resources=[resource.name for resource in declared.resources],
             events={type_: tuple(r.name for r in self.roles.by_type.get(type_, ())) for type_ in self.consumed},
+            flags=flags_asked(declared),
         )
 
     def limits(self, active: Mapping[Target, Noted]) -> None:

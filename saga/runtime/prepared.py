@@ -113,7 +113,6 @@ def prepare(declared: Declared) -> Prepared:
     emitted = {e for h in everything for e in h.emits}
     contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
     changing = {name_of(e) for e in taken if is_change(e)}  # a document is changed again more often than it is new
-    by_type = {resource.gives: resource for resource in declared.resources}
     commands, wakes, changes = commands_of(declared.name), tiers_of(declared.name), _changes_of(taken)
     sensitive = frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions))
     state_marks = None if declared.state is None else marks_of(declared.state)
@@ -139,10 +138,7 @@ def prepare(declared: Declared) -> Prepared:
         version=len(migrations) + 1,
         memory_s=int(declared.memory.total_seconds()),
         documents={document.kind: document for document in declared.documents},
-        answers={
-            h.name: tuple(a for p in h.parameters if p.gives is not None for a in by_type[p.gives].answers)
-            for h in everything
-        },
+        answers={h.name: answers_of(declared, h) for h in everything},
         bounds=spill.BOUNDS,
     )
 
@@ -195,7 +191,13 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
         taken = _names(compensation.takes) - took
         failures = frozenset(n for n in taken if contracts[n].outcome == "failure")
         assert compensation.undoes is not None
-        undo[compensation.undoes] = Undo(name=compensation.name, outcomes=failures, results=taken - failures, took=took)
+        undo[compensation.undoes] = Undo(
+            name=compensation.name,
+            outcomes=failures,
+            results=taken - failures,
+            took=took,
+            answers=_answer_names(declared, compensation),
+        )
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
     # What it takes and alone may say, an earlier version of it has said.
     reacting = (*declared.handlers, *declared.deadlines)
@@ -214,11 +216,22 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
             within_ms=0 if handler.within is None else max(1, round(handler.within.total_seconds() * 1000)),
             unless=frozenset() if handler.within is None else ends | _names(handler.unless),
             ends_surely=_ends_surely(handler, contracts),
+            answers=_answer_names(declared, handler),
         )
         for handler in reacting
     ]
     outcomes = frozenset(n for n in emitted if contracts[n].outcome)
     return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
+
+
+def answers_of(declared: Declared, reaction: Reaction) -> tuple[type[Exception], ...]:
+    """Exceptions by which the resources of a handler answer."""
+    by_type = {resource.gives: resource for resource in declared.resources}
+    return tuple(a for p in reaction.parameters if p.gives is not None for a in by_type[p.gives].answers)
+
+
+def _answer_names(declared: Declared, reaction: Reaction) -> frozenset[str]:
+    return frozenset(answer.__name__ for answer in answers_of(declared, reaction))
 
 
 def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:

@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_
 from saga.progress.document import Call, Intent
 from saga.runtime.calling import Calling
 from saga.runtime.errors import NotDeterministic
-from saga.runtime.recording import OFF, is_flag, past_flags, which
+from saga.runtime.recording import OFF, disputable, is_flag, past_flags, which
 
 
 class Recalling(Calling):
@@ -60,7 +60,8 @@ class Recalling(Calling):
         if left is not None:
             raise self._unlike(
                 f"{self.handler.name} recorded {left.kind} {left.name!r} (number {left.number}) "
-                "and its rerun has ended without asking for it"
+                "and its rerun has ended without asking for it",
+                left,
             )
 
     def _recalled(self, asked: Call) -> Call | None:
@@ -80,19 +81,23 @@ class Recalling(Calling):
                 raise self._unlike(
                     f"{self.handler.name} recorded {expected.kind} {expected.name!r} "
                     f"(number {expected.number}) and its rerun asks for {asked.kind} {asked.name!r} "
-                    f"(number {asked.number}){' with other arguments' if what == 'input' else ''}"
+                    f"(number {asked.number}){' with other arguments' if what == 'input' else ''}",
+                    expected,
+                    asked,
                 )
         self._next += 1
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
 
-    def _unlike(self, what: str) -> NotDeterministic:
-        """Failure of a rerun, with the version under which it began, where that is another one than this release's."""
-        began, now = self.version, self.handler.version
+    def _unlike(self, what: str, *calls: Call) -> NotDeterministic:
+        """Failure of a rerun, with the version under which it began, where that is another one than this release's.
+        `calls`: what is recorded, and what was asked for."""
+        began, now, disputed = self.version, self.handler.version, disputable(calls)
         if began == now:
-            return NotDeterministic(what)
+            return NotDeterministic(what, disputed=disputed)
         return NotDeterministic(
             f"{what}; it began under version {began} of {self.handler.name}, and this release has version {now}",
             f"keep the way of version {began} in {self.handler.name}, for `saga.version == {began}`; or ",
+            disputed,
         )
 
     def _as_begun(self, asked: Call) -> Call:

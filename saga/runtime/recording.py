@@ -1,6 +1,6 @@
 """Values as they are recorded, as JSON: state, results and answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from saga.declarations.annotations import spelt
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.errors import Permanent
 from saga.marks import mark, marks_of, unmarked
@@ -75,7 +76,7 @@ def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Excepti
     if call.answer is not None:
         for answer in answers:
             if answer.__name__ == call.answer:
-                raise answer(*msgspec.json.decode(call.value))
+                raise _made_again(answer, call)
         raise Permanent(
             f"{handler} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
             "any more: put it back until no saga is open"
@@ -85,15 +86,37 @@ def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Excepti
             return msgspec.convert(unmarked(msgspec.json.decode(call.value)), type_, strict=False)
         return msgspec.json.decode(call.value, type=type_)
     except (msgspec.ValidationError, TypeError) as why:
+        if call.by is not None:
+            raise Permanent(
+                f"what {call.name!r} gave, as {call.by} says, is no {spelt(type_)}: {why}; answer it with one: "
+                "saga dead resolve"
+            ) from why
         raise Permanent(
             f"the recorded result of {call.name!r} cannot be given back as {type_}: {why}; "
             "annotate what it returns with a type that can be recorded and read back"
         ) from why
 
 
+def _made_again(answer: type[Exception], call: Call) -> Exception:
+    """The exception by which a call answered. Raises `Permanent` for arguments, of a person perhaps, that make none."""
+    try:
+        return answer(*msgspec.json.decode(call.value))
+    except Exception as why:  # an `__init__` of anybody's may raise anything
+        by = "" if call.by is None else f", as {call.by} says,"
+        raise Permanent(
+            f"the recorded answer {call.answer} of {call.name!r}{by} cannot be made of its arguments: "
+            f"{type(why).__name__}: {why}; give those that it takes: saga dead resolve"
+        ) from why
+
+
 def which(call: Call) -> tuple[str, str, int]:
     """Call of a run, whatever its arguments."""
     return call.kind, call.name, call.number
+
+
+def disputable(calls: Iterable[Call]) -> tuple[tuple[str, int], ...]:
+    """Those of these calls, by name and number, that a person may answer: of an update its document knows."""
+    return tuple(dict.fromkeys((call.name, call.number) for call in calls if call.kind != "update"))
 
 
 OFF = Raw(b"false")

@@ -82,6 +82,8 @@ async def _remains(service: Participant, turn: TurnState, intent: Intent) -> lis
         if call.kind == "step":
             how = "ran" if call.by is None else f"ran, as {call.by} says"
             remains.append(_describe(call, how if sure else "may have happened"))
+        elif call.kind == "update" and not _is_declared(service, call):
+            remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
         elif call.kind == "update" and await _applied(service, turn, intent, call):
             remains.append(_describe(call, "was applied"))
     return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.left)]
@@ -95,6 +97,13 @@ def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
     if (begun := intent.open_call) is not None:
         calls.append((begun, False))
     return calls[::-1]
+
+
+def _is_declared(service: Participant, call: Call) -> bool:
+    """Return whether the collection of an update is one of the service's: the name comes from a stored document, and
+    nothing is written elsewhere."""
+    collection = (call.document or "").partition("/")[0]
+    return any(collection == declared.collection for declared in service.documents.values())
 
 
 async def _applied(service: Participant, turn: TurnState, intent: Intent, call: Call) -> bool:

@@ -1,9 +1,12 @@
-"""Calls that take a run back: recorded so that another process, of a later version perhaps, finds each by its name."""
+"""Calls that take a run back: recorded so that another process, of a later version perhaps, finds each by its name.
+
+A name is looked up in what the service declares, and never imported: whoever can write a document of the store could
+otherwise have the service run any code.
+"""
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib import import_module
-from inspect import iscoroutinefunction, signature
+from inspect import iscoroutinefunction, isfunction, isroutine, signature, unwrap
 from typing import Any
 
 import msgspec
@@ -12,6 +15,7 @@ from msgspec import Raw
 from saga import marks
 from saga.declarations.annotations import returns_of, type_at
 from saga.declarations.limits import limits_of
+from saga.declarations.values import Declared
 from saga.errors import Permanent
 from saga.marks import marks_of, unmarked
 from saga.progress.taking_back import TakeBack
@@ -90,28 +94,43 @@ def secrets_in(said: TakeBack) -> list[str]:
 def _name(service: Participant, call: Callable[..., Awaitable[object]]) -> str:
     bound, function = getattr(call, "__self__", None), getattr(call, "__func__", call)
     own = getattr(function, "__name__", type(call).__name__)
-    for resource in service.declared.resources:
-        if bound is not None and service.resources.get(resource.gives) is bound and getattr(bound, own, None) == call:
-            return f"{resource.name}.{own}"
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', own)}"
-    if bound is None and iscoroutinefunction(call) and _of_name(service, name) is call:
+    for resource in service.declared.resources if bound is not None else ():
+        if service.resources.get(resource.gives) is bound and getattr(bound, own, None) == call:
+            name = f"{resource.name}.{own}"
+    if _of_name(service, name) == call:
         return name
     raise Permanent(
         f"{own} could not be found again after a crash: undo_with takes a method of a resource of this service, or "
-        "an `async def` at the top of a module; hand over all that it needs, the saga too if it changes documents"
+        "an `async def` at the top of a module in which a handler of it is declared, or that is imported there by its "
+        "name; hand over all that it needs, the saga too if it changes documents"
     )
 
 
 def _of_name(service: Participant, name: str) -> Callable[..., Awaitable[object]] | None:
-    module, is_function, qualified = name.partition(":")
-    if is_function:
-        if "." in qualified or "<" in qualified:
-            return None
-        try:
-            there = sys.modules.get(module) or import_module(module)
-        except ImportError:
-            return None
-        return getattr(there, qualified, None)
+    """Call of this name, as the service's declaration knows it; `None` if it knows none. Names come from stored
+    documents, which others may be able to write: nothing is imported, and nothing else is looked at."""
+    if ":" in name:
+        return _functions(service.declared).get(name)
     resource, _, method = name.partition(".")
     declared = next((each for each in service.declared.resources if each.name == resource), None)
-    return None if declared is None else getattr(service.resources.get(declared.gives), method, None)
+    given = None if declared is None else service.resources.get(declared.gives)
+    if declared is None or method.startswith("_"):
+        return None
+    if not any(isroutine(getattr(kind, method, None)) for kind in (declared.gives, type(given))):
+        return None
+    found: Callable[..., Awaitable[object]] | None = getattr(given, method, None)
+    return found
+
+
+def _functions(declared: Declared) -> Mapping[str, Callable[..., Awaitable[object]]]:
+    """Each `async def` at the top of a module in which a handler is declared, or imported there by its name, by the
+    name under which it is recorded. Those of Python's own library are none that take a run back."""
+    found = dict[str, Callable[..., Awaitable[object]]]()
+    for reaction in declared.reactions:
+        for function in (reaction.function, unwrap(reaction.function)):
+            for there in getattr(function, "__globals__", {}).values():
+                if isfunction(there) and iscoroutinefunction(there) and there.__qualname__.isidentifier():
+                    found[f"{there.__module__}:{there.__qualname__}"] = there
+    ours = {name: name.partition(":")[0].partition(".")[0] not in sys.stdlib_module_names for name in found}
+    return {name: there for name, there in found.items() if ours[name]}

@@ -26,8 +26,12 @@ def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln:
         assert (first.exit_code, first.stdout) == (0, f"{service}  flag blue for 12.5 % of the sagas\n"), first.output
         one = saga("control", "flag", service, "blue", "--for", "cup-1", "--until", "2h", *SAID, "--within", "30")
         assert one.exit_code == 0, one.output
-        gone = saga("control", "flag", service, "red", "--percent", "1", "--until", "2020-01-01T00:00:00Z", *SAID)
-        assert gone.exit_code == 0, gone.output
+        typed = saga("control", "flag", service, "bleu", "--percent", "1", *SAID, "--within", "30")
+        assert typed.exit_code == 2, typed.output
+        assert f"{service} does not do so: nothing here asks for flag 'bleu'; there are blue" in typed.stderr
+        for until_ in ("2020-01-01T00:00:00Z", "0s"):
+            gone = saga("control", "flag", service, "blue", "--percent", "1", "--until", until_, *SAID)
+            assert (gone.exit_code, "it would be over at once" in gone.stderr) == (2, True), gone.output
     shown = saga("control", "show", service)
     assert [line.partition(" until ")[0] for line in shown.stdout.splitlines()] == [
         f"{service}  flag blue for 12.5 % of the sagas", f"{service}  flag blue on for cup-1"
@@ -38,10 +42,11 @@ def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln:
     audited = saga("audit", service)
     assert audited.exit_code == 0, audited.output
     *lines, last = audited.stdout.splitlines()
-    assert [line.split("  ")[2:] for line in lines] == [["ada: to see", "switched (book)"]] * 3
+    assert [line.split("  ")[2] for line in lines] == ["ada: to see"] * 3
+    assert [line.split("  ")[3].partition(":")[0] for line in lines] == ["switched (book)"] * 2 + ["refused"]
     assert last.startswith("the book has 3 switches, the last digest is ")
     entries = [json.loads(line) for line in saga("audit", service, "--json").stdout.splitlines()]
-    assert [entry["switch"]["flag"] for entry in entries] == ["blue", "blue", "red"]
+    assert [entry["switch"]["flag"] for entry in entries] == ["blue", "blue", "bleu"]
 
 
 def test_what_is_paused_begins_nothing_even_after_a_death_and_then_all_of_it_once(
@@ -158,6 +163,9 @@ def put(folder: Path, book: controls.Book) -> None:
         (("limit", "payment", "--resource", "b", "--none", "--rate", "1", *SAID), "--none ends a limit: leave out"),
         (("route", "payment", "--handler", "reserve", *SAID), "say which: --to dead, or --off"),
         (("route", "payment", "--to", "dead", *SAID), "a route needs its handler or its event: name it"),
+        (("route", "payment", "--event", "A", "--off", "--for", "1h", *SAID), "--off ends a route: leave out --for"),
+        (("pause", "payment", "--for", "0s", *SAID), "it would be over at once"),
+        (("pause", "paymnet", *SAID), "no service 'paymnet' has ever run here"),
         (("show", "nobody"), "there is no store of 'nobody'"),
     ],
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from {module} import CupMade, CupOrdered, CupSold
 
-from saga import Retry, Service
+from saga import Retry, Saga, Service
 
 potter = Service("{service}")
 
@@ -32,8 +32,8 @@ async def make(ordered: CupOrdered) -> CupMade:
 
 
 @potter.handler
-async def forget(sold: CupSold) -> None:
-    return None
+async def forget(sold: CupSold, saga: Saga) -> None:
+    await saga.flag("blue")
 """
 SAID = ("--who", "ada", "--why", "the kiln is hot")
 
@@ -147,6 +147,8 @@ def test_a_command_waits_for_a_service_that_was_killed(
 
 def test_what_is_discarded_never_runs_and_blocks_nobody(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
+    typed = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cop-3", "--dry-run", *SAID)
+    assert (typed.exit_code, "no dead letter of saga cop-3 is meant" in typed.stderr) == (1, True), typed.output
     done = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cup-3", *SAID)
     assert done.exit_code == 0, done.output
     assert sorted(done.stdout.splitlines()) == [

@@ -91,6 +91,24 @@ def test_a_person_says_what_the_outside_did_and_the_saga_goes_on(
     assert saga("verify-history", "cup-1").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (("--step", "baek", "--answered", '"blue"'), "make has not asked for step 'baek' (number 1); it waits for an "),
+        (("--step", "bake", "--number", "2", "--answered", '"blue"'), "make has not asked for step 'bake' (number 2)"),
+        (("--step", "bake", "--raised", "Craked"), "make has no declared exception 'Craked'; its resources declare "),
+    ],
+)
+def test_what_is_misspelt_is_refused_and_the_outside_is_not_asked_again(
+    dead: Running, saga: Call, pottery_on: Pottery, given: tuple[str, ...], why: str
+) -> None:
+    baked = (pottery_on.folder / "baked").read_text()
+    refused = saga("dead", "resolve", "cup-1", *given, *SAID)
+    assert (refused.exit_code, f"refused: not resolved: {why}" in refused.stdout) == (1, True), refused.output
+    assert (pottery_on.folder / "baked").read_text() == baked
+    assert blocked(saga) == {"cup-1", "cup-2"}
+
+
 def test_an_escalation_is_closed_by_who_has_put_it_right(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     assert saga("dead", "discard", pottery_on.service, "--saga", "cup-1", *SAID).exit_code == 0
 
@@ -99,6 +117,8 @@ def test_an_escalation_is_closed_by_who_has_put_it_right(dead: Running, saga: Ca
 
     until(lambda: list(escalations().values()) == ["-"], last=escalations)
     [id_] = escalations()
+    one = saga("dead", "resolve", "cup-1", "--escalation", "dead-0", *SAID)
+    assert (one.exit_code, "no escalation dead-0 of saga cup-1 can be closed" in one.stderr) == (1, True), one.output
     closed = saga("dead", "resolve", "cup-1", "--escalation", id_, *SAID)
     assert closed.exit_code == 0, closed.output
     assert closed.stdout.endswith("make  resolved: ada wants it: the kiln is hot\n")

@@ -131,6 +131,10 @@ def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None
     patch.setattr(RunningSaga, "__init__", forgetful)
 
 
+def any_step_may_be_answered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(operators, "_unanswerable", lambda kept, intent, given, known: None)
+
+
 def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
     def stubborn(self: RunningSaga, service: Any, turn: TurnState, handler: Any, run: Any, *others: Any) -> None:
         init(self, service, turn, handler, run, *others)
@@ -168,6 +172,7 @@ RULES: dict[Take, str] = {
     what_is_forgotten_is_said_to_be_undone: "handled as new: of the outcome",
     what_is_handled_as_new_stays_in_the_inbox: "handled as new: for a handler that takes many",
     what_a_person_answered_is_asked_for_again: "resolve: crash",
+    any_step_may_be_answered: "resolve: a step that nobody asks for",
     what_a_worker_remembers_overrides_a_person: "resolve: the first of two steps, while a zombie has its answer",
     what_has_answered_is_taken_for_open: "replay: of what failed behind its last step",
     a_deadline_that_is_replayed_is_parked_as_one_that_is_open: "replay: of a deadline that fails again, and is parked",

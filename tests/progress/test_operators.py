@@ -17,7 +17,7 @@ from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_i
 
 DEAD = "dead-1"
 A, B = a_message("A"), a_message("B")
-HANDLER = a_role("on_a", "A")
+HANDLER = dataclasses.replace(a_role("on_a", "A"), answers=frozenset({"Declined"}))
 ROLES = roles_of(HANDLER, a_role("on_b", "B"))
 
 
@@ -247,28 +247,84 @@ def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None
     assert written.snapshot.replays == 1
 
 
-def test_an_answer_takes_the_place_of_the_one_that_is_recorded() -> None:
-    written = heeded(begun((CHARGE, PACK), begins=PACK), answering("charge", raised="Declined"))
+DISPUTED = (("charge", 1), ("pack", 1))
+
+
+def disputed(calls: tuple[Call, ...], begins: Call | None = None) -> Snapshot:
+    p = begun(calls, begins)
+    return replace(p, queue=(replace(p.queue[0], disputed=DISPUTED), *p.queue[1:]))
+
+
+def test_where_record_and_code_differ_an_answer_takes_the_place_of_the_one_that_is_recorded() -> None:
+    written = heeded(disputed((CHARGE, PACK), begins=PACK), answering("charge", raised="Declined"))
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'["no"]', "Declined", "ada"), ("pack", b"null", None, None)]
+    assert written.snapshot.queue[0].disputed == ()
+
+
+def test_a_person_corrects_what_a_person_has_answered() -> None:
+    written = heeded(begun(begins=CHARGE), answering("charge", raised="Declined"))
     again = replace(written.snapshot, queue=(replace(written.snapshot.queue[0], dead="dead-2"),))
     second = replace(answering("charge"), id="operator|resolve-2", dead="dead-2", who="bob")
     assert given(intent_of(heeded(again, second)).calls)[0] == ("charge", b'"ch-1"', None, "bob")
 
 
-def test_a_step_that_the_run_never_asked_for_can_be_answered_beforehand() -> None:
-    intent = intent_of(heeded(begun((CHARGE,), begins=CHARGE), answering("pack", number=2)))
+def test_a_step_for_which_the_code_asks_now_can_be_answered_though_nothing_of_it_is_recorded() -> None:
+    intent = intent_of(heeded(disputed((CHARGE,), begins=CHARGE), answering("pack")))
     assert given(intent.calls) == [("charge", b"null", None, None), ("pack", b'"ch-1"', None, "ada")]
-    assert intent.calls[1].number == 2
+
+
+@pytest.mark.parametrize(
+    ("p", "command", "why"),
+    [
+        (
+            begun(begins=CHARGE),
+            answering("chrage"),
+            "on_a has not asked for step 'chrage' (number 1); it waits for an answer to 'charge' (number 1)",
+        ),
+        (begun(begins=CHARGE), answering("charge", 2), "on_a has not asked for step 'charge' (number 2); it waits for"),
+        (
+            begun((CHARGE,), begins=PACK),
+            answering("charge"),
+            "step 'charge' (number 1) of on_a has an answer, which stands; it waits for an answer to 'pack' (number 1)",
+        ),
+        (
+            begun((CHARGE, PACK), begins=PACK),
+            answering("pack"),
+            "step 'pack' (number 1) of on_a has an answer, which stands, and no call of it is open: replay it",
+        ),
+        (
+            begun((CHARGE,), begins=Call(kind="update", name="take", number=1, input="", document="stock/tea")),
+            answering("pack"),
+            "on_a has not asked for step 'pack' (number 1), and no call of it is open: replay it",
+        ),
+        (
+            begun(begins=CHARGE),
+            answering("charge", raised="Declnied"),
+            "on_a has no declared exception 'Declnied'; its resources declare Declined",
+        ),
+    ],
+)
+def test_an_answer_is_compared_with_what_the_run_has_asked_for(p: Snapshot, command: Command, why: str) -> None:
+    assert why in reason(p, command)
+
+
+def test_where_nothing_is_declared_no_exception_is_an_answer() -> None:
+    roles = roles_of(replace_role(HANDLER, answers=frozenset()))
+    why = reason(begun(begins=CHARGE), answering("charge", raised="Declined"), roles)
+    assert why == "on_a has no declared exception 'Declined'; its resources declare none"
 
 
 def test_what_undoes_can_be_answered_too() -> None:
-    role = replace_role(HANDLER, undo=Undo(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"})))
+    undo = Undo(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}), answers=frozenset({"NoSuchCharge"}))
+    role = replace_role(HANDLER, undo=undo)
     outcome, result = a_message("X"), a_message("R")
     intent = replace(an_intent("on_a", outcome, result), kind="undo", cause=result.id, name="undo_a", begins=CHARGE)
     p = replace(blank(), n=3, compensating=(kept("on_a", outcome, dead=DEAD),), intents=(intent,))
-    written = heeded(p, answering("charge"), roles_of(role))
-    assert given(intent_of(written).calls) == [("charge", b'"ch-1"', None, "ada")]
+    why = reason(p, answering("charge", raised="Declined"), roles_of(role))
+    assert why == "undo_a has no declared exception 'Declined'; its resources declare NoSuchCharge"
+    written = heeded(p, answering("charge", raised="NoSuchCharge"), roles_of(role))
+    assert given(intent_of(written).calls) == [("charge", b'["no"]', "NoSuchCharge", "ada")]
     assert written.entry is not None
     assert written.entry.handler == "undo_a"
     assert written.snapshot.compensating[0].dead is None

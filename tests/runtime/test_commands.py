@@ -388,6 +388,84 @@ async def test_a_run_whose_code_has_changed_goes_on_with_what_a_person_says_the_
     assert [name for name, _ in outside.asked] == ["first", "second"], "nothing is asked for again"
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answered(step="secnod", value='"two"'), "reserve has not asked for step 'secnod' (number 1)"),
+        (Answered(step="bank.second", value='"two"'), "reserve has not asked for step 'bank.second' (number 1)"),
+        (Answered(step="second", number=2, value='"two"'), "reserve has not asked for step 'second' (number 2)"),
+        (Answered(step="first", value='"two"'), "step 'first' (number 1) of reserve has an answer, which stands"),
+        (
+            Answered(step="second", value="[]", raised="Declined"),
+            "reserve has no declared exception 'Declined'; its resources declare none",
+        ),
+    ],
+)
+async def test_an_answer_to_anything_but_the_open_call_is_refused_and_nothing_is_called_again(
+    place: Workplace, outside: Outside, answer: Answered, why: str
+) -> None:
+    service = service_of(outside)
+    async with at_work(place, service):
+        await place.publish(an_order())
+        await place.at_rest(service)
+        before, asked = await place.progress(service), list(outside.asked)
+        assert before is not None
+        outside.mended = True
+        await place.broker.publish([a_command(place, "resolve", blocking(before), answered=answer)])
+        await place.at_rest(service)
+        entry = (await place.history(service))[-1]
+        assert entry.outcome == "ignored"
+        assert str(entry.reason).startswith(f"not resolved: {why}")
+        p = await place.progress(service)
+        assert p is not None
+        assert (p.queue, p.intents) == (before.queue, before.intents), "all is as it was"
+    assert outside.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answered(step="second", value="17"), "what 'second' gave, as ada says, is no str: "),
+        (
+            Answered(step="second", value='["no", "money"]', raised="Refused"),
+            "the recorded answer Refused of 'second', as ada says, cannot be made of its arguments: TypeError: ",
+        ),
+    ],
+)
+async def test_an_answer_of_another_type_is_a_dead_letter_that_can_be_answered_again(
+    place: Workplace, outside: Outside, answer: Answered, why: str
+) -> None:
+    payment = Service("payment")
+
+    @payment.resource(answers=(Refused,))
+    async def bank() -> AsyncIterator[Outside]:
+        yield outside
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def reserve(order: OrderPlaced, bank: Outside, saga: Saga) -> PaymentReserved:
+        charge = await saga.step(bank.second, saga.key("second"), "two")
+        return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+    async with at_work(place, payment):
+        await place.publish(an_order())
+        await place.at_rest(payment)
+        for given in (answer, Answered(step="second", value='"ch-1"')):
+            dead = blocking(await place.progress(payment))
+            await place.broker.publish([a_command(place, "resolve", dead, answered=given)])
+            await place.at_rest(payment)
+        entries = await place.history(payment)
+    assert [entry.outcome for entry in entries] == ["dead", "resolved", "dead", "resolved", "handled"]
+    assert str(entries[2].reason).startswith(f"Permanent: {why}")
+    assert [name for name, _ in outside.asked] == ["second"]
+
+
+class Refused(Exception):
+    """Refusal of the bank, for one reason."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+
+
 async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
     place: Workplace, outside: Outside
 ) -> None:
@@ -396,7 +474,7 @@ async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
         await place.publish(an_order())
         await place.at_rest(service)
         dead = blocking(await place.progress(service))
-        answer = Answered(step="first", value='"two"')
+        answer = Answered(step="second", value="2")  # no text, so it is a dead letter again
         await place.broker.publish([a_command(place, "resolve", dead, answered=answer)])
         await place.at_rest(service)
         again = blocking(await place.progress(service))
@@ -407,7 +485,7 @@ async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
             letter_in("payment", Record(*r)) for r, h in await place.dead(service) if h["dead_what"] == "escalation"
         ]
         assert calls is not None
-        assert sorted(calls.calls) == ["step first ran, as ada says", "step second may have happened"]
+        assert sorted(calls.calls) == ["step first ran", "step second ran, as ada says"]
         await place.broker.publish([a_command(place, "resolve", calls.id, who="bob")])
         await place.at_rest(service)
         assert (await outcomes(place, service))[-2:] == [("reserve", "discarded"), ("reserve", "resolved")]

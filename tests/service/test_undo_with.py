@@ -217,11 +217,17 @@ async def test_a_plain_call_takes_nothing_back() -> None:
     assert there.calls == ["hold 12", "deposit 9"]
 
 
+def knowing(handler: Handler) -> Any:
+    """A service as far as calls are looked up in it."""
+    reactions = [SimpleNamespace(function=handler)]
+    return SimpleNamespace(declared=SimpleNamespace(resources=(), reactions=reactions), resources={})
+
+
 async def forget_cards(key: str, *cards: Annotated[str, sensitive], **pins: Annotated[str, sensitive]) -> None: ...
 
 
 def test_what_stars_take_is_recorded_as_sensitive_and_handed_over_as_it_was() -> None:
-    service: Any = SimpleNamespace(declared=SimpleNamespace(resources=()), resources={})
+    service = knowing(reserve)
     saga: Any = object()
     said = taking_back.said(service, saga, forget_cards, ("k", "4111", "4222"), {"pin": "1234"})
     assert [bytes(value) for value in said.args] == [b'"k"', b'{"_sensitive":"4111"}', b'{"_sensitive":"4222"}']

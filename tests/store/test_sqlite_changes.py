@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from saga.clock import SystemClock
-from saga.errors import Conflict
+from saga.errors import Conflict, StoreError
 from saga.store.sqlite import SqliteStore
 from saga.testing.conformance.changes import OVER_S, ChangesConformance, OpensNoting, changes
 
@@ -137,6 +137,16 @@ async def test_what_is_no_document_is_refused(
     with pytest.raises(sqlite3.IntegrityError, match="a document stay as they are: delete it"):
         program(file, "UPDATE business_documents SET key = 'other'")
     assert len(changes(store)) == 1
+
+
+@pytest.mark.parametrize("collection", ["saga", "saga-archive"])
+async def test_a_document_of_the_toolkit_without_a_checksum_is_not_what_was_written(
+    store: SqliteStore, file: Path, collection: str
+) -> None:
+    await store.insert(collection, "ours", b'{"n":1}')
+    program(file, "UPDATE documents SET sum = -1, content = CAST('{\"n\":9}' AS BLOB) WHERE key = ?", "ours")
+    with pytest.raises(StoreError, match=f"'ours' in '{collection}' is not what was written"):
+        await store.get(collection, "ours")
 
 
 async def test_a_damaged_document_is_still_found(store: SqliteStore, file: Path) -> None:

@@ -1,0 +1,86 @@
+"""Flags for which a service asks, found in the code that its handlers reach."""
+
+from collections.abc import AsyncIterator, Callable
+from types import ModuleType
+from typing import Any
+
+from saga import Saga, Service
+from saga.declarations.flags import flags_asked
+from services.payment.events import OrderPlaced
+from tests.service import flag_helpers
+from tests.service.flag_helpers import asks_for_six
+
+
+def service_of(handler: Callable[..., Any], *openers: Callable[..., Any]) -> Service[Any]:
+    payment = Service("payment")
+    for opener in openers:
+        payment.resource()(opener)
+    payment.handler(handler)
+    return payment
+
+
+class Prices:
+    """Prices of which some are behind flags."""
+
+    async def of(self, saga: Saga) -> bool:
+        return await saga.flag("of a method")
+
+
+PRICES = Prices()
+
+
+class Till:
+    """Thing outside that asks, too."""
+
+    async def open(self, saga: Saga) -> bool:
+        return await saga.flag("of a resource")
+
+
+async def till() -> AsyncIterator[Till]:
+    """Opened by no test."""
+    yield Till()
+
+
+async def helper(saga: Saga) -> bool:
+    return await saga.flag("of a helper") and await helper(saga)
+
+
+async def test_every_flag_that_stands_in_the_code_of_handlers_or_of_what_it_names_is_found() -> None:
+    async def inside(saga: Saga) -> bool:
+        return await saga.flag("of what it is in")
+
+    async def reserve(order: OrderPlaced, till: Till, saga: Saga) -> None:
+        if await saga.flag("of the handler") and [await saga.flag("of a list") for _ in range(2)]:
+            await helper(saga)
+            await inside(saga)
+            await PRICES.of(saga)
+            await asks_for_six(saga)
+            await flag_helpers.asks_for_seven(saga)
+
+    asked = flags_asked(service_of(reserve, till).declared)
+    assert asked is not None
+    assert sorted(asked) == [
+        "of a helper", "of a list", "of a method", "of a resource", "of the handler", "of what it is in", "seven", "six"
+    ]  # fmt: skip
+
+
+async def test_a_name_that_is_made_of_something_may_be_any() -> None:
+    async def reserve(order: OrderPlaced, saga: Saga) -> None:
+        await saga.flag("plain")
+        await saga.flag(f"of {order.sku}")
+
+    assert flags_asked(service_of(reserve).declared) is None
+
+
+async def test_a_service_that_asks_for_none_has_none() -> None:
+    async def reserve(order: OrderPlaced) -> None:
+        assert isinstance(flag_helpers, ModuleType)
+
+    assert flags_asked(service_of(reserve).declared) == frozenset()
+
+
+async def test_what_is_called_like_it_and_is_no_plain_text_is_taken_for_any() -> None:
+    async def reserve(order: OrderPlaced) -> None:
+        assert flag_helpers.THING.flag
+
+    assert flags_asked(service_of(reserve).declared) is None
