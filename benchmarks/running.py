@@ -159,6 +159,9 @@ class Driver:
     def expired(self, partition: Partition, first: int, after: int) -> None:
         raise AssertionError(f"{after - first} records of {partition} were removed while it was measured")
 
+    def replaced(self, partition: Partition, position: int) -> None:
+        raise AssertionError(f"{partition}: its topic was created again")
+
     @asynccontextmanager
     async def listening(self, topics: Sequence[str]) -> AsyncIterator[None]:
         """Hear what is said on these topics, inside the block."""

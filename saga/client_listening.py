@@ -46,16 +46,18 @@ class Alone:
     def __init__(self, broker: Administration, topics: Collection[str], begin: Begin, clock: Clock) -> None:
         self._broker, self._topics, self._begin, self._clock = broker, sorted(topics), begin, clock
         self._at: Mapping[Partition, int] | None = None
+        self._log_ids: Mapping[str, str] = {}
         self._reading: Reading | None = None
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
         """Begin, or go on where it was. Raises `BrokerError`."""
         if self._at is None:
+            self._log_ids = await self._broker.log_ids(self._topics)
             bounds = await self._broker.bounds(self._topics)
             self._at = {p: found.end if self._begin == "now" else found.begin for p, found in bounds.items()}
         if self._reading is None:
-            self._reading = await self._stack.enter_async_context(self._broker.read(self._at))
+            self._reading = await self._stack.enter_async_context(self._broker.read(self._at, self._log_ids))
 
     async def poll(self) -> list[Record]:
         """Wait for the next records, a moment. Raises `BrokerError`: what it was reading with is of no use any more."""
@@ -64,7 +66,7 @@ class Alone:
         assert reading is not None
         try:
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
-            self._at = reading.positions()
+            self._at, self._log_ids = reading.positions(), reading.log_ids()
         except BrokerUnavailable:
             await self.close()
             raise
@@ -166,6 +168,12 @@ class Shared:
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         log.warning("%s/%d: records %d to %d were removed before they were heard", *partition, first, after - 1)
+
+    def replaced(self, partition: Partition, position: int) -> None:
+        log.warning(
+            "%s/%d: the topic was deleted and created again: what the old one held from offset %d on was not heard",
+            *(*partition, position),
+        )
 
 
 class Listening(Generic[E]):

@@ -113,6 +113,8 @@ class Outcomes(Generic[E]):
     def __init__(self, hearing: Hearing[E], broker: Administration, clock: Clock) -> None:
         self._hearing, self._broker, self._clock = hearing, broker, clock
         self._strands: dict[Partition, Strand] = {}
+        self._log_ids: dict[str, str] = {}
+        """Ids of the logs in which the offsets of strands count."""
         self._askers: set[Asker] = set()
         self._reader: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[Mapping[str, int]] | None = None
@@ -224,12 +226,14 @@ class Outcomes(Generic[E]):
         """Read the partitions of all who ask, until there is nobody, or somebody who needs another one."""
         await self._look_up()
         wanted = {partition for asker in self._askers for partition in asker.ends or ()}
-        async with self._broker.read({partition: self._strands[partition].next for partition in wanted}) as reading:
+        begins = {partition: self._strands[partition].next for partition in wanted}
+        async with self._broker.read(begins, self._log_ids) as reading:
             polling: asyncio.Task[Sequence[Record]] | None = None
             try:
                 while True:
                     # Without a pause: what was noted, and up to where, belong together.
                     if polling is not None and polling.done():
+                        self._forget_replaced(reading.log_ids())
                         for record in polling.result():
                             self._note(record)
                         self._trouble, polling = "; ".join(each.reason for each in reading.standstills()), None
@@ -248,6 +252,17 @@ class Outcomes(Generic[E]):
                     await asyncio.wait([polling])
                     if not polling.cancelled():
                         polling.exception()  # seen
+
+    def _forget_replaced(self, log_ids: Mapping[str, str]) -> None:
+        """Forget what is remembered of topics that were deleted and created again: they are read from the beginning."""
+        replaced = {topic for topic, id_ in log_ids.items() if self._log_ids.get(topic, id_) != id_}
+        self._log_ids.update(log_ids)
+        for partition, strand in self._strands.items():
+            if partition.topic in replaced:
+                strand.places = Places(0)
+        for asker in self._askers:
+            if not asker.caught_up.is_set() and any(partition.topic in replaced for partition in asker.partitions):
+                asker.ends = None
 
     async def _news_or(self, polling: asyncio.Task[Sequence[Record]]) -> None:
         """Return when records have come, or the time for them is over; or at once when somebody begins to ask."""

@@ -159,7 +159,7 @@ def to_message(
     return Message(
         id=identity(source, id_, type_, "" if contract is None else contract.owner)
         if id_
-        else identity_of_place(record.topic, record.partition, record.offset),
+        else identity_of_place(record.topic, record.partition, record.offset, record.log_id),
         type=type_,
         schema=_path(path) if path else schema,
         saga=saga,

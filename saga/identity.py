@@ -2,9 +2,9 @@
 
 What a contract's owner says under its own name has an id that nobody else makes (`saga.progress.ids.event_id`), and
 keeps it. Every other message goes by `source|id`, in which `%`, `|`, `+` and all that is not visible ASCII is
-percent-encoded; one that has no id by `|topic/partition/offset`. So no two senders share one, the ids of a fan-in's
-parts, joined with `+`, say which parts they are, and each can be printed. The headers of whatever is published hold
-source and id as their sender wrote them.
+percent-encoded; one that has no id by its place, `|topic/partition/offset@log`: a topic that is created again has other
+records at the same offsets. So no two senders share one, the ids of a fan-in's parts, joined with `+`, say which parts
+they are, and each can be printed. The headers of whatever is published hold source and id as their sender wrote them.
 """
 
 import re
@@ -57,13 +57,15 @@ def could_be_own(identity_: str, type_: str) -> bool:
     return len(made) == len(type_) + 33 and made.startswith(f"{type_}-") and _DIGITS.issuperset(made[-32:])
 
 
-def identity_of_place(topic: str, partition: int, offset: int) -> str:
-    """Name of a message without an id: no source is empty.
+def identity_of_place(topic: str, partition: int, offset: int, log_id: str = "") -> str:
+    """Name of a message without an id: no source is empty. `log_id`: id of the topic's log, where the broker tells it.
 
     >>> identity_of_place("orders", 3, 17)
     '|orders/3/17'
+    >>> identity_of_place("orders", 3, 17, "yEZ0Vx2vQSGf3cGn1bY4Kw")
+    '|orders/3/17@yEZ0Vx2vQSGf3cGn1bY4Kw'
     """
-    return f"|{quote(topic, _SAFE)}/{partition}/{offset}"
+    return f"|{quote(topic, _SAFE)}/{partition}/{offset}{f'@{log_id}' if log_id else ''}"
 
 
 def id_of_change(key: str, version: int, *, is_gone: bool) -> str:

@@ -83,6 +83,14 @@ class Position(NamedTuple):
     topic: str
     partition: int
     offset: int
+    log_id: str = ""
+    """Id of the topic's log, in which the offset counts: a topic that is deleted and created again has another one.
+    Empty where the broker does not say."""
+
+    @property
+    def place(self) -> str:
+        """Topic, partition and offset, for people."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
 
 
 class Standstill(NamedTuple):
@@ -120,6 +128,8 @@ class Record(NamedTuple):
     """Time at which the broker appended it."""
     writer: Writer | None = None
     """Schema that a registry has for a value in its wire format; `None`: it is in none, or nobody asked."""
+    log_id: str = ""
+    """Id of the topic's log, as in `Position`."""
 
 
 class Outgoing(NamedTuple):

@@ -38,6 +38,8 @@ many_steps = Reacts(name="pay", to=(("N",),), does=STEP, emits=("n",), many=True
 many_places = Reacts(name="place", to=(("N",),), emits=("P",), many=True)
 many_on_own = Reacts(name="each", to=(("P",),), does=STEP, many=True)
 with_own = Reacts(name="log", to=(("O",), ("P",)))
+Z = message("z1", "Z")
+"""Message that no handler names."""
 held = Reacts(name="hold", to=(("Q",),), emits=("H",), undo=())
 
 
@@ -49,6 +51,20 @@ def edges() -> Iterator[Scenario]:
     yield from age()
     yield from releases()
     yield from batches()
+    yield from logs()
+
+
+def logs() -> Iterator[Scenario]:
+    """A topic that is deleted and created again, with other messages at the same offsets."""
+    yield Scenario(
+        name="a topic is created again: what nobody names takes the offset of what was written",
+        service=of(place, note),
+        a=(N,),
+        b=(ORD, Z),
+        crash=1,
+        again=1,
+        at_the_end=has_run("place", "note"),
+    )
 
 
 def reads() -> Iterator[Scenario]:

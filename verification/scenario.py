@@ -76,6 +76,8 @@ class Scenario:
     """Messages that a worker takes by a clock that is ahead by a little."""
     early: int = 0
     """Wakes that come before their time."""
+    again: int = 0
+    """Times that the second topic is deleted and created again."""
     books: tuple[Book, ...] = ()
     """Book of controls at first, and as people write it on: at any time after. Without it nobody looks into one."""
     owner: tuple[int, int] = (0, 0)
@@ -125,5 +127,6 @@ class Scenario:
             ahead=self.ahead,
             early=self.early,
             fast=self.fast,
+            again=self.again,
             ticks_max=self.ticks_max,
         )

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from saga.messages import Outgoing, Record, texts_of
+from saga.messages import Outgoing, Position, Record, texts_of
 from saga.progress.document import progress_key
 from saga.wakes import Wake, tiers_of, wake_in
 from verification.handlers import ITEM, SAGA, SERVICE
@@ -84,6 +84,16 @@ class State(NamedTuple):
     ahead: int = 0
     early: int = 0
     fast: int = 0
+    again: int = 0
+    """Times that topic B may still be deleted and created again."""
+    b_begins: int = 0
+    """Number of its messages that were in logs of B before this one."""
+
+    def place_of(self, log: int, number: int) -> Position:
+        """Position of the message with this number: B, when it is created again, begins at offset 0 in another log."""
+        if log == 1 and self.b_begins:
+            return Position(TOPICS[log], 0, number - self.b_begins, f"after {self.b_begins}")
+        return Position(TOPICS[log], 0, number)
 
     def version_of(self, collection: str, key: str) -> int:
         """Version of a document; 0 if there is none."""

@@ -13,8 +13,8 @@ from saga import controls
 from saga.commands import TYPES, Command
 from saga.controls import Book
 from saga.errors import SagaError
-from saga.messages import Message, Position
-from saga.progress.document import Snapshot, encode
+from saga.messages import Message
+from saga.progress.document import Snapshot, decode_entry, encode
 from saga.progress.parked import parked
 from saga.runtime.beginning import begin
 from saga.runtime.turn import advance
@@ -176,6 +176,7 @@ class StateSpace(Contents):
                     yield f"w{w} CRASHES", self._crashed(s, w)
         yield from self._late(s)
         yield from self._rebalances(s)
+        yield from self._created_again(s)
         yield from environment.moves(self, s)
 
     def is_to_come(self, s: State) -> bool:
@@ -191,7 +192,7 @@ class StateSpace(Contents):
             if worker.turn >= 0:
                 position = self._turns[worker.turn].turn.position
                 if position.topic == TOPICS[t]:
-                    upto = position.offset
+                    upto = position.offset + (s.b_begins if t == 1 else 0)
             if s.committed[t] < upto:
                 committed = with_number(s.committed, t, upto)
                 yield f"w{w} commits {TOPICS[t]} to {upto}", s._replace(committed=committed)
@@ -213,12 +214,12 @@ class StateSpace(Contents):
                 yield f"{what}, which nobody there names", s.with_worker(w, worker._replace(at=at))
                 continue
             worker = worker._replace(at=at)
-            yield what, s.with_worker(w, self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed))
+            yield what, s.with_worker(w, self._begun(s, worker, t, offset, s.passed))
             if s.ahead:
-                begun = self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed + AGES_OF_MEMORY)
+                begun = self._begun(s, worker, t, offset, s.passed + AGES_OF_MEMORY)
                 yield f"{what}, ITS CLOCK FAR AHEAD", s.with_worker(w, begun, ahead=s.ahead - 1)
             if s.fast:
-                begun = self._begun(s, worker, Position(TOPICS[t], 0, offset), s.passed, FAST)
+                begun = self._begun(s, worker, t, offset, s.passed, FAST)
                 yield f"{what}, ITS CLOCK AHEAD", s.with_worker(w, begun, fast=s.fast - 1)
             worker = s.workers[w]
         yield from self._wakes(s, w)
@@ -235,17 +236,16 @@ class StateSpace(Contents):
         if early and not s.early:
             return
         taken = worker._replace(at=with_number(worker.at, WAKES, offset + 1))
-        begun = self._begun(s, taken, Position(TOPICS[WAKES], 0, offset), s.passed)
+        begun = self._begun(s, taken, WAKES, offset, s.passed)
         what = f"w{w} takes {TOPICS[WAKES]}[{offset}] {wake.id}{', TOO EARLY' if early else ''}"
         yield what, s.with_worker(w, begun, early=s.early - early)
         if s.fast:
-            begun = self._begun(s, taken, Position(TOPICS[WAKES], 0, offset), s.passed, FAST)
+            begun = self._begun(s, taken, WAKES, offset, s.passed, FAST)
             yield f"{what}, ITS CLOCK AHEAD", s.with_worker(w, begun, early=s.early - early, fast=s.fast - 1)
 
-    def _begun(self, s: State, worker: Worker, position: Position, passed: int, fast: int = 0) -> Worker:
-        """Worker with the message in hand that lies there, at its first operation."""
-        number = TOPICS.index(position.topic)
-        message = s.wakes[position.offset] if number == WAKES else self.logs[number][position.offset]
+    def _begun(self, s: State, worker: Worker, log: int, number: int, passed: int, fast: int = 0) -> Worker:
+        """Worker with the message of this number in hand, at its first operation."""
+        message, position = s.wakes[number] if log == WAKES else self.logs[log][number], s.place_of(log, number)
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
         self.clock.now = now_ms(passed, fast + s.ticks)
         turn = begin(self.services[worker.release], message, position, cached)
@@ -277,7 +277,9 @@ class StateSpace(Contents):
         version = s.version_of(operation.collection, operation.key)
         if (operation.collection, operation.key) != PROGRESS:
             return Found(self.document(version), frozenset())
-        below = {Position(TOPICS[t], 0, o) for t in (0, 1, WAKES) if s.owner[t] == w for o in range(s.committed[t])}
+        begins = (0, s.b_begins, 0)
+        ours = [t for t in (0, 1, WAKES) if s.owner[t] == w]
+        below = {s.place_of(t, number) for t in ours for number in range(begins[t], s.committed[t])}
         return Found(self.document(version), frozenset(below))
 
     def _puts(self, s: State, w: int, put: Put) -> Iterator[Move]:
@@ -369,6 +371,26 @@ class StateSpace(Contents):
                 move=s.move - 1,
             )
             yield f"REBALANCE: {TOPICS[t]} from w{old} to w{new}, w{old} goes on with what it has", moved
+
+    def _created_again(self, s: State) -> Iterator[Move]:
+        """Topic B is deleted and created again. What a worker has recorded of it is gone; the rest is published again,
+        and lies from offset 0 on. With what is gone its redelivery is gone, so something else has to be to come that
+        has the saga looked at."""
+        if (
+            not s.again
+            or any(worker.at[0] for worker in s.workers)
+            or any(
+                worker.turn >= 0 and self._turns[worker.turn].turn.position.topic == TOPICS[1] for worker in s.workers
+            )
+        ):
+            return
+        recorded = {decode_entry(raw).message for raw in self.snapshot(s.progress).transitions}
+        begins = next((n for n, each in enumerate(self.logs[1]) if each.id not in recorded), len(self.logs[1]))
+        if begins > s.b_begins:
+            one, other = (worker._replace(at=with_number(worker.at, 1, begins)) for worker in s.workers)
+            committed = with_number(s.committed, 1, begins)
+            new = s._replace(workers=(one, other), committed=committed, again=s.again - 1, b_begins=begins)
+            yield f"{TOPICS[1]} IS CREATED AGAIN, without its first {begins}", new
 
 
 def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:

@@ -159,7 +159,7 @@ def _sort(service: Prepared, record: Record, of: _Found, positions: Mapping[Part
     elif record.offset < positions.get(Partition(record.topic, record.partition), 0):
         taken = received(record, service)
         if isinstance(taken, Message):
-            position = Position(record.topic, record.partition, record.offset)
+            position = Position(*record[:3], record.log_id)
             of.taken.append(Taken(taken, position, record.time_ms))
 
 

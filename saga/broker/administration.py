@@ -12,12 +12,15 @@ Not promised: that what was seen is still so a moment later.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from saga.broker.port import Broker
 from saga.messages import Partition, Record, Standstill
 
 DAY_MS = 86_400_000
+NO_IDS: Mapping[str, str] = MappingProxyType({})
+"""Ids of logs of which none is known yet."""
 
 
 class Found(NamedTuple):
@@ -51,7 +54,8 @@ class Group(NamedTuple):
     members: tuple[str, ...] = ()
     """Members, each in a few words for people: who it is, and where."""
     positions: Mapping[Partition, int] = {}
-    """Positions that were committed. A partition that is not in here begins at its oldest record."""
+    """Positions that were committed. A partition that is not in here begins at its oldest record; so does one whose
+    position was committed in the log of a topic that has been deleted and created again since."""
     reads: frozenset[str] = frozenset()
     """Topics that its members read now, those too in which nothing was committed yet."""
 
@@ -81,6 +85,10 @@ class Reading(Protocol):
     def positions(self) -> Mapping[Partition, int]:
         """Offset that is read next of each partition: everything below it was handed out, or is no record, or is
         gone."""
+
+    def log_ids(self) -> Mapping[str, str]:
+        """Ids of the logs in which `positions` count, by topic, as far as the broker has told them. One that changes
+        says that its topic was deleted and created again, and is read from its beginning."""
 
     def standstills(self) -> Sequence[Standstill]:
         """Parts that cannot be read now. They are tried again."""
@@ -116,9 +124,12 @@ class Administration(Broker, Protocol):
     async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         """First offset of each partition whose record was appended then or later; its end if there is none."""
 
-    def read(self, positions: Mapping[Partition, int]) -> AbstractAsyncContextManager[Reading]:
-        """Read these partitions from these offsets on, and go on with what comes, inside the block. Raises
-        `BrokerError`."""
+    def read(
+        self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
+    ) -> AbstractAsyncContextManager[Reading]:
+        """Read these partitions from these offsets on, and go on with what comes, inside the block. `log_ids`: the logs
+        in which the offsets count, by topic, as an earlier reading told them: a topic that has another one by now is
+        read from its beginning. Raises `BrokerError`."""
 
     async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
         """Extent of what cannot be read there, if the record at that offset cannot; `None`: it can, or there is

@@ -13,6 +13,9 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
 - `commit` moves the group's position; when it returns, the position survives what the log survives.
 - What is noted of a partition as it is begun is there until it is ended, or its position is moved by people.
 - Records that were removed before the group had them are told: of each partition which. The others lose nothing.
+- A position belongs to one log. A topic that is deleted and created again has another log, with another id: its members
+  notice within seconds, whether they were running or not, and read it from its beginning. What they had read of it
+  before they noticed comes again.
 - Records that cannot be read hold up those behind them in their partition, and nothing else; nothing is stepped over.
 Not promised: that a record comes once; an order between partitions; that a position never goes back.
 """
@@ -66,6 +69,11 @@ class Listener(Protocol):
         """Take note of records of a partition of ours that were removed before this group had them, by retention or by
         people: those from offset `first` to before `after`, where reading goes on. They never come."""
 
+    def replaced(self, partition: Partition, position: int) -> None:
+        """Take note that a partition has another log than the one in which `position` was reached, because its topic
+        was deleted and created again. What the old log held from there on is lost. The new one is read from its
+        beginning: `assigned` follows, after `lost` if the partition was ours."""
+
 
 class Membership(Protocol):
     """Member of a group, while it is joined."""
@@ -87,6 +95,10 @@ class Membership(Protocol):
 
     async def end(self, offsets: Mapping[Partition, int]) -> None:
         """Commit these offsets, and take the note away: nothing of the partitions is in hand. Raises as `commit`."""
+
+    def log_id(self, partition: Partition) -> str:
+        """Return the id of the log in which the partition is read; empty where the broker does not say. It is known
+        from `assigned` on, and stays the same until the next `assigned`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
         """Count the records of each of our partitions that lie behind what `poll` has given: as last heard, for nobody
@@ -121,6 +133,10 @@ class Broker(Protocol):
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         """Count the partitions of each of these topics; those that are not there are left out. Asking makes none.
         Raises `BrokerError`."""
+
+    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return the id of the log of each of these topics that is there, if the broker tells it. A topic that is
+        deleted and created again gets another id, which no topic ever had. Raises `BrokerError`."""
 
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()

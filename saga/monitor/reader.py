@@ -76,16 +76,17 @@ class Reader:
 
     async def _read(self, broker: Administration, since_ms: int | None) -> None:
         """Read all partitions for ever; when the topic has got more of them, from where it is, and those too."""
+        log_ids = await broker.log_ids([TRANSITIONS])
         bounds = {partition: each.begin for partition, each in (await broker.bounds([TRANSITIONS])).items()}
         positions = bounds if since_ms is None else await broker.since(TRANSITIONS, since_ms)
         while True:
-            async with broker.read(positions) as reading:
+            async with broker.read(positions, log_ids) as reading:
                 look_s = self._clock.monotonic_s() + LOOK_S
                 while self._clock.monotonic_s() < look_s:
                     records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
                     self._trouble("; ".join(map(_told, reading.standstills())))
                     await self._fold_all(records)
-                positions = reading.positions()
+                positions, log_ids = reading.positions(), reading.log_ids()
             more = await broker.bounds([TRANSITIONS])
             positions = {**{partition: each.begin for partition, each in more.items()}, **positions}
 

@@ -47,6 +47,7 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Unavailable: logging.ERROR,
     moments.Recovered: logging.INFO,
     moments.Expired: logging.ERROR,
+    moments.LogReplaced: logging.ERROR,
     moments.SchemasDeployed: logging.INFO,
     moments.ContractsUnreadable: logging.ERROR,
     moments.Untold: logging.WARNING,

@@ -145,23 +145,31 @@ class Metrics(Collector):
             "saga_escalations", "What only a person can put right; compensations are tried on.", "service", "handler"
         )
         self._stuck = count("saga_stuck", "Times that a lane could not decide: it waits and tries again.", "service")
-        self._of_partitions = count(
-            *("saga_partition_messages", "Messages brought to their end, by partition that this worker has."),
-            *("service", "topic", "partition"),
-        )
-        self._expired = count(
-            *("saga_expired_records", "Records that were removed before the service had them, by partition."),
-            *("service", "topic", "partition"),
-        )
-        self._moved = count(
-            "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
-        )
         self._recovery_s = count(
             "saga_recovery_seconds", "From start until all that the log had then was handled.", "service"
         )
         self._drained_s = count("saga_drained_seconds", "How long the drain took, once it is over.", "service")
+        self._counts_of_the_log()
         self._histograms()
         self._listens = self._listeners()
+
+    def _counts_of_the_log(self) -> None:
+        """Make the metrics about partitions."""
+        self._of_partitions = Counts(
+            *("saga_partition_messages", "Messages brought to their end, by partition that this worker has."),
+            *("service", "topic", "partition"),
+        )
+        self._expired = Counts(
+            *("saga_expired_records", "Records that were removed before the service had them, by partition."),
+            *("service", "topic", "partition"),
+        )
+        self._replaced = Counts(
+            *("saga_replaced_logs", "Partitions whose topic was deleted and created again."),
+            *("service", "topic", "partition"),
+        )
+        self._moved = Counts(
+            "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
+        )
 
     def _histograms(self) -> None:
         """Make the metrics of durations."""
@@ -197,6 +205,7 @@ class Metrics(Collector):
             moments.Escalated: lambda m: self._escalated.add(m.service, m.handler),
             moments.Stuck: lambda m: self._stuck.add(m.service),
             moments.Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
+            moments.LogReplaced: lambda m: self._replaced.add(m.service, m.topic, str(m.partition)),
             moments.Assigned: self._on_assigned,
             moments.Revoked: lambda m: self._on_gone(m, "revoked"),
             moments.Lost: lambda m: self._on_gone(m, "lost"),
@@ -239,6 +248,7 @@ class Metrics(Collector):
         self._moved.add(m.service, "assigned", by=len(m.partitions))
         for topic, number in m.partitions:
             self._expired.add(m.service, topic, str(number), by=0)
+            self._replaced.add(m.service, topic, str(number), by=0)
             self._of_partitions.add(m.service, topic, str(number), by=0)
 
     def _on_gone(self, m: moments.Revoked | moments.Lost, how: str) -> None:
@@ -288,7 +298,7 @@ class Metrics(Collector):
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
             *(self._parked, self._put_off, self._fallbacks, self._escalated, self._stuck, self._expired, self._moved),
-            *(self._failures, self._replays, self._of_partitions),
+            *(self._failures, self._replays, self._of_partitions, self._replaced),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

@@ -279,6 +279,16 @@ class Expired(Moment, frozen=True, kw_only=True, gc=False):
     """Number of records lost, at most: where transactions ended, offsets had no record."""
 
 
+class LogReplaced(Moment, frozen=True, kw_only=True, gc=False):
+    """A topic was deleted and created again, or its log has lost its end: it is read from its beginning. What the log
+    before held from `first` on is lost to this service."""
+
+    topic: str
+    partition: int
+    first: int
+    """Offset, in the log before, of the first record that this service had not had."""
+
+
 class SchemasDeployed(Moment, frozen=True, kw_only=True, gc=False):
     """Schemas that were deployed while the service runs, and that it knows from now on."""
 

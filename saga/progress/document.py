@@ -313,6 +313,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     cause: str = ""
     position: tuple[str, int, int] | None = None
     """Place of the message in the log, if the progress knew nothing of it: or what a zombie did is never published."""
+    log_id: str = ""
+    """Id of that log."""
     reason: str | None = None
     attempt: int = 1
     failures: tuple[Attempt, ...] = ()

@@ -30,7 +30,7 @@ def unpublished(p: Snapshot, is_committed: Callable[[Position], bool], in_hand: 
     for raw in p.transitions[max(0, p.published - p.first) :]:
         entry = decode_entry(raw)
         says = entry.events or entry.letters or (entry.wake is not None and entry.wake.id != in_hand)
-        if says and not (entry.position and is_committed(Position(*entry.position))):
+        if says and not (entry.position and is_committed(Position(*entry.position, entry.log_id))):
             yield entry
 
 

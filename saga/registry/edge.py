@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self, cast
 
-from saga.broker.administration import Administration, Reading
+from saga.broker.administration import NO_IDS, Administration, Reading
 from saga.broker.port import Broker, Listener, Membership
 from saga.clock import Clock
 from saga.contracts.contract import Contract, Version
@@ -64,6 +64,9 @@ class RegistryEdge:
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return await self._broker.partitions(topics)
 
+    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        return await self._broker.log_ids(topics)
+
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
@@ -105,8 +108,10 @@ class ToolsEdge(RegistryEdge):
         return getattr(self._broker, name)
 
     @asynccontextmanager
-    async def read(self, positions: Mapping[Partition, int]) -> AsyncIterator[Reading]:
-        async with cast("Administration", self._broker).read(positions) as reading:
+    async def read(
+        self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
+    ) -> AsyncIterator[Reading]:
+        async with cast("Administration", self._broker).read(positions, log_ids) as reading:
             yield _Resolving(reading, self.known)
 
 
@@ -130,6 +135,9 @@ class _Resolving:
     def positions(self) -> Mapping[Partition, int]:
         first = {Partition(*record[:2]): record.offset for record in reversed(self._taken)}
         return {**self._reading.positions(), **first}
+
+    def log_ids(self) -> Mapping[str, str]:
+        return self._reading.log_ids()
 
     def standstills(self) -> Sequence[Standstill]:
         return self._reading.standstills()
@@ -246,6 +254,9 @@ class Listening:
     def expired(self, partition: Partition, first: int, after: int) -> None:
         self._listener.expired(partition, first, after)
 
+    def replaced(self, partition: Partition, position: int) -> None:
+        self._listener.replaced(partition, position)
+
 
 class _Member:
     """Member of a group whose records come with their schemas. See `saga.broker.port.Membership` for the promises."""
@@ -286,6 +297,9 @@ class _Member:
 
     async def end(self, offsets: Mapping[Partition, int]) -> None:
         await self._membership.end(offsets)
+
+    def log_id(self, partition: Partition) -> str:
+        return self._membership.log_id(partition)
 
     def lag(self) -> Mapping[Partition, int] | None:
         lag = self._membership.lag()

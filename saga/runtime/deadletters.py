@@ -91,7 +91,7 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int, contract:
     that it says."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
     remedy = "mend its sender; this dead letter has the original, or says where it is"
-    id_ = ids.dead_id(service, where, "-", where, 0)
+    id_ = ids.dead_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
     headers = (
         *((foreign_name(name), value) for name, value in record.headers),
         *_headers(service, id_, "dead letter", reason, remedy, iso(now_ms), where),
@@ -108,7 +108,7 @@ def older_than_memory(service: str, message: Message, position: Position, contra
         "look why it comes so late, or whether this worker's clock is ahead; "
         f"a longer memory= of the service would know its saga; {HANDLED_AS_NEW}"
     )
-    id_, where = id_of_older(service, message), "/".join(map(str, position))
+    id_, where = id_of_older(service, message), position.place
     headers = (
         *envelope.headers_of(message, contract),
         *message.foreign,
@@ -126,7 +126,7 @@ def of_deaths(deaths: int) -> str:
 
 def deadly(service: str, message: Message, position: Position, deaths: int, contract: Contract | None) -> Outgoing:
     """A message of which the process dies though nothing of the service's runs: no progress tells of it."""
-    where = "/".join(map(str, position))
+    where = position.place
     headers = (
         *envelope.headers_of(message, contract),
         *message.foreign,

@@ -97,7 +97,7 @@ class Delivery:
     def _tell(self, item: Item, stages: Stages) -> None:
         ports, message = self.service.ports, item.message
         now = ports.clock.monotonic_s()
-        topic, partition, offset = item.position
+        topic, partition, offset, _ = item.position
         ports.watching.report(
             Handled(
                 service=self.service.name,

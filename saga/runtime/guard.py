@@ -82,7 +82,8 @@ class Guard:
     # ---------------------------------------------------------------- counts
 
     def _key(self, item: Item) -> str:
-        return f"guard::{self.service.name}::{'/'.join(map(str, item.position))}"
+        position = item.position
+        return f"guard::{self.service.name}::{position.place}{f'@{position.log_id}' if position.log_id else ''}"
 
     async def _first(self, item: Item) -> int | None:
         """Count a message that is in hand for the first time; the version of its count, 0 if nobody knows it. `None` if

@@ -18,11 +18,12 @@ True
 class Prefix:
     """Messages of one partition during one assignment; another assignment gets another prefix."""
 
-    __slots__ = ("_committed", "_end", "guarded", "taken", "unfinished")
+    __slots__ = ("_committed", "_end", "guarded", "log_id", "taken", "unfinished")
 
-    def __init__(self, committed: int) -> None:
-        """`committed`: the group's position at the assignment."""
+    def __init__(self, committed: int, log_id: str = "") -> None:
+        """`committed`: the group's position at the assignment. `log_id`: the log in which all offsets count."""
         self._committed = self._end = committed
+        self.log_id = log_id
         self.guarded = 0
         """Number of messages yet to be taken in hand that may be those with which a process has died."""
         self.unfinished = 0

@@ -65,7 +65,7 @@ async def _said(service: Participant, turn: TurnState, message: Message, name: s
         blame="code",
     )
     in_hand = message.id == turn.message.id
-    whole = "/".join(map(str, turn.position)) if in_hand else f"the progress of saga {saga} in {service.name}"
+    whole = turn.position.place if in_hand else f"the progress of saga {saga} in {service.name}"
     letter = deadletters.letter(service.name, dead, message.time, whole, service.contracts.get(message.type))
     await persistence.send_letter(service, turn.position, letter)
     if service.ports.watching.is_news(f"too large {saga} {name}"):

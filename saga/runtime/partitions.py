@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from saga.messages import Partition
 from saga.names import is_wakes
-from saga.observe.moments import Assigned, Expired, Lost, Revoked
+from saga.observe.moments import Assigned, Expired, LogReplaced, Lost, Revoked
 from saga.runtime.cache import Cache
 from saga.runtime.commits import Commits
 from saga.runtime.held import HELD_MAX, Held
@@ -50,7 +50,8 @@ class Partitions:
             if self._beginning.get(partition) is not task:  # it has gone meanwhile
                 continue
             del self._beginning[partition]
-            prefix = self.assignment.prefixes[partition] = Prefix(offset)
+            log_id = self.commits.sources.log_id(partition)
+            prefix = self.assignment.prefixes[partition] = Prefix(offset, log_id)
             if partition in left:
                 prefix.guarded = self._guarded(partition)
             self.assignment.leaving.discard(partition)
@@ -85,6 +86,13 @@ class Partitions:
                 first=first,
                 last=after - 1,
                 count=after - first,
+            )
+        )
+
+    def replaced(self, partition: Partition, position: int) -> None:
+        self.watching.report(
+            LogReplaced(
+                service=self.watching.service, topic=partition.topic, partition=partition.number, first=position
             )
         )
 

@@ -100,7 +100,7 @@ class Polling:
                 continue
             prefix.begun(offset)
             if isinstance(taken, Message):
-                item = Item(taken, Position(*partition, offset), prefix, now_s)
+                item = Item(taken, Position(*partition, offset, record.log_id), prefix, now_s)
                 if type(taken) is Wake:
                     self.held.add(item, record, service.wakes[record.topic])
                 else:
@@ -131,7 +131,7 @@ class Unreadable:
 
     async def _sent(self, record: Record, prefix: Prefix, reason: str) -> None:
         """The dead letter is durable before the offset moves."""
-        position = Position(record.topic, record.partition, record.offset)
+        position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
         letter = deadletters.unreadable(self.service.name, record, reason, now_ms, contract)
         try:

@@ -50,6 +50,10 @@ class Sources:
         for _, membership in self.joined:
             membership.wake()
 
+    def log_id(self, partition: Partition) -> str:
+        """Id of the log in which a partition is read."""
+        return next((id_ for _, membership in self.joined if (id_ := membership.log_id(partition))), "")
+
     def lag(self) -> Mapping[Partition, int] | None:
         """Records that lie behind those taken, by partition; `None`: a group has not said yet what is ours."""
         lags = [membership.lag() for _, membership in self.joined]

@@ -31,7 +31,8 @@ class WorkerAssignment:
 
     def is_committed(self, position: Position) -> bool:
         prefix = self.prefixes.get(Partition(position.topic, position.partition))
-        return prefix is not None and prefix.is_committed(position.offset)
+        # An offset of another log says nothing of this one: what it names may never have been published.
+        return prefix is not None and prefix.log_id == position.log_id and prefix.is_committed(position.offset)
 
     def check_running(self, position: Position) -> None:
         partition = position[:2]  # as good as a `Partition`, and asked for with every message

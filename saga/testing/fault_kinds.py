@@ -25,6 +25,7 @@ FaultKind: TypeAlias = Literal[
     "poison",
     "deploy",
     "gap",
+    "recreated topic",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -42,6 +43,7 @@ EVERYTHING: dict[FaultKind, float] = {
     "slow store": 0.002,
     "throttle": 0.010,
     "expiry": 0.004,
+    "recreated topic": 0.001,
 }
 """Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil waits for a person who
 has its dead letter tried again. So are deployments, for of most services there is one release; and gaps, after which
@@ -88,6 +90,8 @@ class faults:
     - slow store: every operation of a service's store takes seconds, for a while.
     - throttle: an operation of the store is refused once.
     - expiry: what was published comes a second time after the services have forgotten its saga.
+    - recreated topic: a topic is deleted and created again. What not every service had finished with is published
+      again, so it lies at other offsets; of timers nothing is.
     - newer schema: a message comes whose schema nobody here knows yet.
     - poison: a message comes that nobody can read.
     - deploy: a worker is restarted as another release of its service, and after a while as the newest; only where

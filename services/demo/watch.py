@@ -64,6 +64,9 @@ class Watch:
     def expired(self, partition: Partition, first: int, after: int) -> None:
         """Do nothing: orders that nobody can see any more are seen as not ended."""
 
+    def replaced(self, partition: Partition, position: int) -> None:
+        """Do nothing, as above."""
+
 
 async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict[str, list[str]]:
     """Orders that a service has not brought to their end, by service; services that have are left out.

@@ -39,6 +39,9 @@ class Telling:
     def expired(self, partition: Partition, first: int, after: int) -> None:
         say("expired", partition.number, first, after)
 
+    def replaced(self, partition: Partition, position: int) -> None:
+        raise AssertionError(f"{partition}: its topic was created again")
+
 
 async def member(path: Path, silence_s: float) -> None:
     async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=silence_s)) as broker:

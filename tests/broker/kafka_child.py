@@ -1,4 +1,5 @@
-"""A member in a process of its own: `python -m tests.broker.kafka_child ADDRESS GROUP TOPIC`, told by its output.
+"""A member in a process of its own: `python -m tests.broker.kafka_child ADDRESS GROUP TOPIC [SESSION_S]`, told by
+its output.
 
 It reads what comes and says so, `read PARTITION OFFSET`; says what its listener hears; and commits when it is told to
 by a line on its input: `commit PARTITION OFFSET` is answered with `committed` or `fenced`.
@@ -16,7 +17,6 @@ from saga.errors import Fenced
 from saga.messages import Partition
 
 CLOCK = SystemClock()
-SESSION_S = 2.0
 
 
 def say(what: str, *details: object) -> None:
@@ -29,7 +29,7 @@ class Telling:
         self.has: list[Partition] = []
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
-        self.has = list(partitions)
+        self.has += partitions
         say("assigned", *sorted(p.number for p in partitions))
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
@@ -37,11 +37,14 @@ class Telling:
         say("revoked", *sorted(p.number for p in partitions))
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        self.has = []
+        self.has = [partition for partition in self.has if partition not in partitions]
         say("lost", *sorted(p.number for p in partitions))
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         say("expired", partition.number, first, after)
+
+    def replaced(self, partition: Partition, position: int) -> None:
+        say("replaced", partition.number, position)
 
 
 async def read(membership: Membership, listener: Telling) -> None:
@@ -50,12 +53,12 @@ async def read(membership: Membership, listener: Telling) -> None:
             say("read", record.partition, record.offset)
 
 
-async def main(address: str, group: str, topic: str) -> None:
+async def main(address: str, group: str, topic: str, session_s: str = "2") -> None:
     settings = KafkaSettings(
         servers=(address,),
         replication_factor=1,
         min_insync_replicas=1,
-        session_s=SESSION_S,
+        session_s=float(session_s),
         heartbeat_s=0.2,
         rebalance_s=6,
     )

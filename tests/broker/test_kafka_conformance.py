@@ -14,10 +14,10 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.clock import SystemClock
 from saga.messages import Partition
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.broker_suite import Connect, Remove
+from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
 from saga.testing.conformance.unreadable_records import Damage
 from tests.servers.damage import WAYS, spoil
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import begun, created_again
 
 NUMBERS = itertools.count()
 
@@ -49,3 +49,7 @@ class TestKafkaBroker(BrokerConformance):
             await admin.close()
 
         return removed
+
+    @pytest.fixture
+    def recreate(self, kafka_address: str) -> Recreate:
+        return lambda topic, partitions: created_again(kafka_address, topic, partitions)

@@ -21,6 +21,7 @@ from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import Reader, put
 from tests.servers.kafka import KafkaServer
+from tests.servers.plain_clients import created_again
 
 CLOCK = SystemClock()
 NUMBERS = itertools.count()
@@ -248,9 +249,9 @@ class Child:
 
     @classmethod
     @asynccontextmanager
-    async def start(cls, address: str, group: str, topic: str) -> "AsyncIterator[Child]":
+    async def start(cls, address: str, group: str, topic: str, session_s: float = 2) -> "AsyncIterator[Child]":
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.broker.kafka_child", address, group, topic),
+            *(sys.executable, "-m", "tests.broker.kafka_child", address, group, topic, str(session_s)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -313,3 +314,35 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
         while not listening.has:
             await CLOCK.sleep(0.02)
         assert listening.has == {Partition(topic, 0): 5}
+
+
+# -------------------------------------------------------------------- topics that are created again
+
+
+async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_of_the_new_one(
+    kafka: KafkaServer, settings: KafkaSettings, topic: str
+) -> None:
+    """Its session outlives the pause, so nothing but the topic's id tells it."""
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(topic, 1)])
+        await broker.publish([event(topic, "k", f"old {n}") for n in range(10)])
+        async with Child.start(kafka.address, topic, topic, session_s=30) as child:
+            while (await child.says("read"))[-1] != "9":
+                pass
+            child.tell("commit 0 10")
+            await child.says("committed")
+            child.signal(signal.SIGSTOP)
+            await created_again(kafka.address, topic, 1)
+            await broker.publish([event(topic, "k", f"new {n}") for n in range(30)])
+            child.signal(signal.SIGCONT)
+            assert await child.says("lost") == ["lost", "0"]
+            (_, _, position) = await child.says("replaced")
+            assert int(position) in (10, 30), "it may have read on before it looked"
+            assert await child.says("assigned") == ["assigned", "0"]
+            assert [int((await child.says("read"))[-1]) for _ in range(30)] == [*range(30)]
+            child.tell("commit 0 30")
+            await child.says("committed")
+        async with broker.join(topic, [topic], listening := Listening()):
+            while not listening.has:
+                await CLOCK.sleep(0.02)
+            assert (listening.has, listening.begun_anew) == ({Partition(topic, 0): 30}, {})

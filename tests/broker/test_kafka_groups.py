@@ -67,6 +67,9 @@ class Reader:
     def expired(self, partition: Partition, first: int, after: int) -> None:
         self.book.wrong.append(f"{partition} has lost {first} to {after - 1}")
 
+    def replaced(self, partition: Partition, position: int) -> None:
+        raise AssertionError(f"{partition}: its topic was created again")
+
     async def read(self, membership: Membership) -> None:
         while True:
             records = await membership.poll(list(self.next), records_max=20, timeout_s=0.05)

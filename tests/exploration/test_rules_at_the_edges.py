@@ -1,15 +1,15 @@
 """Rules of docs/protocol.md about reads, age, results, senders, releases and batches: without each there is a loss."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from saga.messages import Message
-from saga.progress import decide, record, step, takeover
+from saga.messages import Message, Position
+from saga.progress import decide, history, record, step, takeover
 from saga.progress.actions import UndoStep
-from saga.progress.document import Call, Snapshot
+from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.roles import Role
 from saga.runtime import beginning, documents, failing, handling, persistence
 from saga.runtime.participant import Participant
@@ -95,6 +95,15 @@ def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyP
     patch.setattr(persistence, "load", keeping)
 
 
+def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:
+    unpublished = history.unpublished
+
+    def by_offset(p: Snapshot, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Entry]:
+        return unpublished(p, lambda at: any(is_committed(at._replace(log_id=id_)) for id_ in ("", "after 1")), in_hand)
+
+    patch.setattr(history, "unpublished", by_offset)
+
+
 RULES: dict[Take, str] = {
     what_is_not_written_binds_a_rerun: "a read, then a step, and another state: two owners",
     entries_of_what_is_held_go_by_age: "an own event, taken long ago and still wanted",
@@ -106,6 +115,9 @@ RULES: dict[Take, str] = {
     what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",
     only_the_first_update_of_a_batch_is_looked_at: "two lanes' updates at once",
     what_pages_said_outlives_the_progress_that_listed_them: "waiting pages: an owner comes back with what it knew",
+    a_position_counts_in_every_log: (
+        "a topic is created again: what nobody names takes the offset of what was written"
+    ),
 }
 
 

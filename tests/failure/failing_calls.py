@@ -171,6 +171,7 @@ class FailingBroker:
     def __init__(self, service: str, broker: EmbeddedBroker, plan: Plan) -> None:
         self.service, self.broker, self.plan = service, broker, plan
         self.ensure, self.partitions, self.scan = broker.ensure, broker.partitions, broker.scan
+        self.log_ids = broker.log_ids
         self.record_bytes_max = broker.record_bytes_max
         self.forbidden = broker.forbidden
 
@@ -214,6 +215,9 @@ class FailingMembership:
 
     def wake(self) -> None:
         self.membership.wake()
+
+    def log_id(self, partition: Partition) -> str:
+        return self.membership.log_id(partition)
 
     def lag(self) -> Mapping[Partition, int] | None:
         return self.membership.lag()

@@ -99,6 +99,9 @@ class InMemory:
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return dict.fromkeys(topics, PARTITIONS)
 
+    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        return {}
+
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
@@ -163,6 +166,9 @@ class _Member:
 
     async def end(self, offsets: Mapping[Partition, int]) -> None:
         return None
+
+    def log_id(self, partition: Partition) -> str:
+        return ""
 
     def lag(self) -> Mapping[Partition, int] | None:
         return None

@@ -165,6 +165,7 @@ def test_levels_say_what_a_person_has_to_look_at() -> None:
         moments.Stuck,
         Unavailable,
         moments.Expired,
+        moments.LogReplaced,
         moments.ContractsUnreadable,
         moments.StandsStill,
     ]

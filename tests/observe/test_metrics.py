@@ -27,6 +27,7 @@ from saga.observe.moments import (
     FellBack,
     GoesOn,
     Handled,
+    LogReplaced,
     Lost,
     Misfit,
     Moment,
@@ -97,6 +98,7 @@ REPLAYED = ReplayEnded(service="payment", saga=SECRET, handler="reserve", messag
 STEP = StepDone(service="payment", saga=SECRET, handler="reserve", step="charge", ms=40.0)
 STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retry_s=0.5)
 EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
+REPLACED = LogReplaced(service="payment", topic="orders", partition=1, first=7)
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
 SEEN_ELSEWHERE = {Started, Unavailable, Recovered, StandsStill, GoesOn, SchemasDeployed, ContractsUnreadable, Misfit}
@@ -162,6 +164,7 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
         (STEP, series("saga_step_seconds_count", service="payment", handler="reserve", step="charge")),
         (STUCK, series("saga_stuck_total", service="payment")),
         (EXPIRED, series("saga_expired_records_total", service="payment", topic="orders", partition="1")),
+        (REPLACED, series("saga_replaced_logs_total", service="payment", topic="orders", partition="1")),
         (CONFLICT, series("saga_conflicts_total", service="payment", operation="write")),
         (AMBIGUOUS, series("saga_ambiguous_writes_total", service="payment", operation="update")),
     ],
@@ -387,7 +390,7 @@ STOPPED = Stopped(service="payment", drained_s=1.5)
 def everything() -> Metrics:
     """With a sample of every metric."""
     metrics = of(WatchedWorker(behind={P0: 0}, stands=[Standstill("orders", 3, 7, "why")]))
-    for moment in (HANDLED, STEP, EXPIRED, FAILED, WAITED, FELL_BACK, TURNED, ROUTED, STOPPED):
+    for moment in (HANDLED, STEP, EXPIRED, FAILED, WAITED, FELL_BACK, TURNED, ROUTED, STOPPED, REPLACED):
         metrics(moment)
     metrics.look()
     return metrics

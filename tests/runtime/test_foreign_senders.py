@@ -77,7 +77,7 @@ async def test_a_sender_without_headers_is_understood_by_its_bytes(tmp_path: Pat
         await place.broker.publish([a_cloud_event()._replace(headers=())])
         await place.at_rest(payment)
         (record,) = await place.records("orders")
-        where = f"|orders/{record.partition}/{record.offset}"
+        where = f"|orders/{record.partition}/{record.offset}@{record.log_id}"
         assert await outcomes(place, payment) == [("reserve", "handled", where)]
 
 
@@ -188,12 +188,12 @@ async def test_messages_without_an_id_are_as_many_as_their_places(tmp_path: Path
         nameless = a_cloud_event(id=None)  # type: ignore[arg-type] # leaves it out
         await place.broker.publish([nameless])
         (record,) = await place.records("orders")
-        where = f"orders/{record.partition}/{record.offset}"
+        where = f"orders/{record.partition}/{record.offset}@{record.log_id}"
         await place.broker.publish([nameless, a_cloud_event(id=where, source="unknown")])
         await place.at_rest(counting)
         assert [message for _, _, message in await outcomes(place, counting)] == [
             f"|{where}",
-            f"|orders/{record.partition}/{record.offset + 1}",
+            f"|orders/{record.partition}/{record.offset + 1}@{record.log_id}",
             f"unknown|{where}",
         ]
 

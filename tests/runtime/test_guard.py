@@ -39,7 +39,7 @@ async def in_hand_at_a_death(place: Workplace, *sagas: str) -> None:
     """Count the messages of these sagas as a process did that died with them in hand."""
     async for record in place.broker.scan("orders"):
         if (record.key or b"").decode() in sagas:
-            key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}"
+            key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
             await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(1)))
 
 

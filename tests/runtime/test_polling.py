@@ -73,7 +73,7 @@ async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
     handled: list[tuple[int, int]] = []
 
     async def handle(item: Item) -> bool:
-        handled.append(item.position[1:])
+        handled.append((item.position.partition, item.position.offset))
         return True
 
     assignment, stop = assignment_of(OURS, LEAVING), asyncio.Event()

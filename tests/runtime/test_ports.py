@@ -82,3 +82,12 @@ async def test_what_is_committed_is_known_of_the_partitions_that_are_ours() -> N
     assert not assignment.is_committed(HERE)
     assert assignment.is_committed(THERE)
     assert not assignment.is_committed(Position("orders", 2, 0))
+
+
+async def test_an_offset_of_another_log_is_committed_nowhere() -> None:
+    assignment = assigned(TrialClock())
+    assignment.prefixes |= {Partition("orders", 0): Prefix(9, "new"), Partition("orders", 1): Prefix(9)}
+    assert assignment.is_committed(Position("orders", 0, 5, "new"))
+    assert not assignment.is_committed(Position("orders", 0, 5, "old"))
+    assert not assignment.is_committed(Position("orders", 0, 5))
+    assert assignment.is_committed(Position("orders", 1, 5))

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from saga.broker.administration import DAY_MS, Bounds, Found, Group, Reading, Unreadable
+from saga.broker.administration import DAY_MS, NO_IDS, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.embedded import sums
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.log import Kept, Undecodable, kept_topics
@@ -68,11 +68,14 @@ class EmbeddedAdministration(EmbeddedBroker):
         return found
 
     @asynccontextmanager
-    async def read(self, positions: Mapping[Partition, int]) -> AsyncIterator[Reading]:
+    async def read(
+        self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
+    ) -> AsyncIterator[Reading]:
         shared = self._open
         with shared.file.telling():
             shared.log.reload()
-        reader = Reader(positions, shared)
+        here = shared.log.id  # a position of another file counts for nothing
+        reader = Reader({p: at if log_ids.get(p.topic, here) == here else 0 for p, at in positions.items()}, shared)
         self._readers.append(reader)
         try:
             yield reader

@@ -82,6 +82,8 @@ class EmbeddedBroker:
             transaction = Transaction(log, clock, caught_up=self._caught_up, appended=self._appended)
             writer = Writer(file, transaction, room=RECORDS_MAX, broken=self._broken)
             opened.push_async_callback(writer.close)
+            new_id = "".join(f"{int(clock.chance() * 2**48):012x}" for _ in range(2))
+            await writer.do(lambda: log.identify(new_id))
             self._shared = Shared(
                 file, writer, transaction, log, Groups(file.connection), clock, self._timing, self._group_changed
             )
@@ -114,6 +116,9 @@ class EmbeddedBroker:
         with self._open.file.telling():
             log.reload()
         return {name: log.topics[name].partitions for name in topics if name in log.topics}
+
+    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        return dict.fromkeys(await self.partitions(topics), self._open.log.id)
 
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()

@@ -58,6 +58,10 @@ _AS_WRITTEN = (
 """Columns of a record: a damaged bit of a row may make text of bytes, and text that is none ends a whole query."""
 
 
+_IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
+"""Id of the file's logs. It is created when the file is opened: files of before have none."""
+
+
 class Undecodable(Exception):
     """Error of a record that is not as we write them: somebody else has, or the file is damaged."""
 
@@ -80,6 +84,8 @@ class Log:
     def __init__(self, connection: Callable[[], sqlite3.Connection], record_bytes_max: int = RECORD_BYTES_MAX) -> None:
         self._connection, self._record_bytes_max = connection, record_bytes_max
         self._seen = -1
+        self.id = ""
+        """Id of all logs of the file: none of its topics is ever deleted. Set by `identify`."""
         self.topics: dict[str, Kept] = {}
         self.heads: dict[int, int] = {}
         """Offset that the next record of each log gets, as last committed."""
@@ -185,9 +191,9 @@ class Log:
         if not rows or rows[0][0] != offset or rows[-1][0] - offset != len(rows) - 1:
             self._check_gap(log, offset, [row[0] for row in rows])
         try:
-            return _records(topic, number, rows) if rows else []
+            return _records(topic, number, rows, self.id) if rows else []
         except UNREADABLE:
-            return _up_to_unreadable(topic, number, rows)
+            return _up_to_unreadable(topic, number, rows, self.id)
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """Check that what is not there was removed by retention. Raises `Damage`."""
@@ -197,6 +203,17 @@ class Log:
             raise Damage(f"records of log {log} from {first} on are missing")
 
     # ---------------------------------------------------------------- topics and retention, inside a transaction
+
+    def identify(self, new: str) -> None:
+        """Learn the id of the file's logs; a file that has none yet gets this one. Raises `Damage`."""
+        execute = self._connection().execute
+        execute(_IDENTITY)
+        found = execute("SELECT id, sum FROM log_identity").fetchone()
+        if found is None:
+            found = new, sums.row_sum("log_identity", new)
+            execute("INSERT INTO log_identity VALUES (?, ?)", found)
+        sums.check_identity(*found)
+        (self.id, _) = found
 
     def ensure(self, topics: Sequence[Topic]) -> None:
         """Make the missing topics. All are checked before anything is written."""
@@ -262,22 +279,23 @@ class Log:
         return more
 
 
-def _records(topic: str, number: int, rows: Sequence[Row]) -> list[Record]:
+def _records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
     """Make rows records, all at once. Raises one of `UNREADABLE` if any is not as it was written."""
     offsets, keys, values, headers, times_ms, sums_ = zip(*rows, strict=True)
     if [*checksums(offsets, keys, values, headers, times_ms)] != [*sums_]:
         raise TypeError("its checksum is another")
     unpacked = map(_unpack, [packed or NO_HEADERS for packed in headers] if None in headers else headers)
-    fields = zip(repeat(topic), repeat(number), offsets, keys, values, unpacked, times_ms, repeat(None), strict=False)
+    more = repeat(None), repeat(log_id)
+    fields = zip(repeat(topic), repeat(number), offsets, keys, values, unpacked, times_ms, *more, strict=False)
     return list(map(_made, repeat(Record), fields))
 
 
-def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row]) -> list[Record]:
+def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
     """Make records of all that come before the first that cannot be read. Raises `Undecodable` if there are none."""
     records: list[Record] = []
     for row in rows:
         try:
-            records += _records(topic, number, [row])
+            records += _records(topic, number, [row], log_id)
         except UNREADABLE as why:
             if not records:
                 raise Undecodable(row[0], why) from why

@@ -149,6 +149,9 @@ class Member:
             rows.append((owned.log, owned.granted, offset))
         return rows
 
+    def log_id(self, partition: Partition) -> str:
+        return self._shared.log.id
+
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._placed:
             return None

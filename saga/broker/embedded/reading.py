@@ -50,6 +50,9 @@ class Reader:
     def positions(self) -> Mapping[Partition, int]:
         return dict(self._positions)
 
+    def log_ids(self) -> Mapping[str, str]:
+        return dict.fromkeys((partition.topic for partition in self._positions), self._shared.log.id)
+
     def standstills(self) -> Sequence[Standstill]:
         return list(self._standstills.values())
 

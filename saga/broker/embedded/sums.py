@@ -48,6 +48,11 @@ def check_end(log: int, end: int, sum_: int) -> None:
     _compare(f"the end of log {log}", sum_, log, end)
 
 
+def check_identity(id_: str, sum_: int) -> None:
+    """Compare the id of the file's logs with its checksum. Raises `Damage`."""
+    _compare("the id of its logs", sum_, "log_identity", id_)
+
+
 def positions_of(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
     """Positions from `POSITIONS`: group, log and offset. Raises `Damage`."""
     for group, log, offset, sum_ in rows:

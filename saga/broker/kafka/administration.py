@@ -27,13 +27,15 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 
-from saga.broker.administration import Bounds, Found, Group, Reading, Unreadable
+from saga.broker.administration import NO_IDS, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.kafka.batches import PLACE_BYTES
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, bounds, failed, partitions_of
+from saga.broker.kafka.committing import is_of_another_log, to_metadata
 from saga.broker.kafka.consumers import FETCH_BYTES, of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.fetching import Fetching, keep_apart
+from saga.broker.kafka.log_ids import log_ids
 from saga.broker.kafka.reading import Reader
 from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
 from saga.clock import Clock
@@ -134,11 +136,12 @@ class KafkaAdministration(KafkaBroker):
             fetched = await self._send(OffsetFetchRequest(name, None), node)
             codes = {code, fetched.error_code, *(each[3] for _, partitions in fetched.topics for each in partitions)}
             _check([(code, "") for code in codes], f"group {name!r}")
+            ids = await log_ids([topic for topic, _ in fetched.topics], self._client)
             positions = {
                 Partition(topic, number): at
                 for topic, partitions in fetched.topics
-                for number, at, *_ in partitions
-                if at >= 0
+                for number, at, metadata, _ in partitions
+                if at >= 0 and not is_of_another_log(metadata, ids.get(topic))
             }
             reads = frozenset(topic for _, _, _, told, *_ in members for topic in _subscribed(told))
             found[name] = Group(tuple(_member(client, host) for _, client, host, *_ in members), positions, reads)
@@ -165,9 +168,11 @@ class KafkaAdministration(KafkaBroker):
         return {Partition(*place): ends[place] if firsts[place] is None else firsts[place].offset for place in places}
 
     @asynccontextmanager
-    async def read(self, positions: Mapping[Partition, int]) -> AsyncIterator[Reading]:
+    async def read(
+        self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
+    ) -> AsyncIterator[Reading]:
         async with self._consumer() as consumer:
-            yield Reader(consumer, positions, self._clock)
+            yield Reader(consumer, positions, log_ids, self._clock)
 
     async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
         """Search what is behind it, further and further, then nearer: brokers find a record by those before."""
@@ -200,9 +205,10 @@ class KafkaAdministration(KafkaBroker):
         await self._asked(lambda: self._move(group, positions), f"group {group!r}: moving positions")
 
     async def _move(self, group: str, positions: Mapping[Partition, int]) -> None:
+        ids = await log_ids({topic for topic, _ in positions}, self._client)
         by_topic: dict[str, list[tuple[int, int, str]]] = {}
         for (topic, number), at in positions.items():
-            by_topic.setdefault(topic, []).append((number, at, ""))
+            by_topic.setdefault(topic, []).append((number, at, to_metadata("", ids.get(topic, ""))))
         node = await self._client.coordinator_lookup(0, group)
         answer = await self._send(OffsetCommitRequest(group, -1, "", -1, list(by_topic.items())), node)
         codes = {code for _, partitions in answer.topics for _, code in partitions}

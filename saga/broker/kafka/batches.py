@@ -61,6 +61,8 @@ class Batches:
         self.next_fetch_offset = offset
         """Offset below which all has been read, or is no record: where transactions ended, or what compaction
         removed."""
+        self.log_id = ""
+        """Id of the log in which the records lie."""
         self._place, self._data, self._end, self._tell = place, data, end, tell
         self._aborted = sorted(aborted, key=lambda each: each[1], reverse=True)
         self._aborting: set[int] = set()
@@ -107,13 +109,14 @@ class Batches:
                     if offset >= self.next_fetch_offset:  # a batch is sent whole, from whichever of its records on
                         self.next_fetch_offset = offset + 1
                         yield Record(
-                            *(topic, number, offset, record.key, record.value, tuple(record.headers)), record.timestamp
+                            *(topic, number, offset, record.key, record.value, tuple(record.headers)),
+                            *(record.timestamp, None, self.log_id),
                         )
             except UnicodeDecodeError:
                 for offset, timestamp, key, value, headers in entries(self._raw(batch.base_offset)):
                     if offset >= self.next_fetch_offset:
                         self.next_fetch_offset = offset + 1
-                        yield Record(topic, number, offset, key, value, headers, timestamp)
+                        yield Record(topic, number, offset, key, value, headers, timestamp, None, self.log_id)
             self.next_fetch_offset = batch.next_offset
         self._tell(self.next_fetch_offset, None)
 

@@ -9,6 +9,7 @@ from saga.broker.kafka import connecting
 from saga.broker.kafka import topics as kafka_topics
 from saga.broker.kafka.client import FAILED, failed
 from saga.broker.kafka.connecting import check
+from saga.broker.kafka.log_ids import log_ids
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.producing import Publisher
 from saga.broker.kafka.settings import Access, KafkaSettings
@@ -73,6 +74,12 @@ class KafkaBroker:
 
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return await kafka_topics.partitions(topics, self._open[0].producer.client, self._clock)
+
+    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        try:
+            return await log_ids(topics, self._open[0].producer.client)
+        except FAILED as why:
+            raise failed(why, "asking for the ids of topics") from why
 
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()

@@ -25,11 +25,42 @@ class Owned:
     left: bool = False
     """True if whoever had it may have had messages of it in hand when it went."""
     note: str = ""
-    """Text that goes with its position: what the last commit said stays so."""
+    """Note that goes with its position: what the last commit said stays so."""
+    log_id: str = ""
+    """Id of the log in which the position counts; it goes with it as well."""
 
 
 IN_HAND, CLEAN = "in hand", "clean"
 """Notes with a position: messages of the partition may be in hand; none is, for it was left in good order."""
+
+
+def to_metadata(note: str, log_id: str) -> str:
+    """Write what goes with a position.
+
+    >>> to_metadata("in hand", "yEZ0Vx2vQSGf3cGn1bY4Kw"), to_metadata("clean", "")
+    ('in hand@yEZ0Vx2vQSGf3cGn1bY4Kw', 'clean')
+    """
+    return f"{note}@{log_id}" if log_id else note
+
+
+def from_metadata(metadata: str) -> tuple[str, str]:
+    """Read note and log id of a position. Who moves positions with other tools writes neither.
+
+    >>> from_metadata("in hand@yEZ0Vx2vQSGf3cGn1bY4Kw"), from_metadata("")
+    (('in hand', 'yEZ0Vx2vQSGf3cGn1bY4Kw'), ('', ''))
+    """
+    note, _, log_id = metadata.partition("@")
+    return note, log_id
+
+
+def is_of_another_log(metadata: str | None, log_id: str | None) -> bool:
+    """Return whether a position counts in another log than the one of this id; false where either is not known.
+
+    >>> is_of_another_log("clean@old", "new"), is_of_another_log("clean@new", "new"), is_of_another_log("", "new")
+    (True, False, False)
+    """
+    of = from_metadata(metadata or "")[1]
+    return bool(of and log_id) and of != log_id
 
 
 async def commit(
@@ -42,7 +73,11 @@ async def commit(
     refused: frozenset[str] = frozenset()
     try:
         await _within_assignment(
-            consumer, {place: (at, owned.note) for place, (owned, at) in moved.items()}, over, doing, commit_s
+            consumer,
+            {place: (at, to_metadata(owned.note, owned.log_id)) for place, (owned, at) in moved.items()},
+            over,
+            doing,
+            commit_s,
         )
     except BrokerUnavailable as why:
         refused = client.refused_topics(why)

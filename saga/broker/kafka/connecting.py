@@ -7,19 +7,15 @@ aiokafka's own answer to a wrong password is the same as to a wrong address.
 import socket
 import ssl
 from collections.abc import Collection
-from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
 from aiokafka.errors import (
     BrokerNotAvailableError,
     GroupAuthorizationFailedError,
-    IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
-    NoBrokersAvailable,
 )
-from aiokafka.protocol.api import Request
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -27,6 +23,7 @@ from saga.broker.acls import Right, allow
 from saga.broker.adapter import ClientOptions
 from saga.broker.kafka.client import FAILED, failed
 from saga.broker.kafka.errors import translated
+from saga.broker.kafka.log_ids import UNKNOWN_THERE, answered
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.clock import Clock
@@ -126,10 +123,6 @@ def _certificate(settings: KafkaSettings) -> str:
     )
 
 
-UNKNOWN_THERE = (NotImplementedError, IncompatibleBrokerVersion)
-"""Errors of brokers that do not know the request."""
-
-
 async def forbidden(
     reads: Collection[str], writes: Collection[str], groups: Collection[str], client: AIOKafkaClient
 ) -> list[str]:
@@ -142,7 +135,7 @@ async def forbidden(
 
 async def _of_topics(reads: Collection[str], writes: Collection[str], client: AIOKafkaClient) -> list[str]:
     try:
-        answer = await _answered(Topics(sorted({*reads, *writes})), client)
+        answer = await answered(Topics(sorted({*reads, *writes})), client)
     except UNKNOWN_THERE:  # brokers before 2.3 do not tell: it shows later
         return []
     return [
@@ -158,20 +151,7 @@ async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[st
     for members."""
     problems = []
     for group in sorted(groups):
-        answer = await _answered(HeartbeatRequest(group, -1, ""), client)
+        answer = await answered(HeartbeatRequest(group, -1, ""), client)
         if answer.error_code == GroupAuthorizationFailedError.errno:
             problems.append(f"group {group}: this user may not join it: {allow(Right('Read', 'group', group))}")
     return problems
-
-
-async def _answered(request: Request, client: AIOKafkaClient) -> Any:
-    """Ask the first broker that answers: one of them may be down. The answer's fields only aiokafka knows."""
-    trouble: Exception = NoBrokersAvailable()
-    for broker in client.cluster.brokers():
-        try:
-            return await client.send(broker.nodeId, request)
-        except UNKNOWN_THERE:
-            raise
-        except FAILED as why:
-            trouble = why
-    raise trouble

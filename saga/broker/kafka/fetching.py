@@ -25,6 +25,7 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from saga.broker.kafka.batches import Batches
 from saga.broker.kafka.errors import AGAIN, translated
+from saga.broker.kafka.log_ids import LogIds
 from saga.clock import Clock
 from saga.messages import Standstill
 
@@ -68,6 +69,8 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         )
         self.out_of_range: dict[TopicPartition, int] = {}
         """Partitions that have nothing at our offset: whoever reads has to say where to go on. Not asked for again."""
+        self.log_ids = LogIds(clock)
+        """Ids of the logs that are read, as whoever reads goes by them."""
         self._clock, self._tell = clock, tell
         self._standstills: dict[TopicPartition, StandingStill] = {}
         self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
@@ -148,6 +151,7 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
                 self._stands(assignment, place, StandingStill(offset, unreadable(place, offset, why)))
 
         batches = Batches(place, data, assignment.state_value(place).position, aborted, highwater, tell)
+        batches.log_id = self.log_ids.get(place.topic, "")
         return FetchResult(place, partition_records=batches, assignment=assignment, backoff=self._prefetch_backoff)
 
     # ---------------------------------------------------------------- what does not come

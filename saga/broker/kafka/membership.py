@@ -14,10 +14,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, consumers, private_names
 from saga.broker.kafka.client import FAILED, failed, partitions_of
-from saga.broker.kafka.committing import CLEAN, IN_HAND, Owned, commit
+from saga.broker.kafka.committing import CLEAN, IN_HAND, Owned, commit, from_metadata, is_of_another_log
 from saga.broker.kafka.consumers import Rebalances
 from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.fetching import Fetching, keep_apart
+from saga.broker.kafka.log_ids import LogIds
 from saga.broker.kafka.prefetch import Prefetch
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Listener
@@ -133,6 +134,10 @@ class Member:
         if moved and self._consumer is not None:
             await commit(self._consumer, moved, f"group {self._group!r}: committing", self._settings.commit_s)
 
+    def log_id(self, partition: Partition) -> str:
+        owned = self._owned.get(partition)
+        return "" if owned is None else owned.log_id
+
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._told or self._consumer is None:
             return None
@@ -187,16 +192,51 @@ class Member:
                     owned.next = begin
                     self._listener.expired(partition, offset, begin)
                 elif offset > end:
-                    log.error(
-                        "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
-                        *(self._group, partition.topic, partition.number, begin),
-                    )
-                    self._owned[partition] = Owned(begin, begin, owned.over)
-                    self._listener.lost([partition])
-                    await self._listener.assigned({partition: begin})
-                goes_on = offset if begin <= offset <= end else begin
+                    await self._begin_anew(partition, begin, fetching)
+                    continue
+                goes_on = max(offset, begin)
                 self._prefetch.go_on_at(partition, goes_on)
                 fetching.go_on_at(place, goes_on)
+
+    async def _begin_anew(self, partition: Partition, begin: int, fetching: Fetching) -> None:
+        """Read a partition from its beginning, whose log is not the one that was read: nothing of what was done with it
+        counts there. Called with the lock."""
+        owned = self._owned[partition]
+        log.error(
+            "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
+            *(self._group, partition.topic, partition.number, begin),
+        )
+        self._owned[partition] = Owned(begin, begin, owned.over, log_id=fetching.log_ids.get(partition.topic, ""))
+        self._listener.lost([partition])
+        self._listener.replaced(partition, owned.next)
+        await self._listener.assigned({partition: begin})
+        self._prefetch.go_on_at(partition, begin)
+        fetching.go_on_at(TopicPartition(*partition), begin)
+
+    async def _look_at_logs(self, consumer: AIOKafkaConsumer, fetching: Fetching) -> None:
+        """Begin anew with topics that were deleted and created again: nothing else tells, for positions and fetches go
+        by names."""
+        ids, before = fetching.log_ids, {partition: owned.log_id for partition, owned in self._owned.items()}
+        with suppress(*FAILED):  # looked at again in a moment
+            await self._clock.within(BOUNDS_S, ids.learn(self._topics, consumer._client))
+        there = consumer._client.cluster.partitions_for_topic
+        places = [
+            TopicPartition(*p)
+            for p, known in before.items()
+            if known and known != ids.get(p.topic) and p.number in (there(p.topic) or ())
+        ]
+        if not places:
+            return
+        try:
+            found = await self._clock.within(BOUNDS_S, client.bounds(consumer, places))
+        except FAILED:
+            return  # as above
+        async with self._changing:
+            for place, (begin, _) in found.items():
+                partition = Partition(*place)
+                owned = self._owned.get(partition)
+                if owned is not None and partition in self._open and owned.log_id == before[partition]:
+                    await self._begin_anew(partition, begin, fetching)
 
     async def _commit_ends(self) -> None:
         """Commit the ends of transactions: where they have ended, or were aborted, positions move though no record has
@@ -227,25 +267,44 @@ class Member:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
             try:
-                positions = await self._clock.within(self._settings.session_s / 2, client.positions(consumer, places))
+                owned, replaced = await self._clock.within(
+                    self._settings.session_s / 2, self._positions(consumer, places)
+                )
             except Exception as why:  # noqa: BLE001 - aiokafka would drop it, and nobody would ever be told
                 self._untold = why
                 return
-            offsets = {partition: offset for partition, (offset, _) in positions.items()}
             self._told = self._was_in = True
-            over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._owned = {
-                partition: Owned(offset, offset, over, left=note == IN_HAND, note=note)
-                for partition, (offset, note) in positions.items()
-            }
+            self._owned = owned
+            offsets = {partition: each.next for partition, each in owned.items()}
             self._start(consumer, offsets)
             try:
+                for partition, position in replaced.items():
+                    self._listener.replaced(partition, position)
                 if offsets:
                     await self._listener.assigned(offsets)
             except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
                 self._broken = why
             self._open = set(offsets)
             self._prefetch.news.set()
+
+    async def _positions(
+        self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
+    ) -> tuple[dict[Partition, Owned], dict[Partition, int]]:
+        """Where the group is in these partitions; and the positions that do not count, for they were committed in a log
+        that is gone: such a partition begins at its beginning."""
+        ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
+        # Before the positions: of a topic that is created again in between, the position is found not to count later.
+        await ids.learn({place.topic for place in places}, consumer._client)
+        found = await client.positions(consumer, places)
+        gone = {p: at for p, (at, metadata) in found.items() if is_of_another_log(metadata, ids.get(p.topic))}
+        begins = await consumer.beginning_offsets([TopicPartition(*partition) for partition in gone]) if gone else {}
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        owned = {}
+        for partition, (at, metadata) in found.items():
+            note, _ = from_metadata("" if partition in gone else metadata)
+            at = int(begins[TopicPartition(*partition)]) if partition in gone else at
+            owned[partition] = Owned(at, at, over, left=note == IN_HAND, note=note, log_id=ids.get(partition.topic, ""))
+        return owned, gone
 
     def _start(self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int]) -> None:
         """Have these partitions read, from these offsets on, whatever aiokafka thinks of them."""
@@ -375,6 +434,8 @@ class Member:
             if self._untold is not None:
                 why, self._untold = self._untold, None
                 raise why
+            if fetching.log_ids.is_due() or fetching.out_of_range:
+                await self._look_at_logs(consumer, fetching)
             await self._find(consumer, fetching)
             alone_s = alone_s + WATCH_S if client.is_alone(consumer) else 0
             if not alone_s:

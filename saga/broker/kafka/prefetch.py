@@ -61,6 +61,7 @@ class Prefetch:
 
     def go_on_at(self, partition: Partition, offset: int) -> None:
         """Read it from there on: a `getmany` that fails must not go back to what is not there any more."""
+        self._buffer.pop(partition, None)
         self._ends[partition] = offset
 
     def forget(self) -> None:

@@ -108,6 +108,7 @@ async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock
         async with of_nobody(settings, access, clock, settings.connect_s) as consumer:
             fetching = keep_apart(consumer, clock, lambda: None)
             count = await partitions_of(consumer._client, topic, clock)
+            await fetching.log_ids.learn([topic], consumer._client)
             there = await bounds(consumer, [TopicPartition(topic, number) for number in range(count)])
             for place, offsets in there.items():
                 async for record in _read(consumer, fetching, place, range(*offsets), settings, clock):

@@ -26,10 +26,13 @@ from saga.testing.conformance.listening import Listening, event, values
 from saga.testing.conformance.partitions_left import LeavingConformance
 from saga.testing.conformance.refused_records import RefusalsConformance
 from saga.testing.conformance.removed_records import RemovalConformance
+from saga.testing.conformance.replaced_logs import ReplacementConformance
 from saga.testing.conformance.unreadable_records import UnreadableConformance
 
 
-class BrokerConformance(LeavingConformance, RemovalConformance, RefusalsConformance, UnreadableConformance):
+class BrokerConformance(
+    LeavingConformance, RemovalConformance, RefusalsConformance, ReplacementConformance, UnreadableConformance
+):
     """One test per promise. Abilities that honestly differ are attributes of `BrokerSuite`."""
 
     # ---------------------------------------------------------------- publish and read

@@ -9,11 +9,13 @@ import pytest
 from saga.broker.port import Broker, Membership
 from saga.clock import SystemClock
 from saga.messages import Partition, Record, Topic
-from saga.testing.conformance.listening import Listening
+from saga.testing.conformance.listening import Listening, values
 
 Connect: TypeAlias = Callable[[], Broker]
 Remove: TypeAlias = Callable[[Mapping[Partition, int]], Awaitable[None]]
 """Removes from the log what lies below these offsets, handled or not."""
+Recreate: TypeAlias = Callable[[str, int], Awaitable[None]]
+"""Deletes a topic and creates it again, with so many partitions."""
 
 CLOCK = SystemClock()
 LOOK_S = 0.005
@@ -38,6 +40,11 @@ class BrokerSuite:
     def remove(self) -> Remove:
         """Function that removes records of this test's log, as retention or a person does."""
         raise NotImplementedError("give the fixture `remove` in the subclass")
+
+    @pytest.fixture
+    def recreate(self) -> Recreate:
+        """Function that deletes a topic of this test's log and creates it again, as people do."""
+        pytest.skip("no topic of this log is ever deleted")
 
     @pytest.fixture
     def prefix(self) -> str:
@@ -99,6 +106,18 @@ class BrokerSuite:
 
         await CLOCK.within(self.within_s, fill())
         return records
+
+    async def read_all(self, membership: Membership, listener: Listening, wanted: set[str]) -> list[Record]:
+        """Read until each of these values has come, at least once; what came last of each place."""
+        came: dict[tuple[object, ...], Record] = {}
+
+        async def all_came() -> None:
+            while not wanted <= {*values(came.values())}:
+                for record in await membership.poll(list(listener.has), records_max=100, timeout_s=0.1):
+                    came[record[:3]] = record
+
+        await CLOCK.within(self.within_s, all_came())
+        return list(came.values())
 
     async def read_until(self, membership: Membership, listener: Listening, condition: Callable[[], bool]) -> None:
         """Poll until the condition holds; no record is to come."""

@@ -15,6 +15,8 @@ class Listening:
     told: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
     gone: dict[Partition, list[range]] = field(default_factory=dict)
     """Offsets that were removed before they were read."""
+    begun_anew: dict[Partition, list[int]] = field(default_factory=dict)
+    """Positions that counted in a log that was replaced."""
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     commits: Callable[[], Awaitable[None]] | None = None
     """Called before a partition is let go, as a worker commits its work then."""
@@ -41,6 +43,9 @@ class Listening:
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         self.gone.setdefault(partition, []).append(range(first, after))
+
+    def replaced(self, partition: Partition, position: int) -> None:
+        self.begun_anew.setdefault(partition, []).append(position)
 
     def heard(self, what: str) -> frozenset[Partition]:
         """All partitions that were told with this word: `assigned`, `revoked` or `lost`."""

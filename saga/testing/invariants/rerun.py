@@ -112,7 +112,7 @@ def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
 class _Log:
     """Messages of the log, by position and by id."""
 
-    at: Mapping[tuple[str, int, int], Record]
+    at: Mapping[Position, Record]
     by_id: Mapping[str, Sequence[Record]]
 
 
@@ -163,7 +163,7 @@ def _indexed(log: Sequence[Record]) -> _Log:
         if not is_dead_letters(record.topic):
             id_ = texts_of(record.headers).get("ce_id", "")
             by_id.setdefault(id_ or f"{record.topic}/{record.partition}/{record.offset}", []).append(record)
-    return _Log({(r.topic, r.partition, r.offset): r for r in log}, by_id)
+    return _Log({Position(*r[:3], r.log_id): r for r in log}, by_id)
 
 
 def _steps(releases: Sequence[Prepared], saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
@@ -282,7 +282,7 @@ def _has_resources(witnessed: Witnessed, run: RunKey) -> bool:
 def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
     """Messages under which a version can have been written, the likeliest first."""
     if step.entry is not None and step.entry.position is not None:
-        record = log.at.get(step.entry.position)
+        record = log.at.get(Position(*step.entry.position, step.entry.log_id))
         if record is not None:
             yield from _messages(service, [record])
         return
@@ -304,7 +304,7 @@ def _messages(service: Prepared, records: Sequence[Record]) -> Iterator[tuple[Me
     for record in records:
         message = received(record, service)
         if isinstance(message, Message):
-            yield message, Position(record.topic, record.partition, record.offset)
+            yield message, Position(*record[:3], record.log_id)
 
 
 async def _made(

@@ -48,6 +48,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "poison": "only clients of this world publish, and they publish what contracts allow",
         "deploy": "each service is started as one release, and its processes stay what they are",
         "gap": "the stores note changes themselves, and forget none before it is in the log",
+        "recreated topic": "the log is a file, in which no topic is ever deleted",
     }
 )
 """Kinds of faults that this world does not have on the embedded broker and stores, and why."""

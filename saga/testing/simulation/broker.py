@@ -10,7 +10,8 @@ from saga.broker.port import RECORD_BYTES_MAX, Listener
 from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.testing.simulation.cluster import Cluster
+from saga.names import is_wakes
+from saga.testing.simulation.cluster import LOOK_S, Cluster
 from saga.testing.simulation.groups import DRAIN_S
 from saga.testing.simulation.members import SimulatedMember
 from saga.testing.simulation.network import Backend, Effect, Network
@@ -51,6 +52,9 @@ class SimulatedBroker:
 
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return {name: len(self.cluster.topics[name]) for name in topics if name in self.cluster.topics}
+
+    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        return {name: self.cluster.log_id(name) for name in topics if name in self.cluster.topics}
 
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
@@ -117,6 +121,8 @@ class SimulatedBroker:
                 forgotten_s = self._memory_s * (1.01 + draws[2])
                 later(forgotten_s, self.network.disruptions.anew)
                 later(forgotten_s + DRAIN_S, lambda: self.cluster.append(chosen, delay_s))
+            case "recreated topic":
+                later(LOOK_S * draws[2], lambda: self.cluster.recreate(chosen.topic, kept=not is_wakes(chosen.topic)))
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())
                 self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)

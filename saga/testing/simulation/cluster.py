@@ -12,11 +12,16 @@ from saga.testing.simulation.clock import BEGINNING_MS
 from saga.testing.simulation.groups import Group
 from saga.testing.simulation.network import Network
 
+LOOK_S = 5.0
+"""Longest time until a member looks whether a topic has been created again."""
+
 
 @dataclass(slots=True)
 class Log:
     """One partition of the log."""
 
+    id: str = ""
+    """Id of the topic's log: another one each time that the topic is created."""
     records: list[Record] = field(default_factory=list)
     begins: int = 0
     """Offset of the first record that is still there."""
@@ -40,14 +45,49 @@ class Cluster:
         self.broken: dict[Partition, int] = {}
         """Partitions with a record that cannot be read, and its offset."""
         self._network, self._began_ms = network, began_ms
+        self._creations: dict[str, int] = {}
+        """Times that a topic was created."""
 
     def ensure(self, topics: Sequence[Topic]) -> None:
         for topic in topics:
-            there = self.topics.setdefault(topic.name, [Log() for _ in range(topic.partitions)])
+            there = self.topics.get(topic.name)
+            if there is None:
+                there = self.topics[topic.name] = self._created(topic.name, topic.partitions)
             if len(there) != topic.partitions:
                 raise BrokerError(
                     f"topic {topic.name!r} has {len(there)} partitions, {topic.partitions} partitions are asked for"
                 )
+
+    def _created(self, topic: str, partitions: int) -> list[Log]:
+        """New logs of a topic, which no log was before."""
+        number = self._creations[topic] = self._creations.get(topic, 0) + 1
+        return [Log(id=f"{topic}-{number}") for _ in range(partitions)]
+
+    def log_id(self, topic: str) -> str:
+        """Id of the log of a topic."""
+        return self._logs(topic)[0].id
+
+    def recreate(self, topic: str, *, kept: bool) -> None:
+        """Delete a topic and create it again. `kept`: what not every group had finished with is published again, so
+        that nothing but positions has lost its meaning: the same records lie at other offsets."""
+        old, new = self._logs(topic), self._created(topic, len(self._logs(topic)))
+        self.topics[topic] = new
+        self.broken = {partition: at for partition, at in self.broken.items() if partition.topic != topic}
+        now_s = asyncio.get_running_loop().time()
+        for number, log in enumerate(old if kept else ()):
+            for record in log.records[self._finished(Partition(topic, number), log) :]:
+                self._append(new[number], record, now_s)
+        for group in self.groups.values():
+            for member in group.members.values():
+                self._network.later(LOOK_S * self._network.chance.draw(f"{topic} {new[0].id}"), member.told)
+
+    def _finished(self, partition: Partition, log: Log) -> int:
+        """Offset below which every group that reads a partition has finished with it; 0 if none reads it."""
+        groups = [each for each in self.groups.values() if partition in each.target]
+        ends = [
+            each.committed.get(partition, 0) if each.committed_in.get(partition) == log.id else 0 for each in groups
+        ]
+        return min(ends, default=0)
 
     def partitions_of(self, topic: str) -> int:
         return len(self._logs(topic))
@@ -103,19 +143,18 @@ class Cluster:
         """Append to the partition of its key; readers get it `delay_s` later."""
         logs = self._logs(message.topic)
         number = partition_of(message.key, len(logs))
-        log, now_s = logs[number], asyncio.get_running_loop().time()
-        record = Record(
-            message.topic,
-            number,
-            len(log.records),
-            message.key,
-            message.value,
-            message.headers,
-            self._began_ms + int(now_s * 1000),
-        )
+        now_s = asyncio.get_running_loop().time()
+        record = Record(message.topic, number, 0, message.key, message.value, message.headers, 0)
+        self._append(logs[number], record, now_s + delay_s)
+
+    def _append(self, log: Log, record: Record, due_s: float) -> None:
+        """Append a record with what its place in the log and the time make of it; readers get it at `due_s`."""
+        now_s = asyncio.get_running_loop().time()
+        time_ms = self._began_ms + int(now_s * 1000)
+        record = record._replace(offset=len(log.records), time_ms=time_ms, log_id=log.id)
         log.records.append(record)
         self.log.append(record)
-        log.due_s = max(log.due_s, now_s + delay_s)
+        log.due_s = max(log.due_s, due_s)
         self._network.later(log.due_s - now_s, lambda: self._delivered(log, record))
 
     def _delivered(self, log: Log, record: Record) -> None:

@@ -41,6 +41,8 @@ class Group:
     target: dict[Partition, int] = field(default_factory=dict)
     """Member that is to have a partition."""
     committed: dict[Partition, int] = field(default_factory=dict)
+    committed_in: dict[Partition, str] = field(default_factory=dict)
+    """Id of the log in which each position counts."""
     since_s: float = 0.0
     """Time at which the targets last changed."""
     rotation: int = 0
@@ -107,22 +109,29 @@ class Group:
                 del self.owner[partition]
         self.tell()
 
-    def commit(self, id_: int, offsets: Mapping[Partition, int], grants: Mapping[Partition, int | None]) -> None:
+    def commit(
+        self,
+        id_: int,
+        offsets: Mapping[Partition, int],
+        grants: Mapping[Partition, int | None],
+        log_ids: Mapping[Partition, str],
+    ) -> None:
         """Move the positions, under the grants that the member had when it asked. Raises `Fenced`."""
         self._check(id_, offsets, grants)
         self.committed.update(offsets)
+        self.committed_in.update(log_ids)
 
     def mark(
         self,
         id_: int,
         offsets: Mapping[Partition, int],
         grants: Mapping[Partition, int | None],
+        log_ids: Mapping[Partition, str],
         *,
         in_hand: bool,
     ) -> None:
         """Commit these positions, and note whether something of the partitions may be in hand. Raises `Fenced`."""
-        self._check(id_, offsets, grants)
-        self.committed.update(offsets)
+        self.commit(id_, offsets, grants, log_ids)
         if in_hand:
             self.in_hand.update(offsets)
         else:

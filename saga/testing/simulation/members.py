@@ -39,6 +39,8 @@ class SimulatedMember:
         self._id = 0
         self._at: dict[Partition, int] = {}
         """Partitions that are ours, with the offset to read next."""
+        self._log_ids: dict[Partition, str] = {}
+        """Id of the log in which each partition is read, as far as this member has looked."""
         self._granted: dict[Partition, int] = {}
         """Grant under which each partition was taken."""
         self._left: set[Partition] = set()
@@ -87,11 +89,12 @@ class SimulatedMember:
         self._check()
         if offsets:
             id_, grants = self._id, {partition: self._granted.get(partition) for partition in offsets}
+            log_ids = {partition: self.log_id(partition) for partition in offsets}
             await self._broker.asks(
                 "commit",
                 self._group.name,
                 tuple(dict.fromkeys(p.topic for p in offsets)),
-                lambda *_: self._group.commit(id_, offsets, grants),
+                lambda *_: self._group.commit(id_, offsets, grants, log_ids),
             )
 
     async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
@@ -105,12 +108,16 @@ class SimulatedMember:
         self._check()
         if offsets:
             id_, grants = self._id, {partition: self._granted.get(partition) for partition in offsets}
+            log_ids = {partition: self.log_id(partition) for partition in offsets}
             await self._broker.asks(
                 "commit",
                 self._group.name,
                 tuple(dict.fromkeys(p.topic for p in offsets)),
-                lambda *_: self._group.mark(id_, offsets, grants, in_hand=in_hand),
+                lambda *_: self._group.mark(id_, offsets, grants, log_ids, in_hand=in_hand),
             )
+
+    def log_id(self, partition: Partition) -> str:
+        return self._log_ids.get(partition, "")
 
     def lag(self) -> Mapping[Partition, int] | None:
         if not self._placed:
@@ -135,7 +142,10 @@ class SimulatedMember:
             if begins > at:
                 self._listener.expired(partition, at, begins)
                 at = begins
-            some = self._cluster.read(partition, at, records_max - len(records))
+            # As on Kafka: until the member has looked, it takes what lies there for records of the log that it knows.
+            log_id = self._log_ids[partition]
+            read = self._cluster.read(partition, at, records_max - len(records))
+            some = [each if each.log_id == log_id else each._replace(log_id=log_id) for each in read]
             self._at[partition] = at + len(some)
             records += some
             del self._behind[partition]
@@ -205,6 +215,7 @@ class SimulatedMember:
             self._lose(list(self._at))
             self.enter()
             return
+        await self._look_at_logs()
         held = self._group.held_by(self._id)
         self._lose([p for p in self._at if p not in held])
         wanted = self._group.wanted_by(self._id)
@@ -221,10 +232,29 @@ class SimulatedMember:
         if len(ready) < len(missing):
             self._network.later(max(0.0, patience_s) + HOP_S_FIRST, self.told)
 
+    async def _look_at_logs(self) -> None:
+        """Begin anew with partitions whose topic was deleted and created again."""
+        for partition, at in list(self._at.items()):
+            log_id = self._cluster.log_id(partition.topic)
+            if log_id != self._log_ids[partition]:
+                self._unread([partition])
+                self._log_ids[partition], self._at[partition] = log_id, 0
+                self._listener.lost([partition])
+                self._listener.replaced(partition, at)
+                await self._listener.assigned({partition: 0})
+                self._readable.add(partition)
+                self.has_news(partition)
+
     async def _take(self, partitions: Sequence[Partition]) -> None:
         taken = self._group.take(self._id, partitions)
         if not taken:
             return
+        for partition, at in list(taken.items()):
+            log_id = self._log_ids[partition] = self._cluster.log_id(partition.topic)
+            if self._group.committed_in.get(partition, log_id) != log_id:
+                taken[partition] = 0
+                self._group.in_hand.discard(partition)
+                self._listener.replaced(partition, at)
         self._at.update(taken)
         self._granted.update({partition: self._group.grants[partition] for partition in taken})
         self._left = (self._left - taken.keys()) | (self._group.in_hand & taken.keys())

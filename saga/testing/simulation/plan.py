@@ -33,6 +33,7 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "poison": PUBLISH,
     "deploy": EVERY,
     "gap": frozenset[What]({"changes"}),
+    "recreated topic": PUBLISH,
 }
 """Operations that each kind can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {

@@ -205,6 +205,9 @@ class Hears:
     def expired(self, partition: Partition, first: int, after: int) -> None:
         raise AssertionError(f"{partition} has lost {first} to {after - 1}")
 
+    def replaced(self, partition: Partition, position: int) -> None:
+        raise AssertionError(f"{partition}: its topic was created again")
+
 
 @asynccontextmanager
 async def joined(ground: FaultGround, broker: SimulatedBroker) -> AsyncIterator[tuple[SimulatedMember, Hears]]:

@@ -8,7 +8,7 @@ import pytest
 from saga.clock import SystemClock
 from saga.messages import Partition, Record
 from saga.testing.conformance.broker import BrokerConformance
-from saga.testing.conformance.broker_suite import Connect, Remove
+from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
 from saga.testing.conformance.changes import ChangesConformance, OpensNoting
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from saga.testing.conformance.unreadable_records import Damage
@@ -67,6 +67,13 @@ class TestSimulatedBroker(BrokerConformance):
             cluster.remove(before)
 
         return removed
+
+    @pytest.fixture
+    def recreate(self, cluster: Cluster) -> Recreate:
+        async def recreated(topic: str, partitions: int) -> None:
+            cluster.recreate(topic, kept=False)
+
+        return recreated
 
     @pytest.fixture
     def damage(self, cluster: Cluster) -> Damage:

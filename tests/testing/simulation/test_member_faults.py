@@ -181,7 +181,7 @@ def test_who_is_taken_for_dead_is_fenced_before_anybody_else_has_its_partitions(
             (id_,) = set(group.owner.values())
             member.gone()
             with pytest.raises(Fenced):
-                group.commit(id_, dict.fromkeys(hears.has, 1), {**group.grants})
+                group.commit(id_, dict.fromkeys(hears.has, 1), {**group.grants}, {})
             await passes(1)
             assert set(group.owner.values()) != {id_}
             await member.commit(dict.fromkeys(hears.has, 1))  # it is back, as another

@@ -1,0 +1,101 @@
+"""A topic that is deleted and created again has another log: positions of the one before count nowhere."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.settings import KafkaSettings
+from saga.messages import Partition, Topic
+from saga.testing.conformance.listening import Listening, event, values
+from tests.broker.waiting import CLOCK, until
+from tests.servers.plain_clients import created_again
+
+
+@pytest.fixture
+async def broker(kafka_settings: KafkaSettings, kafka_topic: str) -> AsyncIterator[KafkaAdministration]:
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic(kafka_topic, 1)])
+        yield broker
+
+
+async def begins(broker: KafkaAdministration, topic: str) -> tuple[int, list[int]]:
+    """Where a member of the group named like the topic begins, and the positions that do not count."""
+    async with broker.join(topic, [topic], listening := Listening()):
+        await until(lambda: listening.has)
+        return listening.has[Partition(topic, 0)], listening.begun_anew.get(Partition(topic, 0), [])
+
+
+async def committed(settings: KafkaSettings, topic: str, offset: int, metadata: str) -> None:
+    """Commit a position as somebody does who has the partition and was slow."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=list(settings.servers), group_id=topic, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        await consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(offset, metadata)})
+    finally:
+        await consumer.stop()
+
+
+async def test_a_position_of_the_log_before_counts_neither_for_members_nor_for_tools(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str
+) -> None:
+    (before,) = (await broker.log_ids([kafka_topic])).values()
+    await created_again(kafka_settings.servers[0], kafka_topic, 1)
+    await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
+    (after,) = (await broker.log_ids([kafka_topic])).values()
+    assert before != after
+    place = Partition(kafka_topic, 0)
+    await committed(kafka_settings, kafka_topic, 7, f"in hand@{before}")
+    assert (await broker.group(kafka_topic)).positions == {}
+    assert await begins(broker, kafka_topic) == (0, [7])
+    await committed(kafka_settings, kafka_topic, 7, f"in hand@{after}")
+    assert (await broker.group(kafka_topic)).positions == {place: 7}
+    assert await begins(broker, kafka_topic) == (7, [])
+
+
+@pytest.mark.parametrize("metadata", ["", "clean", "in hand", "of another tool"])
+async def test_a_position_that_does_not_say_of_which_log_it_is_counts(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str, metadata: str
+) -> None:
+    """Releases before wrote no id, and people move positions with other tools."""
+    await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
+    await committed(kafka_settings, kafka_topic, 7, metadata)
+    assert await begins(broker, kafka_topic) == (7, [])
+
+
+async def test_a_position_that_people_move_is_of_the_log_that_is_there(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str
+) -> None:
+    await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
+    place = Partition(kafka_topic, 0)
+    await broker.move(kafka_topic, {place: 9})
+    assert await begins(broker, kafka_topic) == (9, [])
+    await created_again(kafka_settings.servers[0], kafka_topic, 1)
+    await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
+    assert (await begins(broker, kafka_topic))[0] == 0
+
+
+async def test_who_reads_in_no_group_reads_all_of_the_new_log(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str
+) -> None:
+    place, new = Partition(kafka_topic, 0), {f"new {n}" for n in range(30)}
+    await broker.publish([event(kafka_topic, "k", f"old {n}") for n in range(10)])
+    came: list[str] = []
+    async with broker.read({place: 0}) as reading:
+        while len(came) < 10:
+            came += values(await reading.poll(records_max=100, timeout_s=1))
+        before = dict(reading.log_ids())
+        await created_again(kafka_settings.servers[0], kafka_topic, 1)
+        await broker.publish([event(kafka_topic, "k", value) for value in sorted(new)])
+        while not new <= {*came}:
+            came += values(await reading.poll(records_max=100, timeout_s=1))
+        assert reading.positions() == {place: 30}
+        assert reading.log_ids() != before
+    again: list[str] = []
+    async with broker.read({place: 10}, before) as reading:  # as who had it open while the topic was created again
+        while not new <= {*again}:
+            again += values(await reading.poll(records_max=100, timeout_s=1))
+    assert {*again} == new
