@@ -10,7 +10,6 @@ from saga.broker.port import RECORD_BYTES_MAX, Listener
 from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.names import is_wakes
 from saga.testing.simulation.cluster import LOOK_S, Cluster
 from saga.testing.simulation.groups import DRAIN_S
 from saga.testing.simulation.members import SimulatedMember
@@ -122,7 +121,7 @@ class SimulatedBroker:
                 later(forgotten_s, self.network.disruptions.anew)
                 later(forgotten_s + DRAIN_S, lambda: self.cluster.append(chosen, delay_s))
             case "recreated topic":
-                later(LOOK_S * draws[2], lambda: self.cluster.recreate(chosen.topic, kept=not is_wakes(chosen.topic)))
+                later(LOOK_S * draws[2], lambda: self.cluster.recreate(chosen.topic, kept=True))
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())
                 self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)
