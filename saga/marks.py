@@ -6,14 +6,18 @@ that shows recorded values can hide them without knowing the service's classes.
 """
 
 import base64
+import html
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from datetime import date, datetime
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin, get_type_hints
+from urllib import parse
 
 import msgspec
 from typing_extensions import TypeAliasType
@@ -24,8 +28,12 @@ MARK: Final = "_sensitive"
 """Field of a recorded object that holds a sensitive value."""
 WHOLE_MIN = 4
 """Characters from which on a sensitive value is found inside of words, too; a shorter one where it stands alone."""
+GROUPED_MIN = 6
+"""Characters from which on a number, as of a card or an account, is found in groups, too: 4111 1111."""
 TEXT_MAX = 20_000
 """Characters of a text that are looked through; what is behind them is left out."""
+_SEPARATOR: Final = "(?:[ ,.'_-]|%20)"
+"""What stands between the groups of a number."""
 
 
 class Sensitive:
@@ -137,11 +145,11 @@ def replaced(recorded: Any, change: Change) -> Any:
 
 
 def texts_of(plain: Any) -> Iterator[str]:
-    """Texts of all that a value consists of, as JSON or Python has it. True, false and nothing tell nobody anything."""
+    """Texts of all that a value consists of, as JSON or Python has it."""
     match plain:
         case str():
             yield plain
-        case bool() | None:
+        case None:
             return
         case bytes():
             yield from (repr(plain)[2:-1], plain.hex(), base64.b64encode(plain).decode())
@@ -156,31 +164,98 @@ def texts_of(plain: Any) -> Iterator[str]:
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
-    """Text in which none of these can be read.
+    """Text in which none of these can be read, however it is written: in other letters, quoted, or encoded.
 
     >>> without("card 4111-1111 of 1 declined", ["4111-1111", "1"])
     'card *** of *** declined'
+    >>> without("GET /pay?name=J%C3%BCrgen&card=4111%201111", ["jürgen", "4111-1111"])
+    'GET /pay?name=***&card=***'
     """
-    forms = {form for secret in secrets if secret for form in _forms(secret)}
+    length = len(text)
+    forms = {form for secret in set(secrets) if 0 < len(secret) <= 2 * length for form in _forms(secret)}
     if not forms:
         return text
-    if len(text) > TEXT_MAX:  # one of them may be cut there
-        text = text[:TEXT_MAX]
-        longest = max(map(len, forms))
-        text = text[: max(0, TEXT_MAX - longest)]
-    for form in sorted(forms, key=len, reverse=True):
-        if len(form) >= WHOLE_MIN:
-            text = text.replace(form, HIDDEN)
-        else:
-            text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", HIDDEN, text)
-    return text
+    if length > TEXT_MAX:  # one of them may be cut there
+        text = text[: max(0, TEXT_MAX - max(map(len, forms)))]
+    lower = text.lower()
+    bare = re.sub(_SEPARATOR, "", lower)
+    found = {form for form in forms if form.lower() in lower or (_ungrouped(form) or form) in bare}
+    if not found:
+        return text
+    alternatives = "|".join(map(_pattern, sorted(found, key=len, reverse=True)))
+    return re.sub(alternatives, HIDDEN, text, flags=re.IGNORECASE)
+
+
+def _ungrouped(form: str) -> str | None:
+    """Number without the separators of its groups; `None` for what is not written in groups."""
+    bare = re.sub(_SEPARATOR, "", form.lower())
+    return bare if len(bare) >= GROUPED_MIN and bare.isalnum() and any(map(str.isdigit, bare)) else None
+
+
+def _pattern(form: str) -> str:
+    """Pattern by which a form is found: a short one where it stands alone, a number in groups, too."""
+    bare = _ungrouped(form)
+    if bare is not None:
+        return f"{_SEPARATOR}*".join(map(re.escape, bare))
+    if len(form) >= WHOLE_MIN and form.lower() not in ("true", "false"):
+        return re.escape(form)
+    return rf"(?<!\w){re.escape(form)}(?!\w)"
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Text as it stands in a sentence, and as Python and JSON quote it."""
+    """Text as it stands in a sentence, as it is quoted, and as it is encoded: for each of the ways in which its letters
+    can be composed."""
+    composed = [text] if text.isascii() else [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
+    for each in composed:
+        cased = [each] if each.isascii() else [each, each.upper(), each.lower(), each.casefold()]
+        for letters in cased:  # of which the encoded forms differ
+            yield from _quoted(letters)
+        if len(each) >= WHOLE_MIN:
+            yield from _encoded(each.encode("utf-8", "surrogatepass"))
+    yield from _as_times(text)
+
+
+def _quoted(text: str) -> Iterator[str]:
+    """Text as it is, and as Python, JSON, addresses and markup write it."""
     yield text
-    for quoted in (repr(text), ascii(text), json.dumps(text), json.dumps(text, ensure_ascii=False)):
-        yield quoted[1:-1]
+    for quote in (repr, ascii, json.dumps, lambda each: json.dumps(each, ensure_ascii=False)):
+        yield (once := quote(text)[1:-1])
+        yield quote(once)[1:-1]
+    content = text.encode("utf-8", "surrogatepass")
+    for address in (parse.quote(content), parse.quote(content, safe=""), parse.quote_plus(content)):
+        yield address
+        yield parse.quote(address, safe="")
+    yield html.escape(text)
+    yield text.encode("ascii", "xmlcharrefreplace").decode()
+    yield repr(content)[2:-1]
+    for wrongly in ("latin-1", "cp1252"):  # as whoever takes it for another encoding reads it
+        yield content.decode(wrongly, "replace")
+    if not text.isascii() and sum(map(str.isascii, text)) >= WHOLE_MIN:
+        yield text.encode("ascii", "replace").decode()
+
+
+def _encoded(content: bytes) -> Iterator[str]:
+    """Content as hexadecimal digits and as base64 write it, also within something longer: what its neighbours change
+    at both ends is left out."""
+    yield content.hex()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for at in range(3):
+            yield encode(b"-" * at + content).decode()[(at * 8 + 5) // 6 : (at + len(content)) * 8 // 6]
+
+
+def _as_times(text: str) -> Iterator[str]:
+    """A day or a time as Python and people write it."""
+    with suppress(ValueError):
+        day = date.fromisoformat(text)
+        yield repr(day)
+        for form in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d"):
+            yield day.strftime(form)
+        return
+    with suppress(ValueError):
+        time = datetime.fromisoformat(text)
+        yield repr(time.replace(tzinfo=None))[:-1]
+        yield str(time.replace(tzinfo=None))
+        yield time.replace(tzinfo=None).isoformat()
 
 
 # ---------------------------------------------------------------- types

@@ -122,7 +122,8 @@ def keys_of(settings: Settings, clock: Clock, services: Sequence[Declared] = ())
     keys = key_ring(Path(settings.keys), clock)
     keys.check()
     contracts = {n: c for declared in services for n, c in prepare(declared).contracts.items()}
-    problems = [f"{c.newest.path}: {p}" for c in contracts.values() for p in unsealable(c.newest.record)]
+    versions = {v.path: v for v in (*(c.newest for c in contracts.values()), *(v for _, v in emitted_by(services)))}
+    problems = [f"{version.path}: {p}" for version in versions.values() for p in unsealable(version.record)]
     if problems:
         raise ConfigurationError("nothing was started: SAGA_KEYS is set, and not everything can be sealed:", problems)
     return keys

@@ -1,14 +1,21 @@
 """Marks of sensitive values, by the type of what holds them."""
 
-from collections.abc import Mapping
+import base64
+import html
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, TypedDict
+from urllib import parse
 
 import msgspec
 import pytest
 
 from saga import sensitive
-from saga.marks import HIDDEN, TEXT_MAX, hidden, mark, marks_of, secrets_in, unmarked, without
+from saga.marks import HIDDEN, TEXT_MAX, hidden, mark, marks_of, secrets_in, texts_of, unmarked, without
 
 
 @dataclass(frozen=True)
@@ -109,3 +116,98 @@ def test_of_a_text_without_end_nothing_is_left_that_may_be_cut_in_two() -> None:
     secret = "s" * 300
     for before in (TEXT_MAX - 299, TEXT_MAX - 1, TEXT_MAX - 600):
         assert "ss" not in without("x" * before + secret * 2, [secret])
+
+
+# ---------------------------------------------------------------- ways to write a text
+
+SECRETS = (
+    "4111-1111-1111-1111",
+    "DE89 3704 0044 0532 0130 00",
+    "Jürgen Müßig",
+    "O'Hara & Söhne <info@example.org>",
+    "80331 München, Straße 5/b",
+    "p4ss/word+with=signs?",
+    "日本語のテキスト",
+    'a "quoted"\ttext\\',
+    "hunter2",
+)
+WAYS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "upper": str.upper,
+    "lower": str.lower,
+    "title": str.title,
+    "swapped": str.swapcase,
+    "casefolded": str.casefold,
+    "repr": repr,
+    "ascii": ascii,
+    "JSON": json.dumps,
+    "JSON in its own letters": lambda text: json.dumps(text, ensure_ascii=False),
+    "JSON in JSON": lambda text: json.dumps(json.dumps({"x": text})),
+    "address": parse.quote,
+    "address, all quoted": lambda text: parse.quote(text, safe=""),
+    "form": parse.quote_plus,
+    "form, upper": lambda text: parse.quote_plus(text.upper()),
+    "address in an address": lambda text: parse.quote(parse.quote(text, safe=""), safe=""),
+    "address in small letters": lambda text: parse.quote(text).lower(),
+    "markup": html.escape,
+    "markup in ASCII": lambda text: text.encode("ascii", "xmlcharrefreplace").decode(),
+    "bytes": lambda text: repr(text.encode()),
+    "wrong encoding": lambda text: text.encode().decode("latin-1"),
+    "another wrong encoding": lambda text: text.encode().decode("cp1252", "replace"),
+    "lost letters": lambda text: text.encode("ascii", "replace").decode(),
+    "taken apart": lambda text: unicodedata.normalize("NFD", text),
+    "taken apart, quoted": lambda text: parse.quote(unicodedata.normalize("NFD", text)),
+    "put together": lambda text: unicodedata.normalize("NFC", text),
+    "digits": lambda text: text.encode().hex(),
+    "upper digits": lambda text: text.encode().hex().upper(),
+    "base64": lambda text: base64.b64encode(text.encode()).decode().strip("="),
+    "base64 in an address": lambda text: base64.urlsafe_b64encode(text.encode()).decode().strip("="),
+    "without separators": lambda text: re.sub("[ -]", "", text) if text[-1].isdigit() else text,
+    "in groups of five": lambda text: (
+        " ".join(re.findall(".{1,5}", re.sub("[ -]", "", text))) if text[-1].isdigit() else text
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_found_however_it_is_written(secret: str, way: str) -> None:
+    written = WAYS[way](secret)
+    if written.count("?") >= len(written) - 3:  # no letter is left of it
+        return
+    left = without(f"the bank refuses <{written}> today", ["other", secret, "12"])
+    assert written.strip("\"'b") not in left
+    assert HIDDEN in left
+    assert len(left) < len("the bank refuses <> today") + 20, left
+
+
+@pytest.mark.parametrize("neighbours", [("", ""), ("a", "b"), ("user:", ""), ("xy", "!?")])
+def test_a_secret_is_found_within_something_in_base64(neighbours: tuple[str, str]) -> None:
+    packed = base64.b64encode("hunter2-SECRET".join(neighbours).encode()).decode()
+    assert len(without(packed, ["hunter2-SECRET"])) < len(packed) - 12
+
+
+@pytest.mark.parametrize(
+    ("secret", "written"),
+    [
+        ("1980-05-17", repr(date(1980, 5, 17))),
+        ("1980-05-17", "17.05.1980"),
+        ("1980-05-17", "05/17/1980"),
+        ("2026-11-21T14:06:40.123Z", "2026-11-21 14:06:40.123000"),
+        ("2026-11-21T14:06:40.123Z", repr(datetime(2026, 11, 21, 14, 6, 40, 123000, UTC))),
+        ("1234567", "1,234,567"),
+    ],
+)
+def test_a_day_a_time_or_a_number_is_found_however_it_is_written(secret: str, written: str) -> None:
+    assert HIDDEN in without(f"refused: {written}.", [secret])
+    assert written not in without(f"refused: {written}.", [secret])
+
+
+def test_a_sensitive_boolean_is_hidden_where_it_stands_alone() -> None:
+    assert list(texts_of([True, None, False])) == ["True", "False"]
+    assert without("positive=True, true; construed", ["True"]) == "positive=***, ***; construed"
+
+
+def test_what_is_no_secret_stays_as_it_is() -> None:
+    text = "the order 4712 of customer-18 in Kiel, 1980-05-18, was refused: 41 of 412 pieces"
+    assert without(text, ["4711", "customer-17", "1980-05-17", "12", "", "Köln"]) == text

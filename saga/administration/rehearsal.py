@@ -24,6 +24,7 @@ from saga.names import PROGRESS, is_ours
 from saga.policies.retry import Retry
 from saga.printable import shortened
 from saga.progress.document import Snapshot, decode, decode_entry, progress_key
+from saga.runtime import arriving
 from saga.runtime.batches import Batches
 from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
@@ -95,7 +96,8 @@ async def rehearse(  # and what it runs on
     before = await _progress(copy, declared.name, saga)
     stops = None
     try:
-        await take_turn(service, begin(service, message, NOWHERE, None))
+        arrived = await arriving.sealed(service, message, NOWHERE)
+        await take_turn(service, begin(service, arrived, NOWHERE, None))
     except Stops as stop:
         stops = str(stop)
     after = await _progress(copy, declared.name, saga)

@@ -1,12 +1,14 @@
 """Check of a folder's contracts: what `saga contracts check` finds in it, each problem with the file and what to do."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from saga.contracts.compat import Break, broken
 from saga.contracts.contract import DEFAULT_MODE, Contract, Mode
+from saga.contracts.merged_marks import lacking_marks, with_marks_of
 from saga.contracts.problems import Problem
+from saga.contracts.schema import RecordType
 
 RULES: Final[Mapping[str, str]] = {
     "contract": "A file of contracts/ cannot be used.",
@@ -18,6 +20,7 @@ RULES: Final[Mapping[str, str]] = {
     "optional": "A field that may be absent in one version is not optional in the other.",
     "precision": "An amount may have more digits than the other version reads.",
     "released": "A version that is released has changed, or is gone.",
+    "sensitive": "A field that an earlier version marks as sensitive is not marked.",
     "rounding": "Great numbers are rounded by the other version.",
     "symbols": "Symbols of an enum are not known in the other version.",
     "type": "A type cannot be read as that of the other version.",
@@ -28,14 +31,31 @@ RULES: Final[Mapping[str, str]] = {
 """Rules of `saga contracts check`, each with a sentence."""
 
 
-def incompatible(contracts: Iterable[Contract]) -> list[Problem]:
+def incompatible(contracts: Collection[Contract]) -> list[Problem]:
     """Problems of versions that break what their modes promise; those of one version against several others are told
-    once."""
+    once. And marks that an earlier version has, and a later one lacks."""
     groups: dict[tuple[object, ...], list[Break]] = defaultdict(list)
     for contract in contracts:
         for found in broken(contract):
             groups[found.newer.path, found.direction, found.finding].append(found)
-    return [_problem(group) for group in groups.values()]
+    return [_problem(group) for group in groups.values()] + [each for c in contracts for each in _unmarked(c)]
+
+
+def _unmarked(contract: Contract) -> Iterator[Problem]:
+    """Problems of fields that are marked in an earlier version alone: they stay sensitive, and the file does not say
+    so."""
+    earlier: list[RecordType] = []
+    for version in contract.versions:
+        for path in lacking_marks(version.written, with_marks_of(version.written, earlier)):
+            yield Problem(
+                rule="sensitive",
+                file=f"{version.path}.avsc",
+                at=path,
+                says=f"{path} is sensitive in an earlier version, and not marked in v{version.number}: it is hidden in "
+                "all versions, and encrypted where there are keys",
+                remedy='add "sensitive": true; for a value that nobody has to hide, add a field with another name',
+            )
+        earlier.append(version.written)
 
 
 REASON: Final = (

@@ -51,6 +51,9 @@ class Version:
     fingerprint: bytes
     """CRC-64-AVRO of the canonical form, little-endian: 8 bytes, as in the header of a single object."""
     record: RecordType = field(hash=False, repr=False)
+    """Fields, each sensitive if any version of the contract marks it."""
+    written: RecordType = field(hash=False, repr=False)
+    """The same with the marks that are in the file."""
     upcasts: frozenset[int] = frozenset()
     """Numbers of the older versions that are read as this one by an upcaster, for resolution cannot."""
 

@@ -89,7 +89,7 @@ class Concern:
 
 def differences(old: Version, new: Version) -> tuple[Change, ...]:
     """Changes from an older version to a newer one, each with its effects."""
-    changes = [*_attributes(old.schema, new.schema), *_records(old.record, new.record, "", "")]
+    changes = [*_attributes(old.schema, new.schema), *_records(old.written, new.written, "", "")]
     for finding in reading(old.record, new.record):
         place = _place(finding, [change.new for change in changes], changes)
         changes[place] = replace(changes[place], backward=(*changes[place].backward, finding))

@@ -1,11 +1,11 @@
 """Fields of an event as people may see them: those that its contract calls sensitive are hidden."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from saga.contracts.library import Binding, binding_of
-from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type, is_same_field
+from saga.contracts.merged_marks import with_marks_of
+from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type
 from saga.marks import HIDDEN, texts_of
 from saga.messages import Event
 
@@ -53,45 +53,9 @@ def has_sensitive(type_: Type) -> bool:
             return False
 
 
-def with_marks_of(record: RecordType, others: Iterable[RecordType]) -> RecordType:
-    """Mark the fields of a record that are sensitive in it or in another version: what one hides, none shows."""
-    for other in others:
-        record = _with_marks_of(record, other)
-    return record
-
-
-def _with_marks_of(record: RecordType, other: RecordType) -> RecordType:
-    made = []
-    for field in record.fields:
-        for of in other.fields:
-            if is_same_field(field, of):
-                type_ = _marked(field.type, of.type)
-                field = replace(field, sensitive=field.sensitive or of.sensitive, type=type_)
-        made.append(field)
-    return replace(record, fields=tuple(made))
-
-
-def _marked(type_: Type, other: Type) -> Type:
-    match type_, other:
-        case OptionalType(inner), OptionalType(of):
-            return OptionalType(_marked(inner, of))
-        case OptionalType(inner), _:
-            return OptionalType(_marked(inner, other))
-        case _, OptionalType(of):
-            return _marked(type_, of)
-        case RecordType(), RecordType():
-            return _with_marks_of(type_, other)
-        case ArrayType(items), ArrayType(of):
-            return ArrayType(_marked(items, of))
-        case MapType(values), MapType(of):
-            return MapType(_marked(values, of))
-        case _:
-            return type_
-
-
 def marked(binding: Binding) -> RecordType:
-    """Record of a class with the marks of all versions."""
-    return with_marks_of(binding.version.record, (version.record for version in binding.contract.versions))
+    """Record of a class, in which a field is marked if any version of its contract marks it."""
+    return binding.version.record
 
 
 def secrets_of(event: Event) -> list[str]:

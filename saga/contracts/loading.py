@@ -5,7 +5,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +17,7 @@ from fastavro.schema import SchemaParseException, UnknownType, to_parsing_canoni
 from saga.contracts.contract import MODES, URN, Contract, Version
 from saga.contracts.fingerprints import fingerprint_of
 from saga.contracts.jsonform import read_json
+from saga.contracts.merged_marks import with_marks_of
 from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType, ScalarType, meaning_changes
 from saga.contracts.steps import unsettled, wrong_upcasts
@@ -155,6 +156,7 @@ def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tup
         schema=schema,
         fingerprint=fingerprint_of(canonical),
         record=record,
+        written=record,
         upcasts=frozenset(schema.get("upcasts", ())),
     )
     return _File(place, version, Terms(**{name: schema[name] for name in Terms._fields if name in schema})), []
@@ -336,6 +338,12 @@ def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) ->
             doc=newest.record.doc,
             schemas=schemas,
             wire=topics[terms["topic"]].wire,
-            versions=tuple(file.version for file in group),
+            versions=_with_marks_of_all([file.version for file in group]),
         )
     return contracts
+
+
+def _with_marks_of_all(versions: list[Version]) -> tuple[Version, ...]:
+    """Versions of a contract, in which a field is sensitive that any of them marks."""
+    records = [version.written for version in versions]
+    return tuple(replace(version, record=with_marks_of(version.written, records)) for version in versions)

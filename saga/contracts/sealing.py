@@ -2,6 +2,9 @@
 
 It is done on what is encoded already, by the version that encodes it. So whoever reads, of whatever version, by
 resolution or an upcaster, reads bytes that were opened before; and encoding and decoding know nothing of keys.
+
+A sealed text is bound to the contract, the saga and the path of its field, `payers[1].iban`: two texts of one event
+that have changed places do not open.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +22,7 @@ from saga.contracts.library import Library, binding_of
 from saga.contracts.schema import (
     MISSING,
     ArrayType,
+    Field,
     MapType,
     OptionalType,
     RecordType,
@@ -30,22 +34,31 @@ from saga.contracts.schema import (
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 from saga.sealing import text as texts
-from saga.sealing.text import ERASED, Unopened, is_sealed, name_in
+from saga.sealing.text import ERASED, OtherSecret, Unopened, is_sealed, name_in
 
 if TYPE_CHECKING:
     from saga.sealing.keys import SubjectKey
 
 Change: TypeAlias = Callable[[str, bytes], bytes]
-"""Function from the place and the bytes of a value to what stands there instead."""
+"""Function from the path and the bytes of a value to what stands there instead."""
+WHOLE = "*"
+"""Path in the place of a value that is sealed as a whole, for it is no event."""
+OTHER_SECRET = (
+    "it was sealed with another secret of its subject, which was lost from the folder of keys, and made anew: restore "
+    "the older one"
+)
 SEALABLE = (ScalarType("string"), ScalarType("bytes"))
 
 
-def sealed(value: bytes, version: Version, saga: str, key: "SubjectKey | None") -> bytes:
+def sealed(value: bytes, version: Version, saga: str, key: "SubjectKey | None", *, arrived: bool = False) -> bytes:
     """Seal the sensitive fields of an encoded event. `key`: that of its subject; `None`: which was forgotten, so that
-    nobody is to read them ever. A value that equals its field's default is left as it is: the schema tells it."""
+    nobody is to read them ever. A value that equals its field's default is left as it is: the schema tells it.
+    `arrived`: it comes from the log, where its sender may have sealed it; what is sealed stays as it is."""
 
-    def change(place: str, plain: bytes) -> bytes:
-        return ERASED.encode() if key is None else key.seal(plain, f"{version.name}|{place}|{saga}").encode()
+    def change(path: str, plain: bytes) -> bytes:
+        if arrived and is_sealed(plain.decode("ascii", "replace")):
+            return plain
+        return ERASED.encode() if key is None else key.seal(plain, f"{version.name}|{path}|{saga}").encode()
 
     return _rewritten(value, version, change, leaves_defaults=True)
 
@@ -56,21 +69,46 @@ def opened(value: bytes, library: Library, saga: str, keys: "Callable[[str], Sub
     for another place, or changed."""
     version = identify(value, library)
 
-    def change(place: str, text: bytes) -> bytes:
+    def change(path: str, text: bytes) -> bytes:
         said = text.decode("ascii", "replace")
         if not is_sealed(said):
             return text
         key = keys(name_in(said))
         if key is None:
             return ERASED.encode()
+        field = path.rpartition(".")[2]
         try:
-            return key.open(said, f"{version.name}|{place}|{saga}")
+            return key.open(said, f"{version.name}|{path}|{saga}", f"{version.name}|{field}|{saga}")
+        except OtherSecret:
+            raise KeyMissing(f"{version.name}: {path}: {OTHER_SECRET}") from None
         except Unopened:
             raise BadInput(
-                f"{version.name}: {place}: it was sealed for another field or saga, or changed since"
+                f"{version.name}: {path}: it was sealed for another field or saga, or changed since"
             ) from None
 
     return _rewritten(value, version, change, leaves_defaults=False)
+
+
+def is_whole(value: bytes, version: Version) -> bool:
+    """Return whether a value is an encoded event of that version, and nothing else."""
+    try:
+        return not _read(value, version)[1]
+    except Exception:  # noqa: BLE001 - bytes of anybody
+        return False
+
+
+def subject_in_the_clear(value: bytes, version: Version) -> str | None:
+    """Subject of an encoded event that has a sensitive field in the clear; `None` for any other."""
+    found: list[str] = []
+
+    def note(path: str, plain: bytes) -> bytes:
+        text = plain.decode("ascii", "replace")
+        if text != ERASED and not is_sealed(text):
+            found.append(path)
+        return plain
+
+    _rewritten(value, version, note, leaves_defaults=True)
+    return str(_read(value, version)[0][version.subject]) if found else None
 
 
 def names_in(value: bytes, library: Library) -> set[str]:
@@ -87,6 +125,23 @@ def names_in(value: bytes, library: Library) -> set[str]:
         with suppress(BadInput):  # who decodes it says what is wrong with it
             _rewritten(value, identify(value, library), note, leaves_defaults=False)
     return names
+
+
+def opened_whole(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
+    """Value that was sealed as a whole, as it came; any other as it is. `name`: the contract's. `keys`: as for
+    `opened`, and it raises as that does."""
+    text = value.decode("ascii", "replace")
+    if not is_sealed(text):
+        return value
+    key = keys(name_in(text))
+    if key is None:
+        return ERASED.encode()
+    try:
+        return key.open(text, f"{name}|{WHOLE}|{saga}")
+    except OtherSecret:
+        raise KeyMissing(f"{name}: {OTHER_SECRET}") from None
+    except Unopened:
+        raise BadInput(f"{name}: it was sealed for another saga, or changed since") from None
 
 
 def subject_of(event: Event) -> str:
@@ -118,15 +173,13 @@ def _rewritten(value: bytes, version: Version, change: Change, *, leaves_default
     """An encoded event with its sensitive texts changed."""
     if not has_sensitive(version.record):
         return value
-    schema, body = _schema(version), BytesIO(value)
-    body.seek(HEADER_SIZE)
     try:
-        raw: Any = schemaless_reader(body, schema, None)
-        rest = body.read()
-        _change(raw, version.record, change, leaves_defaults)
+        raw, rest = _read(value, version)
+        if not _change(raw, version.record, change, "", leaves_defaults):
+            return value
         out = BytesIO()
         out.write(value[:HEADER_SIZE])
-        schemaless_writer(out, schema, raw)
+        schemaless_writer(out, _schema(version), raw)
     except (BadInput, KeyMissing):
         raise
     except Exception:  # noqa: BLE001 - bytes of anybody: who decodes them says what is wrong with them
@@ -134,30 +187,41 @@ def _rewritten(value: bytes, version: Version, change: Change, *, leaves_default
     return out.getvalue() + rest
 
 
-def _change(raw: Any, type_: Type, change: Change, leaves_defaults: bool) -> None:
-    """Change the sensitive texts of a raw value in place."""
+def _read(value: bytes, version: Version) -> tuple[Any, bytes]:
+    """Raw record of an encoded event, and the bytes behind it."""
+    body = BytesIO(value)
+    body.seek(HEADER_SIZE)
+    raw: Any = schemaless_reader(body, _schema(version), None)
+    return raw, body.read()
+
+
+def _change(raw: Any, type_: Type, change: Change, path: str, leaves_defaults: bool) -> bool:
+    """Change the sensitive texts of a raw value in place. Returns whether any is another one now."""
     match type_:
         case RecordType(fields=fields):
-            for field in fields:
-                part = raw[field.name]
-                if not field.sensitive:
-                    _change(part, field.type, change, leaves_defaults)
-                elif leaves_defaults and field.default is not MISSING and part == field.default:
-                    continue
-                elif isinstance(part, str):
-                    raw[field.name] = change(field.name, part.encode()).decode()
-                elif isinstance(part, bytes):
-                    raw[field.name] = change(field.name, part)
+            return sum(_change_field(raw, field, change, path, leaves_defaults) for field in fields) > 0
         case ArrayType(items):
-            for part in raw:
-                _change(part, items, change, leaves_defaults)
+            return sum(_change(each, items, change, f"{path}[{n}]", leaves_defaults) for n, each in enumerate(raw)) > 0
         case MapType(values):
-            for part in raw.values():
-                _change(part, values, change, leaves_defaults)
+            return sum(_change(raw[n], values, change, f"{path}[{n!r}]", leaves_defaults) for n in raw) > 0
         case OptionalType(inner) if raw is not None:
-            _change(raw, inner, change, leaves_defaults)
+            return _change(raw, inner, change, path, leaves_defaults)
         case _:
-            return
+            return False
+
+
+def _change_field(raw: Any, field: Field, change: Change, path: str, leaves_defaults: bool) -> bool:
+    part = raw[field.name]
+    path = f"{path}.{field.name}" if path else field.name
+    if not field.sensitive:
+        return _change(part, field.type, change, path, leaves_defaults)
+    if leaves_defaults and field.default is not MISSING and part == field.default:
+        return False
+    if isinstance(part, str):
+        raw[field.name] = change(path, part.encode()).decode()
+    elif isinstance(part, bytes):
+        raw[field.name] = change(path, part)
+    return bool(raw[field.name] != part)
 
 
 @lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
-from saga.contracts.hiding import hidden, with_marks_of
+from saga.contracts.hiding import hidden
 from saga.contracts.library import Library, Version, find
 from saga.contracts.sealing import opened
 from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
@@ -90,8 +90,7 @@ def fields_in(value: bytes, library: Library, *, hides: bool = True) -> dict[str
     # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
     shown_as = version if version.number in versions[-1].upcasts else versions[-1]
     fields = codec.to_json(codec.decode(value, _class_of(shown_as, library), library))
-    # A field counts as sensitive if it did when it was written, or does in any version.
-    return hidden(fields, with_marks_of(shown_as.record, (each.record for each in versions))) if hides else fields
+    return hidden(fields, shown_as.record) if hides else fields
 
 
 _classes: dict[tuple[str, str], type[Event]] = {}

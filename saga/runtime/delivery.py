@@ -9,7 +9,7 @@ from saga.controls import Control
 from saga.errors import Broken
 from saga.observe.moments import Handled, Stuck
 from saga.progress.document import Snapshot, decode_entry
-from saga.runtime import controlling
+from saga.runtime import arriving, controlling
 from saga.runtime.beginning import begin
 from saga.runtime.cache import Cache
 from saga.runtime.errors import Draining
@@ -50,7 +50,10 @@ class Delivery:
                 cached = self.cache.take(saga, stages.begun_s)
                 if ports.watching.tracing is not None:
                     stages.spans = self._spans(item, ports.watching.tracing)
-                turn = begin(service, item.message, item.position, cached and cached[:2], stages)
+                message = item.message
+                if ports.keys is not None:
+                    message = await arriving.sealed(service, message, item.position)
+                turn = begin(service, message, item.position, cached and cached[:2], stages)
                 if item.deaths:
                     turn = replace(turn, deaths=item.deaths)
                 while not turn.over:  # as `take_turn`, with one coroutine less around each write

@@ -10,6 +10,7 @@ from saga.envelope import FOREIGN
 from saga.errors import BadInput, UnknownSchema
 from saga.messages import Message, Writer
 from saga.printable import shortened
+from saga.sealing.text import is_sealed
 from saga.structured import is_json, media_type
 
 REFUSED = f"{FOREIGN}refused"
@@ -38,6 +39,8 @@ def single_object(message: Message, library: Library) -> bytes:
     deployed here yet."""
     if message.value[:2] == MARKER:
         return message.value
+    if is_sealed(message.value.decode("ascii", "replace")):
+        raise BadInput("the value was no event when it came, and is kept encrypted")
     if registered.id_in(message.value) is not None:
         for name, reason in message.foreign:
             if name == REFUSED and reason:

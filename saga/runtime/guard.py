@@ -16,7 +16,7 @@ from msgspec import Struct
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
 from saga.names import ARCHIVES
 from saga.observe.moments import DeadLettered
-from saga.runtime import deadletters, persistence
+from saga.runtime import arriving, deadletters, persistence
 from saga.runtime.errors import Draining
 from saga.runtime.lanes import Item
 from saga.runtime.participant import Participant
@@ -127,7 +127,8 @@ class Guard:
         """Say it on `<service>.dead` alone: the progress is not touched any more."""
         service, message = self.service, item.message
         contract = service.contracts.get(message.type)
-        letter = deadletters.deadly(service.name, message, item.position, deaths, contract)
+        kept = await arriving.sealed(service, message, item.position)
+        letter = deadletters.deadly(service.name, kept, item.position, deaths, contract)
         await persistence.send_letter(service, item.position, letter)
         service.ports.watching.report(
             DeadLettered(

@@ -65,7 +65,8 @@ class Hiding:
         first: int = 0,
     ) -> Call:
         """The call with its arguments for people, if they are short; `written`: the same as JSON. A run that was given
-        anything sensitive keeps them to itself: in what its handler makes of that, nobody could find it again."""
+        anything sensitive, be it a boolean, keeps them to itself: in what its handler makes of that, nobody could find
+        it again."""
         if len(written) > arguments.BYTES_MAX or not (args or kwargs) or any(self.secrets()):
             return asked
         return replace(asked, arguments=arguments.in_words(call, args, kwargs, first=first))

@@ -12,7 +12,7 @@ from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, Standstill
 from saga.observe.moments import DeadLettered, GoesOn, StandsStill
 from saga.printable import printable, shortened
-from saga.runtime import deadletters, persistence
+from saga.runtime import arriving, deadletters, persistence
 from saga.runtime.errors import Draining
 from saga.runtime.held import Held
 from saga.runtime.intake import Skip, received
@@ -133,8 +133,9 @@ class Unreadable:
         """The dead letter is durable before the offset moves."""
         position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
-        letter = deadletters.unreadable(self.service.name, record, reason, now_ms, contract)
         try:
+            kept = await arriving.sealed_record(self.service, record)
+            letter = deadletters.unreadable(self.service.name, kept, reason, now_ms, contract)
             await persistence.send_letter(self.service, position, letter)
         except Draining:
             return

@@ -28,7 +28,7 @@ from saga.progress.document import Intent, Snapshot, decode
 from saga.progress.giving_up import Failure
 from saga.progress.record import Ended
 from saga.progress.step import next_action, next_snapshot, noted
-from saga.runtime import handling, persistence, spilling
+from saga.runtime import arriving, handling, persistence, spilling
 from saga.runtime.alone import Asked, Documents, Then, ports_alone
 from saga.runtime.beginning import as_read, begin
 from saga.runtime.failing import Ask
@@ -97,7 +97,8 @@ class _Rebuilding:
     async def take(self, taken: Taken) -> None:
         """Take a message to its end."""
         self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
-        turn: TurnState = begin(self.service, taken.message, taken.position, self.known)
+        message = await arriving.sealed(self.service, taken.message, taken.position)
+        turn: TurnState = begin(self.service, message, taken.position, self.known)
         turn = replace(turn, certain=turn.progress is not None)
         for _ in range(STEPS_MAX):
             if turn.over:

@@ -13,7 +13,7 @@ from saga.clock import iso
 from saga.messages import Message, Partition
 from saga.progress import takeover, timing
 from saga.progress.record import Written
-from saga.runtime import persistence, waking
+from saga.runtime import arriving, persistence, waking
 from saga.runtime.beginning import begin
 from saga.runtime.errors import Refused
 from saga.runtime.offsets import Prefix
@@ -38,6 +38,7 @@ async def repaired(
     """
     stages = Stages()
     for message in triggers:
+        message = await arriving.sealed(service, message, NOWHERE)
         await take_turn(service, begin(service, message, NOWHERE, None, stages).unread())
     while True:
         turn = await take_turn(service, _without_message(service, saga, stages))

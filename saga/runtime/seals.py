@@ -10,16 +10,18 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.contracts import sealing
-from saga.contracts.library import binding_of
+from saga.contracts.codec import MARKER
+from saga.contracts.library import Library, binding_of
 from saga.errors import BadInput, KeyMissing, Permanent
 from saga.marks import MARK, replaced, unmarked
 from saga.messages import Event, Message
 from saga.progress.document import Call, Intent
 from saga.progress.taking_back import TakeBack
+from saga.runtime.foreign import single_object
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently
 from saga.runtime.turn_state import TurnState
-from saga.sealing.text import ERASED, Unopened, is_sealed, name_in, names_in
+from saga.sealing.text import ERASED, OtherSecret, Unopened, is_sealed, name_in, names_in
 
 if TYPE_CHECKING:
     from saga.sealing.keys import SubjectKey
@@ -50,7 +52,9 @@ class Seals:
         library = self._service.schemas.library
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
         await self._unlock(
-            *(sealing.names_in(part.value, library) for part in intent.parts), _sealed_in([intent.state, *recorded])
+            *(sealing.names_in(_readable(part, library), library) for part in intent.parts),
+            *(names_in(part.value) for part in intent.parts if is_sealed(part.value.decode("ascii", "replace"))),
+            _sealed_in([intent.state, *recorded]),
         )
         if (keys := self._service.ports.keys) is not None:
             subject = self._subject_of(handler, intent.parts)
@@ -88,7 +92,11 @@ class Seals:
     def _opened(self, part: Message) -> Message:
         if not names_in(part.value):
             return part
-        value = sealing.opened(part.value, self._service.schemas.library, part.saga, self._known.__getitem__)
+        library, keys = self._service.schemas.library, self._known.__getitem__
+        part = replace(part, value=sealing.opened_whole(part.value, part.type, part.saga, keys))
+        value = _readable(part, library)
+        if value[:2] == MARKER:
+            value = sealing.opened(value, library, part.saga, keys)
         return replace(part, value=value)
 
     async def sealed(self, event: Event, type_: str, schema: str, value: bytes) -> tuple[str, str, bytes]:
@@ -143,6 +151,8 @@ class Seals:
             return {MARK: ERASED}
         try:
             return {MARK: msgspec.json.decode(key.open(value, self._place))}
+        except OtherSecret:
+            raise KeyMissing(f"a recorded value: {sealing.OTHER_SECRET}") from None
         except Unopened:
             raise Permanent("a recorded value was sealed for another service or saga, or changed since") from None
 
@@ -185,6 +195,15 @@ class Seals:
         kind = older[0].takes if older else self._service.state
         shown = {name: self.reveal(value) for name, value in fields.items()}
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
+
+
+def _readable(part: Message, library: Library) -> bytes:
+    """Value of a message as a single object: by now there may be a version as which it can be read. As it is, if there
+    is none."""
+    try:
+        return single_object(part, library)
+    except BadInput:
+        return part.value
 
 
 def _sealed_in(recorded: Any) -> set[str]:

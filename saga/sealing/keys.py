@@ -15,36 +15,47 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from saga.sealing.text import NAME_LENGTH, PREFIX, Unopened
+from saga.sealing.text import NAME_LENGTH, PREFIX, OtherSecret, Unopened
 
 SECRET_BYTES: Final = 32
 """Size of the secret of a subject, and of a key that wraps them."""
 _NONCE_BYTES: Final = 12
+_MARK_BYTES: Final = 4
+"""Bytes at the beginning of what is sealed that tell which secret it was sealed with."""
 
 
 class SubjectKey:
     """Key of one subject."""
 
-    __slots__ = ("_seal", "digest", "name")
+    __slots__ = ("_mark", "_seal", "digest", "name")
 
     def __init__(self, name: str, secret: bytes) -> None:
         self.name = name
         self._seal = AESSIV(_derived(secret, b"saga: seal", 64))
+        self._mark = _derived(secret, b"saga: mark", _MARK_BYTES)
         self.digest = _derived(secret, b"saga: digest", 32)
         """Key of digests of what may be sensitive: without it nobody can tell by trying what was digested."""
 
     def seal(self, plain: bytes, place: str) -> str:
         """Encrypt. `place`: where it belongs; it opens nowhere else."""
-        sealed = self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty, which not every version takes
+        sealed = self._mark + self._seal.encrypt(
+            b"=" + plain, [place.encode()]
+        )  # never empty: not all versions take it
         return f"{PREFIX}{self.name}:{base64.urlsafe_b64encode(sealed).decode()}"
 
-    def open(self, text: str, place: str) -> bytes:
-        """Decrypt. Raises `Unopened`."""
+    def open(self, text: str, place: str, place_before: str | None = None) -> bytes:
+        """Decrypt. `place_before`: where it belongs, if it was sealed by a release that did not tell apart all places,
+        nor which secret it had. Raises `Unopened`, and `OtherSecret`."""
         try:
             sealed = base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
-            return self._seal.decrypt(sealed, [place.encode()])[1:]
+            if sealed.startswith(self._mark):
+                return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
         except (InvalidTag, binascii.Error, ValueError) as why:
             raise Unopened from why
+        try:
+            return self._seal.decrypt(sealed, [(place_before or place).encode()])[1:]
+        except (InvalidTag, ValueError):
+            raise OtherSecret from None
 
 
 def name_of_subject(subject: str) -> str:

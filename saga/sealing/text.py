@@ -17,6 +17,10 @@ class Unopened(Exception):
     """Raised for a sealed text that was sealed with another key, for another place, or was changed since."""
 
 
+class OtherSecret(Unopened):
+    """Raised for a sealed text of this subject that was sealed with another secret than the one that is there."""
+
+
 def names_in(*contents: bytes) -> set[str]:
     """Names of the keys of all sealed texts in these bytes, and of what only looks like one: anybody may have written
     it into a field that nobody opens.

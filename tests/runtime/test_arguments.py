@@ -65,6 +65,9 @@ class Bank:
     async def ping(self) -> str:
         return "here"
 
+    async def tested(self) -> Annotated[bool, sensitive]:
+        return False
+
 
 Body: TypeAlias = Callable[[OrderPlaced, Bank, Saga[Wallet]], Awaitable[Later | None]]
 
@@ -115,6 +118,19 @@ async def test_the_arguments_of_steps_and_updates_are_recorded_as_people_read_th
             'step plain(["a",{"b":null}])',
             'step charge("order-1", "4.20", note="tea")',
         ]
+
+
+async def test_of_a_run_that_was_given_a_sensitive_boolean_they_are_kept_back(tmp_path: Path) -> None:
+    async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> None:
+        await saga.step(bank.plain, "before")
+        positive = await saga.step(bank.tested)
+        await saga.step(bank.plain, positive)
+        await saga.step(bank.plain, "a medicine" if positive else "nothing")
+
+    payment, _ = payment_with(body)
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        words = [call.in_words for call in await calls_of(place, payment)]
+    assert words == ['step plain("before")', "step tested", "step plain", "step plain"]
 
 
 async def test_they_stand_in_the_intent_before_the_call_and_in_what_a_person_has_to_put_right(tmp_path: Path) -> None:

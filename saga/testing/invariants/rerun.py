@@ -24,6 +24,7 @@ from saga.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.progress import record as written_down
 from saga.progress.document import Attempt, Call, Continuation, Entry, Intent, Kept, Snapshot, decode, decode_entry
 from saga.progress.takeover import undeclared
+from saga.runtime import arriving
 from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Halted
@@ -314,6 +315,7 @@ async def _made(
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = participant_of(witnessed.service, witnessed.resources, ports)
+    message = await arriving.sealed(service, message, position)
     turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)
     if step.run is not None:

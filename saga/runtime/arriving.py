@@ -1,0 +1,107 @@
+"""Sealing of messages as they arrive: what their sender left in the clear lies sealed in progresses and dead letters.
+
+A sender may know nothing of keys, or write another form than ours. So what is kept of a message, or sent on, is sealed
+by whoever takes it: with the key of its subject, or, where that one is lost, with that of its saga.
+"""
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from saga.commands import Command
+from saga.contracts import codec, sealing
+from saga.contracts.contract import Contract
+from saga.contracts.registered import id_in
+from saga.contracts.sealing import WHOLE
+from saga.contracts.sealing_json import sealed_json, subject_in
+from saga.envelope import type_of
+from saga.errors import BadInput, KeyMissing, UnknownSchema
+from saga.messages import Message, Position, Record
+from saga.runtime.participant import Participant
+from saga.runtime.persistence import patiently
+from saga.sealing.text import ERASED, is_sealed
+
+if TYPE_CHECKING:
+    from saga.sealing.keys import SubjectKey
+
+
+async def sealed(service: Participant, message: Message, position: Position) -> Message:
+    """Message as it may be kept. Waits while the keys cannot be had. Raises `Draining`."""
+    if service.ports.keys is None:
+        return message
+    if isinstance(message, Command):
+        if message.original is None:
+            return message
+        return replace(message, original=await sealed(service, message.original, position))
+    if message.type not in service.sensitive:
+        return message
+    contract = service.contracts[message.type]
+    value = await _sealed(service, position, message.value, contract, message.saga)
+    return message if value is message.value else replace(message, value=value)
+
+
+async def sealed_record(service: Participant, record: Record) -> Record:
+    """Record of which not even the saga can be told, as its dead letter may have it. Raises `Draining`."""
+    named = service.contracts.get(type_of(record) or "")
+    of_topic = [contract for contract in service.contracts.values() if contract.topic == record.topic]
+    contracts = [each for each in (of_topic if named is None else [named]) if each.name in service.sensitive]
+    if service.ports.keys is None or not contracts or not record.value:
+        return record
+    position = Position(record.topic, record.partition, record.offset)
+    saga = (record.key or b"").decode("utf-8", "backslashreplace") or "/".join(map(str, position))
+    value = await _sealed(service, position, record.value, contracts[0], saga)
+    return record._replace(value=value)
+
+
+async def _sealed(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
+    """Value with all that is in the clear sealed."""
+    try:
+        version = codec.identify(value, service.schemas.library)
+    except UnknownSchema:  # nobody here can tell its fields apart, and who deploys its schema has to read it
+        return value
+    except BadInput:
+        return await _sealed_foreign(service, position, value, contract, saga)
+    if not sealing.is_whole(value, version):
+        return await _sealed_foreign(service, position, value, contract, saga)
+    subject = sealing.subject_in_the_clear(value, version)
+    if subject is None:
+        return value
+    try:
+        key = await _key(service, position, subject, saga)
+    except KeyMissing:  # both are lost: a run that needs them is parked, and says so
+        return value
+    return sealing.sealed(value, version, saga, key, arrived=True)
+
+
+async def _sealed_foreign(
+    service: Participant, position: Position, value: bytes, contract: Contract, saga: str
+) -> bytes:
+    """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole. What
+    a registry has to be asked about stays as it came, for its answer may be another one tomorrow."""
+    if id_in(value) is not None or is_sealed(value.decode("ascii", "replace")):
+        return value
+    newest = contract.newest
+    try:
+        key = await _key(service, position, subject_in(value, newest.subject) or saga, saga)
+    except KeyMissing:
+        return value
+
+    def seal(path: str, plain: bytes) -> str:
+        text = plain.decode("ascii", "replace")
+        if is_sealed(text) or key is None:
+            return text if is_sealed(text) else ERASED
+        return key.seal(plain, f"{newest.name}|{path}|{saga}")
+
+    return sealed_json(value, newest.record, seal) or seal(WHOLE, value).encode()
+
+
+async def _key(service: Participant, position: Position, subject: str, saga: str) -> "SubjectKey | None":
+    """Key of a subject, or of the saga, if that of the subject is lost. Raises `KeyMissing` if both are."""
+    keys = service.ports.keys
+    assert keys is not None
+    found: SubjectKey | None
+    try:
+        found = await patiently(service, position, "get a key", keys.of_subject, subject)
+    except KeyMissing:
+        found = await patiently(service, position, "get a key", keys.of_subject, saga)
+    return found

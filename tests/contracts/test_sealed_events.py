@@ -1,0 +1,163 @@
+"""Sealing of events in their bytes: which fields, of which versions, and where a sealed text opens."""
+
+import base64
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga.contracts import codec
+from saga.contracts.checking import incompatible
+from saga.contracts.hiding import secrets_of
+from saga.contracts.library import binding_of
+from saga.contracts.sealing import opened, sealed
+from saga.errors import BadInput, KeyMissing
+from saga.messages import Event
+from saga.sealing.keys import SubjectKey
+from saga.sealing.text import Unopened
+from tests.contracts.folders import field, generated, schema, write
+
+KEY = SubjectKey("0" * 32, b"s" * 32)
+OTHER = SubjectKey("0" * 32, b"t" * 32)
+PAYER = {"type": "record", "name": "Payer", "fields": [field("iban", "string", sensitive=True)]}
+SAGA = "o-1"
+PLACES = ("first", "second", "many[0]", "many[1]", "named['a']", "named['b.iban']", "card", "pin")
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A module with `Moved`, in which there are sensitive texts in places of all kinds."""
+    folder = tmp_path_factory.mktemp("sealed")
+    fields = (
+        field("first", PAYER),
+        field("second", "Payer"),
+        field("many", {"type": "array", "items": "Payer"}),
+        field("named", {"type": "map", "values": "Payer"}),
+        field("card", "string", sensitive=True),
+        field("pin", ["null", "bytes"], default=None, sensitive=True),
+    )
+    write(folder, schema("Moved", *fields))
+    return generated(folder, "Moved")
+
+
+def event_of(moved: Any, texts: dict[str, str]) -> Event:
+    payer = {place: moved.Payer(iban=text) for place, text in texts.items()}
+    made: Event = moved.Moved(
+        order_id=SAGA,
+        first=payer["first"],
+        second=payer["second"],
+        many=(payer["many[0]"], payer["many[1]"]),
+        named={"a": payer["named['a']"], "b.iban": payer["named['b.iban']"]},
+        card=texts["card"],
+        pin=texts["pin"].encode(),
+    )
+    return made
+
+
+def test_no_two_sealed_texts_of_an_event_can_change_places(moved: Any) -> None:
+    binding = binding_of(moved.Moved)
+    value = sealed(
+        codec.encode(event_of(moved, {place: f"text of {place}" for place in PLACES})), binding.version, SAGA, KEY
+    )
+    assert b"text of" not in value
+    shown = codec.decode(opened(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
+    assert shown == event_of(moved, {place: f"text of {place}" for place in PLACES})
+    kept: Any = codec.decode(value, moved.Moved, binding.library)
+    texts = {
+        "first": kept.first.iban,
+        "second": kept.second.iban,
+        "many[0]": kept.many[0].iban,
+        "many[1]": kept.many[1].iban,
+        "named['a']": kept.named["a"].iban,
+        "named['b.iban']": kept.named["b.iban"].iban,
+        "card": kept.card,
+        "pin": kept.pin.decode(),
+    }
+    for one, other in itertools.combinations(PLACES, 2):
+        swapped = codec.encode(event_of(moved, {**texts, one: texts[other], other: texts[one]}))
+        with pytest.raises(BadInput, match="it was sealed for another field or saga, or changed since"):
+            opened(swapped, binding.library, SAGA, lambda _: KEY)
+
+
+def test_what_was_sealed_with_a_secret_that_is_lost_is_not_taken_for_changed(moved: Any) -> None:
+    binding = binding_of(moved.Moved)
+    value = sealed(codec.encode(event_of(moved, dict.fromkeys(PLACES, "text"))), binding.version, SAGA, KEY)
+    with pytest.raises(
+        KeyMissing, match=r"first\.iban: it was sealed with another secret of its subject, which was lost"
+    ):
+        opened(value, binding.library, SAGA, lambda _: OTHER)
+
+
+def test_what_a_release_of_before_has_sealed_is_opened_still(moved: Any) -> None:
+    """It was bound to the name of the field alone, and did not tell its secret."""
+    binding = binding_of(moved.Moved)
+    texts = {}
+    for place in PLACES:
+        name = place if place in ("card", "pin") else "iban"
+        siv = KEY._seal.encrypt(b"=" + place.encode(), [f"Moved|{name}|{SAGA}".encode()])
+        texts[place] = f"sealed:1:{KEY.name}:{base64.urlsafe_b64encode(siv).decode()}"
+    value = codec.encode(event_of(moved, texts))
+    shown = codec.decode(opened(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
+    assert shown == event_of(moved, {place: place for place in PLACES})
+    with pytest.raises(Unopened):
+        KEY.open(texts["card"], f"Moved|card|{SAGA}x")
+
+
+# ---------------------------------------------------------------- marks of other versions
+
+
+VERSIONS: tuple[tuple[dict[str, Any], ...], ...] = (
+    (field("card", "string", sensitive=True), field("payer", PAYER), field("note", "string", default="")),
+    (
+        field("card", "string"),
+        field("payer", {**PAYER, "fields": [field("iban", "string")]}),
+        field("note", "string", default="", sensitive=True),
+        field("other", ["null", "Payer"], default=None),
+    ),
+    (
+        field("number", "string", aliases=["card"]),
+        field("payer", {**PAYER, "fields": [field("iban", "string")]}),
+        field("note", "string", default=""),
+        field("other", ["null", "Payer"], default=None),
+    ),
+)
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> Any:
+    for number, fields in enumerate(VERSIONS, 1):
+        more = {} if number < 3 else {"compatible": "backward_transitive"}
+        write(tmp_path, schema("Placed", *fields, **more), version=number)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_what_any_version_marks_is_hidden_and_sealed_in_all(number: int, placed: Path) -> None:
+    module: Any = generated(placed, "Placed" if number == 3 else f"Placed.v{number}")
+    cls = module.Placed if number == 3 else getattr(module, f"PlacedV{number}")
+    binding, payer = binding_of(cls), next(made for name, made in vars(module).items() if name.startswith("Payer"))
+    fields = {"number" if number == 3 else "card": "SECRET-1", "note": "SECRET-3"}
+    if number > 1:
+        fields["other"] = payer(iban="SECRET-4")
+    event = cls(order_id=SAGA, payer=payer(iban="SECRET-2"), **fields)
+    assert sorted(secrets_of(event)) == [f"SECRET-{n}" for n in range(1, 4 + (number > 1))]
+    assert "SECRET" not in repr(event)
+    value = sealed(codec.encode(event), binding.version, SAGA, KEY)
+    assert b"SECRET" not in value
+    assert codec.decode(opened(value, binding.library, SAGA, lambda _: KEY), cls, binding.library) == event
+
+
+def test_check_names_each_mark_that_a_later_version_lacks(placed: Path) -> None:
+    module: Any = generated(placed, "Placed")
+    contracts = binding_of(module.Placed).library.contracts.values()
+    lacking = [(p.file, p.at) for p in incompatible(list(contracts)) if p.rule == "sensitive"]
+    assert lacking == [
+        ("orders/Placed.v2.avsc", "card"),
+        ("orders/Placed.v2.avsc", "payer.iban"),
+        ("orders/Placed.v2.avsc", "other.iban"),
+        ("orders/Placed.v3.avsc", "number"),
+        ("orders/Placed.v3.avsc", "payer.iban"),
+        ("orders/Placed.v3.avsc", "note"),
+        ("orders/Placed.v3.avsc", "other.iban"),
+    ]
