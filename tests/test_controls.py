@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga import controls
-from saga.controls import Book, Control, Flags, Noted, Switch, control_in, flags_of, is_on, to_record
+from saga.controls import Book, Control, Flags, Noted, Switch, control_in, flags_of, is_on, part_of, to_record
 from saga.errors import BadInput, SagaError
 from saga.messages import Outgoing, Record
 
@@ -165,3 +165,10 @@ def test_what_has_expired_counts_no_more() -> None:
     )
     assert not is_on(flags, "new", "order-1", NOW_MS + 999)
     assert is_on(flags, "new", "order-1", NOW_MS + 1000)
+
+
+def test_a_flag_for_zero_percent_is_on_for_no_saga() -> None:
+    first = next(saga for n in range(1_000_000) if part_of("f", saga := f"s-{n}") == 0)
+    flags = Flags(for_all={"f": Switch(flag="f", percent=0)})
+    assert not is_on(flags, "f", first, 0)
+    assert is_on(Flags(for_all={"f": Switch(flag="f", percent=0.01)}), "f", first, 0)

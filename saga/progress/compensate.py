@@ -118,7 +118,8 @@ def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
     going_on = [c for c in p.later if c.handler == role.name and run in (None, c.parts[0].id)]
     done = tuple(call for c in going_on for call in c.calls)
     said = tuple(each for c in going_on for each in c.undo_with)
-    original = next((i for i in p.intents if i.handler == role.name and i.kind == "do"), None)
+    intents = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
+    original = next((i for i in intents if run is None or run in [m.id for m in i.parts]), None)
     if original is not None and not said and not original.undo_with:
         return replace(original, kind="lieu", left=done)
     if original is not None:

@@ -479,3 +479,20 @@ def test_a_turn_whose_time_alone_tells_waits_where_it_is_and_holds_up_nobody() -
     assert (after.queue, after.later) == ((), (replace(c, due_ms=NOW_MS + 60_000),))
     failed = replace(with_(c), intents=(an_intent("look", A),))
     assert put_off(failed, c, attempts=1).queue == ()
+
+
+def a_job(role: Role, message: Message, turn: int, calls: tuple[Call, ...] = ()) -> Continuation:
+    return Continuation(
+        handler=role.name, parts=(message,), n=turn, turn=turn, first_ms=0, seen_ms=0, due_ms=NOW_MS, calls=calls
+    )
+
+
+def test_a_turn_takes_over_the_steps_of_its_own_run_only() -> None:
+    undo = Undo(name="undo_job", outcomes=frozenset({"X"}), results=frozenset({"R"}))
+    role = a_role("job", "A", many=True, undo=undo)
+    one, two = a_message("A", "one"), a_message("A", "two")
+    made = Call(kind="step", name="charge", number=1, input="", arguments="")
+    p = replace(blank(), later=(a_job(role, one, 1, (made,)), a_job(role, two, 1)))
+    ended = Ended(message=two, parts=(two,), calls=())
+    after = going_on.gone_on(p, a_hand(two, roles=roles_of(role)), role, ended, a_job(role, two, 2)).snapshot
+    assert {c.parts[0].id: [call.name for call in c.calls] for c in after.later} == {"one": ["charge"], "two": []}

@@ -509,3 +509,14 @@ def test_who_began_a_saga_is_said_with_the_message_that_tells_when_or_never(
     assert record.begun(p, a_hand(message), an_intent("reserve", message)).snapshot.principal == known
     ignored = record.ignored(p, a_hand(message), a_role("reserve", "A"), message, "because").snapshot
     assert ignored.principal == known
+
+
+def test_an_undone_event_is_withdrawn_while_another_result_of_its_run_is_left() -> None:
+    role = a_role("each", "A", undo=Undo(name="undo_each", outcomes=frozenset({"X"}), results=frozenset({"R"})))
+    roles = roles_of(role, a_role("join", "R", "B"), emitted="R")
+    one, two = (replace(a_message("R", name), source="svc") for name in ("r1", "r2"))
+    results = tuple(Result(handler="each", cause="a", event=e, own=("r1", "r2"), n=0) for e in (one, two))
+    p = replace(blank(), n=1, results=results, own=(Own(event=one, n=0), Own(event=two, n=0)))
+    x = a_message("X")
+    after = compensate.undone(p, a_hand(x, roles=roles), role, results[1], Ended(message=x)).snapshot
+    assert [own.event.id for own in after.own] == ["r1"]

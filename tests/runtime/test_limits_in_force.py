@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from saga import Service, controls
-from saga.controls import Book, Control, Switch
+from saga.controls import Book, Control, Switch, encode
 from saga.errors import StoreUnavailable
 from saga.messages import Message
 from saga.names import ARCHIVES
@@ -150,3 +150,25 @@ async def test_nothing_runs_while_nobody_knows_what_is_paused(
         assert ran == []
         is_there = True
         await place.until(lambda: bool(ran))
+
+
+async def test_a_handler_runs_no_more_often_at_once_than_an_operator_allows(tmp_path: Path) -> None:
+    running, most = 0, 0
+    async with workplace(tmp_path) as place:
+        payment = Service("payment")
+
+        @payment.handler
+        async def reserve(order: OrderPlaced) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await place.clock.sleep(0.02)
+            running -= 1
+
+        await place.store.insert(
+            ARCHIVES, KEY, encode(book_with(Switch(kind="limit", handler="reserve", at_once_max=1)))
+        )
+        async with at_work(place, payment):
+            await place.publish(*(an_order(f"order-{n}") for n in range(12)))
+            await place.at_rest(payment)
+    assert most == 1

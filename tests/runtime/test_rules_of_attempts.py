@@ -1,16 +1,20 @@
 """Rules under which attempts are made again: of handler, resource, service and kind of failure, in a run."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from saga import Retry, Saga, Service
 from saga.observe.moments import Escalated, Parked, Retrying
+from saga.testing.trials import TrialClock
 from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.driven_workers import At, place
 from tests.runtime.real_worker import SAGA, an_order
 from tests.runtime.test_parking import at_its_time, only, wakes_in
 
+T = TypeVar("T")
 CANCELLED = OrderCancelled(order_id=SAGA, reason="-")
 LONG = Retry(attempts_max=1000, in_place_s=1e9)
 
@@ -97,12 +101,29 @@ async def test_never_of_a_resource_holds_for_its_steps_alone(tmp_path: Path) -> 
     assert (await ended(tmp_path / "beside", [KeyError()], of_bank=never))[:2] == ("handled", 2)
 
 
+class Expiring(TrialClock):
+    """Clock on which the time of a handler ends when a test says so, however busy the machine is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeouts: list[asyncio.Timeout] = []
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        async with asyncio.timeout(None) as timeout:
+            self.timeouts.append(timeout)
+            return await what
+
+    def expire(self) -> None:
+        self.timeouts[0].reschedule(asyncio.get_running_loop().time())
+
+
 async def test_a_step_that_ran_out_of_the_handlers_time_has_failed_on_its_resource(tmp_path: Path) -> None:
+    clock = Expiring()
+
     class Slow(Bank):
         async def charge(self) -> str:
-            from asyncio import Event
-
-            await Event().wait()
+            clock.expire()
+            await asyncio.Event().wait()
             return "never"
 
     payment = Service("payment")
@@ -111,11 +132,12 @@ async def test_a_step_that_ran_out_of_the_handlers_time_has_failed_on_its_resour
     async def the_bank() -> AsyncIterator[Slow]:
         yield Slow([])
 
-    @payment.handler(timeout_s=0.05)
+    @payment.handler(timeout_s=60)
     async def reserve(order: OrderPlaced, bank: Slow, saga: Saga) -> None:
         await saga.step(bank.charge)
 
     async with place(tmp_path) as at:
+        at.clock = clock
         worker = await at.worker(payment)
         await worker.takes(an_order())
         assert [(e.outcome, e.attempt) for e in await worker.history()] == [("dead", 1)]

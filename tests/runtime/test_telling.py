@@ -371,3 +371,16 @@ async def test_what_many_lanes_write_goes_in_one_batch_soon_after(tmp_path: Path
         await desk.log.has_taken.wait()
         running.cancel()
     assert (desk.log.batches, len(desk.log.told())) == ([1], 2)
+
+
+async def test_published_transitions_free_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    one, two, _ = await history_at(tmp_path)
+    telling_ = desk.telling()
+    telling_.written(one, last(one), Stages())
+    monkeypatch.setattr(telling, "NOTED_BYTES_MAX", 2 * telling_._bytes - 1)
+    await telling_.tell()
+    telling_.written(two, last(two), Stages())
+    await telling_.tell()
+    assert [t.number for t in desk.log.told()] == [0, 1]
+    assert not desk.moments

@@ -113,6 +113,15 @@ def test_a_deadline_is_met_within_a_second() -> None:
         assert world.outcome(SAGA) is OrderCancelled
 
 
+def test_a_world_can_be_checked_before_the_time_of_a_deadline_that_was_closed() -> None:
+    with simulated(0) as world:
+        started(world).is_there = True
+        world.publish(an_order(17))
+        world.run_for(timedelta(seconds=60))
+        assert world.outcome(SAGA) is OrderConfirmed
+        world.verify()
+
+
 def test_a_deadline_is_met_in_real_processes() -> None:
     with ProcessWorld() as world:
         world.start(hasty)

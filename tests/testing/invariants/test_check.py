@@ -7,12 +7,11 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
-from saga import envelope
+from saga import envelope, wakes
 from saga.clock import from_iso
 from saga.messages import Message, Outgoing, Partition, Record
-from saga.names import wakes_of
 from saga.progress import ids
-from saga.progress.document import DeadLetter, Emitted, Entry, Kept, Snapshot, decode, decode_entry, encode
+from saga.progress.document import DeadLetter, Emitted, Entry, Kept, Snapshot, Timer, decode, decode_entry, encode
 from saga.testing.invariants.check import unsound, violations
 from saga.testing.invariants.evidence import Evidence, Violation
 from services.inventory import inventory
@@ -397,13 +396,18 @@ async def test_a_partition_that_is_not_committed_is_found() -> None:
     found(with_service(run, "payment", committed=committed), "nothing waits", "committed up to 0", service="payment")
 
 
-async def test_a_wake_that_lies_in_the_log_until_its_time_is_no_fault_where_the_time_is_real() -> None:
+async def test_an_uncommitted_timer_is_a_fault_only_while_its_saga_waits_for_it() -> None:
     run = await confirmed()
-    wakes = Partition(wakes_of("payment", "4m"), 0)
-    assert wakes.topic in run.services["payment"].service.topics
-    run = replace(run, ends={**run.ends, wakes: 1})
-    found(run, "nothing waits", "payment.wake.4m/0 is committed up to 0", service="payment", unseen=True)
-    assert violations(at_the_end(run)) == []
+    outgoing = wakes.to_record("payment", "o-1", "wake-3", due_ms=400_000, now_ms=0)
+    timers = Partition(outgoing.topic, 0)
+    lies = Record(*timers, 0, outgoing.key, outgoing.value, outgoing.headers, 0)
+    run = replace(run, ends={**run.ends, timers: 1}, log=(*run.log, lies))
+    assert timers.topic in run.services["payment"].service.topics
+    assert "nothing waits" not in kinds(run)
+    waits = with_snapshot(run, "payment", lambda p: with_(p, wake=Timer(id="wake-3", due_ms=400_000)))
+    found(waits, "nothing waits", "payment.wake.4m/0 is committed up to 0", service="payment")
+    other = with_snapshot(run, "payment", lambda p: with_(p, wake=Timer(id="wake-4", due_ms=400_000)))
+    assert "nothing waits" not in kinds(other)
 
 
 async def test_a_message_that_no_progress_knows_is_found() -> None:
