@@ -7,6 +7,9 @@ MINUTES ?= 30
 SEED ?= 1
 WORKERS ?= auto
 PYTHONS ?= 3.11 3.12 3.13 3.14
+RECORDS ?= 20000
+DEEP ?= --deep
+ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture settings lock format clean
@@ -28,11 +31,11 @@ help: ## Show what there is.
 demo: .venv/runtime ## Run the order saga: four services, a kill in the middle, every book compared.
 	$(BIN)/python -m services.demo
 
-test: .venv/tools ## Run all tests.
-	$(BIN)/python -m pytest -n $(WORKERS)
+test: .venv/tools ## Run all tests, or some: ARGS=tests/progress.
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 coverage: .venv/tools ## Run all tests, measure lines and branches, processes too, and compare with the floors.
-	$(BIN)/python -m tests.coverage
+	$(BIN)/python -m tests.coverage $(ARGS)
 
 test-pythons: .venv/tools ## Run what a version can break on each Python that is to be had: PYTHONS="3.12 3.13".
 	$(BIN)/python -m tests.pythons $(PYTHONS)
@@ -48,11 +51,11 @@ check: .venv/tools ## Format, lint, types, import rules, generated code, manifes
 	$(BIN)/saga manifest --check services.order services.payment services.inventory services.shipping
 	$(BIN)/python -m tests.coverage.pure
 
-bench: .venv/tools ## Print what it reaches, beside the limit, in one run.
-	$(BIN)/python -m benchmarks
+bench: .venv/tools ## Print what it reaches, beside the limit, in one run, or parts of it: ARGS=chain.
+	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-servers: .venv/tools ## The same on Kafka and CouchbaseMock, beside the plain clients; starts and stops both.
-	$(BIN)/python -m benchmarks.servers
+	$(BIN)/python -m benchmarks.servers $(ARGS)
 
 simulate: .venv/tools ## Simulate the order choreography with all faults: SEEDS=10000.
 	$(BIN)/python -m services.simulate --seeds $(SEEDS)
@@ -63,14 +66,15 @@ compose-test: .venv/tools ## Run the system in containers, kill and cut off some
 torture: .venv/tools ## Kill, freeze and refuse on real Kafka and CouchbaseMock, under load: MINUTES=30 SEED=1.
 	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
 
-fuzz: .venv/tools ## Put 20,000 odd records into each log, real Kafka too, and account for each: SEED=1.
-	$(BIN)/python -m tests.fuzz --seed $(SEED)
+fuzz: .venv/tools ## Put odd records into each log, real Kafka too, and account for each: RECORDS=20000 SEED=1.
+	$(BIN)/python -m tests.fuzz --records $(RECORDS) --seed $(SEED)
 
-explore: .venv/tools ## Explore the protocol with more faults than the tests do, thousands of services, more worlds, new draws, slow services.
-	$(BIN)/python -m verification --deep
-	SAGA_TEST_SEEDS=$(WORLDS) $(BIN)/python -m pytest -n $(WORKERS) tests/testing -k in_worlds
-	SAGA_TEST_SEEDS=3 $(BIN)/python -m pytest -n $(WORKERS) -m "hypothesis" tests
-	SAGA_TEST_SLOW_S=0.3 $(BIN)/python -m pytest -n $(WORKERS) tests/cli --ignore tests/cli/test_jobs.py --ignore tests/cli/test_changes.py
+explore: .venv/tools ## Explore the protocol with more faults than the tests do, thousands of services, more worlds, new draws, slow services, each target.
+	$(BIN)/python -m verification $(DEEP)
+	SAGA_TEST_SEEDS=$(WORLDS) $(BIN)/python -m pytest -n $(WORKERS) tests/testing -k in_worlds $(ARGS)
+	SAGA_TEST_SEEDS=3 $(BIN)/python -m pytest -n $(WORKERS) -m "hypothesis" tests $(ARGS)
+	SAGA_TEST_SLOW_S=0.3 $(BIN)/python -m pytest -n $(WORKERS) tests/cli --ignore tests/cli/test_jobs.py --ignore tests/cli/test_changes.py $(ARGS)
+	SAGA_TEST_EACH_TARGET=1 $(BIN)/python -m pytest tests/packaging/test_make_targets.py $(ARGS)
 
 format: .venv/tools ## Format and mend what can be mended.
 	$(BIN)/ruff format .

@@ -4,7 +4,8 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -36,10 +37,8 @@ def fetched(name: str, pom: Path, *goal: str) -> Path:
 def filled(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
     """Folder `name` below `FOLDER`, once `fill` has filled it, by one process for all; anew when `wanted` is another
     text."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
     folder, complete = FOLDER / name, FOLDER / f"{name}.complete"
-    with (FOLDER / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(name):
         if complete.exists() and complete.read_text() == wanted:
             return folder
         complete.unlink(missing_ok=True)
@@ -47,6 +46,15 @@ def filled(name: str, wanted: str, fill: Callable[[Path], None]) -> Path:
         fill(folder)
         complete.write_text(wanted)
     return folder
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold the lock `name` of all processes that make something below `FOLDER`, which is made if it is missing."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fetch(pom: Path, goal: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Apache Kafka: one node, the real broker, on free ports of this machine. Several of them are in `cluster`."""
 
-import fcntl
 import hashlib
 import re
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.servers.jars import FOLDER, jars
+from tests.servers.jars import FOLDER, jars, locked
 from tests.servers.server import Server, ServerFailed, free_ports
 
 CLUSTER = "c2FnYS10ZXN0LXNlcnZlcg"
@@ -157,8 +156,7 @@ def _classpath() -> str:
 def _formatted() -> Path:
     """An empty data folder, made once: formatting takes a JVM of its own."""
     template = FOLDER / "kafka-formatted"
-    with (FOLDER / "kafka-formatted.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked("kafka-formatted"):
         if template.exists():
             return template
         making = FOLDER / "kafka-formatting"
@@ -179,8 +177,7 @@ def archived() -> Path:
     java = Path(shutil.which("java") or "java").resolve()
     meant_for = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {_classpath()}".encode()).hexdigest()[:16]
     archive = jars().resolve() / f"kafka-{meant_for}.jsa"
-    with (FOLDER / "kafka-archiving.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked("kafka-archiving"):
         if not archive.exists():
             folder, making = FOLDER / "kafka-archiving", archive.with_suffix(".new")
             shutil.rmtree(folder, ignore_errors=True)

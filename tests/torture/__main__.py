@@ -18,7 +18,7 @@ FOLDER = ROOT / "build" / "torture"
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0.5), default=30.0, show_default=True, help="How long faults begin.")
+@click.option("--minutes", type=click.FloatRange(0.05), default=30.0, show_default=True, help="How long faults begin.")
 @click.option("--seed", type=int, default=1, show_default=True, help="What gives the faults their order and times.")
 @click.option("--per-second", type=click.FloatRange(1, 200), default=20.0, show_default=True, help="Orders.")
 @click.option(
