@@ -35,6 +35,49 @@ def test_each_alert_fires_on_the_series_that_it_is_for_and_on_no_other(promtool:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("interval_s", [15, 30])
+def test_alerts_hold_whenever_prometheus_looks(promtool: Path, tmp_path: Path, interval_s: int) -> None:
+    """Sample the same story at each phase of a scrape interval. A breaker probes for 5 s of each minute; the processes
+    of a service are replaced within 45 s; one message is given up; another service is killed."""
+    tests = []
+    for phase_s in range(0, interval_s, 5):
+        at = [phase_s + n * interval_s for n in range(1200 // interval_s)]
+        series = {
+            'saga_breaker_state{service="a",resource="bank"}': [1 if t % 60 < 5 else 2 for t in at],
+            'saga_partitions{service="a"}': [None if 300 <= t < 345 else 12 for t in at],
+            'saga_partitions{service="b"}': [12 if t < 300 else None for t in at],
+            'saga_dead_letters_total{service="a",type="A"}': [int(t >= 400) for t in at],
+        }
+        tests.append(
+            {
+                "interval": f"{interval_s}s",
+                "input_series": [{"series": name, "values": spelt(values)} for name, values in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": 'count by (alertname, service) (ALERTS{alertstate="firing"}) * 0',
+                        "eval_time": "15m",
+                        "exp_samples": [
+                            {"labels": f'{{alertname="{alert}",service="{service}"}}', "value": 0}
+                            for alert, service in FIRING
+                        ],
+                    }
+                ],
+            }
+        )
+    file = tmp_path / "phases.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "30s", "tests": tests}))
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+FIRING = (("SagaBreakerOpen", "a"), ("SagaDeadLetters", "a"), ("SagaNobodyWorks", "b"))
+
+
+def spelt(values: list[int | None]) -> str:
+    """Samples as promtool reads them; `None`: the series is not there."""
+    return " ".join("stale" if value is None else str(value) for value in values)
+
+
 def test_each_alert_has_series_on_which_it_fires_and_series_on_which_it_does_not() -> None:
     looks = [look for test in yaml.safe_load(SERIES.read_text("utf-8"))["tests"] for look in test["alert_rule_test"]]
     for expects in (True, False):
@@ -78,6 +121,13 @@ def test_amtool_accepts_the_configuration_and_finds_who_is_told(amtool: Path, se
     ):
         done = subprocess.run([amtool, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_notification_lists_all_services_that_cannot_reach_the_broker() -> None:
+    routes = yaml.safe_load(HELD_BACK.read_text("utf-8"))["route"]["routes"]
+    [of_broker] = [route for route in routes if route["matchers"] == ['alertname="SagaBrokerDown"']]
+    assert routes.index(of_broker) == 0, "the first that matches counts"
+    assert (of_broker["receiver"], of_broker["group_by"]) == ("person", ["alertname"])
 
 
 def test_what_holds_back_and_what_is_held_back_are_alerts_that_there_are() -> None:
