@@ -162,6 +162,9 @@ class Driver:
     def replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        raise AssertionError(f"{topic} got {now} partitions instead of {before} while it was measured")
+
     @asynccontextmanager
     async def listening(self, topics: Sequence[str]) -> AsyncIterator[None]:
         """Hear what is said on these topics, inside the block."""

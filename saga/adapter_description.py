@@ -4,6 +4,7 @@ An adapter is described in a module that loads no driver, by an object that `sag
 `saga.store.adapter` says, of a broker as `saga.broker.adapter` says.
 """
 
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -113,6 +114,20 @@ def asked(secret: Callable[[], str]) -> str:
     return given
 
 
+def show_certificate(
+    context: ssl.SSLContext, cert: Path, key: Path | None, password: Callable[[], str] | None, setting: str
+) -> None:
+    """Have a TLS context show our certificate. `password`: function that gives the one with which the key is
+    encrypted; `setting`: name of the setting to give it in. Raises `OSError`, `ValueError`."""
+
+    def given() -> str:  # without it OpenSSL would ask at the terminal, and wait
+        if password is None:
+            raise ValueError(f"the key is encrypted: give the file with its password in {setting}")
+        return asked(password)
+
+    context.load_cert_chain(cert, key, given)
+
+
 def secret_problems(options: object, of: str) -> Iterator[Problem]:
     """Problems between a password, its file, a certificate and its key."""
     names = [f"{of}_{what}" for what in ("password", "password_file", "cert_file", "key_file")]
@@ -122,6 +137,8 @@ def secret_problems(options: object, of: str) -> Iterator[Problem]:
         yield frozenset(names[:2]), f"{prefix}_PASSWORD and {prefix}_PASSWORD_FILE are both given: keep one"
     if cert != key:
         yield frozenset(names[2:]), f"{prefix}_CERT_FILE and {prefix}_KEY_FILE belong together: give both"
+    if getattr(options, opens := f"{of}_key_password_file", "") and not key:
+        yield frozenset({opens, names[3]}), f"{prefix}_KEY_PASSWORD_FILE is given without {prefix}_KEY_FILE: give both"
 
 
 def driver(extra: str, package: str, module: str) -> ModuleType:

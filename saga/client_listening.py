@@ -175,6 +175,9 @@ class Shared:
             *(*partition, position),
         )
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
+
 
 class Listening(Generic[E]):
     """Events as they come: `async for event in client.listen(OrderConfirmed)`. See `Client.listen`."""

@@ -211,6 +211,11 @@ def test_a_log_and_a_store_with_servers_can_be_set(tmp_path: Path) -> None:
         ({**KAFKA, "SAGA_KAFKA_PASSWORD_FILE": "/nowhere"}, "SAGA_KAFKA_PASSWORD_FILE: there is no such file"),
         ({**KAFKA, "SAGA_KAFKA_TLS": "maybe"}, "it must be true or false"),
         ({**KAFKA, "SAGA_KAFKA_TOKEN": "tokens"}, "it must be module:function"),
+        ({**KAFKA, "SAGA_KAFKA_SASL_EXTENSIONS": "a=1"}, "go with a token, and none is given"),
+        ({**KAFKA, "SAGA_KAFKA_SASL_EXTENSIONS": "a=1,a=2"}, "names of letters, each once"),
+        ({**KAFKA, "SAGA_KAFKA_SASL_EXTENSIONS": "auth=x"}, "none of them auth"),
+        ({**KAFKA, "SAGA_KAFKA_SASL_EXTENSIONS": "a"}, "it must be name=value"),
+        ({**KAFKA, "SAGA_KAFKA_KEY_PASSWORD_FILE": __file__}, "is given without SAGA_KAFKA_KEY_FILE: give both"),
         ({**KAFKA, "SAGA_KAFKA_INSTANCE": "payment/0"}, "it must be letters, digits, '.', '_' and '-', at most 200"),
         ({**KAFKA, "SAGA_KAFKA_INSTANCE": "p" * 201}, "at most 200, as in payment-0"),
         ({"SAGA_BROKER": "kafka://"}, "the servers are missing"),
@@ -296,3 +301,10 @@ def test_the_size_of_records_is_bound_as_brokers_have_it() -> None:
     for beyond in ("99999", str((1 << 24) + 1)):
         (told,) = problems({"SAGA_RECORD_BYTES_MAX": beyond})
         assert told.endswith("it must be a whole number of bytes from 100000 to 16777216")
+
+
+def test_a_key_that_the_driver_cannot_open_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "client.key"
+    key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    given = {**COUCHBASE, "SAGA_COUCHBASE_CERT_FILE": str(key), "SAGA_COUCHBASE_KEY_FILE": str(key)}
+    assert any("give it decrypted" in problem for problem in problems(given))

@@ -59,6 +59,7 @@ class Promises:
             or self._claim_lost(s)
             or self._kept_twice(s)
             or self._once_outside(s)
+            or _called_twice(s)
             or self._once_in_documents(s)
             or self._in_order(s)
         )
@@ -247,6 +248,14 @@ class Promises:
         """True if something is overdue, and would not be done whenever it is looked at."""
         overdue = any(due_ms <= now_ms for _, _, due_ms in timing.waits_for_time(p))
         return overdue and next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
+
+
+def _called_twice(s: State) -> str | None:
+    """A call that a worker makes again though it lives: a handler of an hour would never end."""
+    for w, worker in enumerate(s.workers):
+        if len(set(worker.called)) < len(worker.called):
+            return f"CALLED TWICE by w{w}: {worker.called}"
+    return None
 
 
 def _of_another_version(p: Snapshot) -> str | None:

@@ -87,6 +87,8 @@ class Scenario:
     """Owner of the log of wakes."""
     wakes_max: int = 8
     """Wakes that are published, at most: more, and they multiply."""
+    counts_calls: bool = False
+    """True if no worker may make a call twice, as long as it lives."""
     may_die: bool = False
     """True if dead letters are part of it."""
     at_the_end: AtTheEnd = nothing_more
@@ -103,7 +105,9 @@ class Scenario:
 
     def space(self) -> StateSpace:
         """Its state space, with nothing visited yet."""
-        return StateSpace(self.service, self.logs, batched=bool(self.batch), books=self.books)
+        return StateSpace(
+            self.service, self.logs, batched=bool(self.batch), books=self.books, counts_calls=self.counts_calls
+        )
 
     def first(self, space: StateSpace) -> State:
         """State in which the search begins."""

@@ -26,6 +26,7 @@ from verification.operator_scenarios import operators
 from verification.outcome_scenarios import deciding, outcomes
 from verification.own_page_scenarios import own_pages, shelves
 from verification.page_scenarios import inbox_pages, piles, results_pages
+from verification.rebalance_scenarios import rebalances
 from verification.release_scenarios import releases
 from verification.scenario import Scenario, has_run
 from verification.schema_scenarios import schemas
@@ -99,6 +100,7 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
         owner=(0, 1),
         may_die=True,
     )
+    yield from rebalances()
     yield from deciding()
     yield from outcomes()
     yield from fan_ins()

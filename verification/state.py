@@ -39,6 +39,8 @@ class Worker(NamedTuple):
     """Progress that it has there: a later release does not write at once what it makes of one that it reads."""
     release: int = 0
     """Release of the service that is deployed."""
+    called: tuple[str, ...] = ()
+    """Calls that it has made since it began, where a scenario counts them."""
 
 
 class State(NamedTuple):

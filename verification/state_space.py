@@ -82,8 +82,11 @@ class StateSpace(Contents):
         *,
         batched: bool = False,
         books: Sequence[Book] = (),
+        counts_calls: bool = False,
     ) -> None:
-        """`batched`: another saga's lane uses the business document too. `books`: of controls, one after the other."""
+        """`batched`: another saga's lane uses the business document too. `books`: of controls, one after the other.
+        `counts_calls`: each worker remembers which calls it has made."""
+        self.counts_calls = counts_calls
         self.explored, self.logs = explored, logs
         self.store, self.clock, other = ExploredStore(), SetClock(ms_after(0)), OtherLane()
         ports = explored_ports(self.store, self.clock, other)
@@ -338,6 +341,9 @@ class StateSpace(Contents):
 
     def _calls(self, s: State, w: int, call: Outside) -> Iterator[Move]:
         what = f"w{w} calls {call.what}"
+        if self.counts_calls:
+            worker = s.workers[w]
+            s = s.with_worker(w, worker._replace(called=(*worker.called, call.what)))
         done = s if call in s.outside else s._replace(outside=(*s.outside, call))
         yield what, self._answered(done, w, Done())
         if s.fail:

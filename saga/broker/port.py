@@ -9,7 +9,8 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
   without a position begins at the oldest record.
 - At any time a partition is given to at most one member of the group that is alive and listening. A paused or cut-off
   member may go on for a while with what it has (a zombie): its commits are refused with `Fenced`.
-- `Listener.revoked` comes before another member gets the partition, which waits for it to return, within bounds.
+- `Listener.revoked` comes before another member gets the partition, which waits for it to return, within bounds. Then
+  the partition is assigned to this member again, or lost: whoever runs something of it need not wait to know.
 - `commit` moves the group's position; when it returns, the position survives what the log survives.
 - What is noted of a partition as it is begun is there until it is ended, or its position is moved by people.
 - Records that were removed before the group had them are told: of each partition which. The others lose nothing.
@@ -58,12 +59,12 @@ class Listener(Protocol):
         committed."""
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        """Give up partitions that are about to go to another member: bring to an end what runs, and commit, before
-        returning."""
+        """Let go of partitions that may go to another member: commit what is finished before returning, and wait for
+        nothing that runs. The group stands still meanwhile. They are assigned again, or lost, or this member leaves."""
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        """Forget partitions that are gone already, without warning (this member was taken for dead). Commits would be
-        refused."""
+        """Forget partitions that are gone: after `revoked`, because another member gets them; or without warning,
+        because this one was taken for dead. Commits would be refused."""
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         """Take note of records of a partition of ours that were removed before this group had them, by retention or by
@@ -73,6 +74,10 @@ class Listener(Protocol):
         """Take note that a partition has another log than the one in which `position` was reached, because its topic
         was deleted and created again. What the old log held from there on is lost. The new one is read from its
         beginning: `assigned` follows, after `lost` if the partition was ours."""
+
+    def raised(self, topic: str, before: int, now: int) -> None:
+        """Take note that a topic has more partitions than before, which are assigned soon: a key may lie in another one
+        from now on."""
 
 
 class Membership(Protocol):

@@ -48,6 +48,7 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Recovered: logging.INFO,
     moments.Expired: logging.ERROR,
     moments.LogReplaced: logging.ERROR,
+    moments.PartitionsRaised: logging.WARNING,
     moments.SchemasDeployed: logging.INFO,
     moments.ContractsUnreadable: logging.ERROR,
     moments.Untold: logging.WARNING,

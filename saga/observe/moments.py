@@ -289,6 +289,19 @@ class LogReplaced(Moment, frozen=True, kw_only=True, gc=False):
     """Offset, in the log before, of the first record that this service had not had."""
 
 
+class PartitionsRaised(Moment, frozen=True, kw_only=True, gc=False):
+    """Topic that has got more partitions while this service runs: the new ones are read from their beginning."""
+
+    topic: str
+    before: int
+    now: int
+    what: str = (
+        "a key may lie in another partition from now on: what was published before may be handled after what is "
+        "published now; raise partitions by `saga topics apply`, with the services stopped and nothing left to handle"
+    )
+    """Consequence, and what to do the next time."""
+
+
 class SchemasDeployed(Moment, frozen=True, kw_only=True, gc=False):
     """Schemas that were deployed while the service runs, and that it knows from now on."""
 

@@ -257,6 +257,9 @@ class Listening:
     def replaced(self, partition: Partition, position: int) -> None:
         self._listener.replaced(partition, position)
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        self._listener.raised(topic, before, now)
+
 
 class _Member:
     """Member of a group whose records come with their schemas. See `saga.broker.port.Membership` for the promises."""

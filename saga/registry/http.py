@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from saga.adapter_description import asked, path, secret
+from saga.adapter_description import asked, path, secret, show_certificate
 from saga.contracts.registered import SCHEMA_BYTES_MAX
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.printable import printable, shortened
@@ -147,7 +147,8 @@ def _context(options: RegistryOptions) -> ssl.SSLContext:
         if ca is not None:
             context.load_verify_locations(ca)
         if cert is not None:
-            context.load_cert_chain(cert, key)
+            password = secret("", options.registry_key_password_file)
+            show_certificate(context, cert, key, password, "SAGA_REGISTRY_KEY_PASSWORD_FILE")
     except (OSError, ValueError) as why:  # an SSLError is an OSError
         files: list[Path] = [file for file in (ca, cert, key) if file is not None]
         raise ConfigurationError(

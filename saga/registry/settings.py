@@ -28,6 +28,8 @@ class RegistryOptions:
     """Our certificate, where the registry wants one."""
     registry_key_file: str = ""
     """The key of our certificate."""
+    registry_key_password_file: str = ""
+    """File with the password of that key, where it is encrypted."""
 
 
 def _check_user(text: str) -> None:
@@ -43,6 +45,7 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_REGISTRY_CA_FILE": setting_readers.FILE,
     "SAGA_REGISTRY_CERT_FILE": setting_readers.FILE,
     "SAGA_REGISTRY_KEY_FILE": setting_readers.SECRET_FILE,
+    "SAGA_REGISTRY_KEY_PASSWORD_FILE": setting_readers.SECRET_FILE,
 }
 
 OPTIONS = Options(RegistryOptions, READERS)

@@ -174,23 +174,22 @@ class Lanes:
                 lane.waiting.clear()
                 lane.waiting.extend(kept)
 
-    async def drained(self, partitions: Collection[Partition] | None, limit_s: float) -> None:
-        """Return when no message of these partitions (`None`: of any) is in hand; what is at the limit is left."""
-        in_hand = [
-            (lane.task, item)
-            for lane in self._lanes.values()
-            if (item := lane.current) is not None and (partitions is None or item.position[:2] in partitions)
-        ]
-        if not in_hand:
-            return
-        loop = asyncio.get_running_loop()
-        for _, item in in_hand:
-            item.left = item.left or loop.create_future()
-        _, late = await asyncio.wait([item.left for _, item in in_hand if item.left], timeout=limit_s)
-        for task, item in in_hand:
-            if item.left in late:
+    async def waited(self, limit_s: float) -> set[asyncio.Future[None]]:
+        """Return when no message is in hand, or at the limit: what is in hand then, done when it has left."""
+        loop, left = asyncio.get_running_loop(), list[asyncio.Future[None]]()
+        for lane in self._lanes.values():
+            if (item := lane.current) is not None:
+                item.left = item.left or loop.create_future()
+                left.append(item.left)
+        return (await asyncio.wait(left, timeout=limit_s))[1] if left else set()
+
+    async def drained(self, limit_s: float) -> None:
+        """Return when no message is in hand; what is at the limit is left."""
+        late = await self.waited(limit_s)
+        for lane in self._lanes.values():
+            if (item := lane.current) is not None and item.left in late:
                 self._late.add(item)
-                if task is not None:
-                    task.cancel()
+                if lane.task is not None:
+                    lane.task.cancel()
         if late:
             await asyncio.wait(late)

@@ -40,6 +40,11 @@ OPEN_S_MAX = 14.0
 """Seconds for all that a service needs to open: what is not open by then keeps it from starting."""
 
 
+HAND_ON_S_MAX = 1.0
+"""Seconds for which a worker that stops keeps its partitions for what runs: most of it ends, and is not begun again by
+whoever has them next."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Ways to run a service, whatever service it is."""
@@ -123,7 +128,8 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
     """Have a worker take from its sources until `stop`; then drain: what runs may end, nothing new begins. Returns how
     many seconds draining took.
 
-    The order of the end: polls, lanes, dead letters, commits, groups.
+    The order of the end: polls, what ends soon, dead letters, commits, groups, what takes longer. So a slow handler
+    holds up no partition: whoever has it next begins its messages, and the first of two runs that ends counts.
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
     async with worker.lanes, AsyncExitStack() as groups:
@@ -145,12 +151,15 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
             worker.assignment.stop()
             for each in releasing:
                 each.cancel()
-            await worker.lanes.drained(None, drain_s)
-            await worker.polling.unreadable.drained(drain_s)
+            await worker.lanes.waited(min(HAND_ON_S_MAX, drain_s))
+            await worker.polling.unreadable.drained(min(HAND_ON_S_MAX, drain_s))
             commits.cancel()
             ending.cancel()
             await asyncio.wait([commits, *releasing, ending])
             await worker.commits.commit()
+            await groups.aclose()
+            await worker.lanes.drained(max(0, began + drain_s - clock.monotonic_s()))
+            await worker.commits.commit()  # tells what was written since
         return clock.monotonic_s() - began
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from saga.messages import Partition
 from saga.names import is_wakes
 from saga.observe.moments import Assigned, Expired, LogReplaced, Lost, Revoked
+from saga.observe.moments import Assigned, Expired, Lost, PartitionsRaised, Revoked
 from saga.runtime.cache import Cache
 from saga.runtime.commits import Commits
 from saga.runtime.held import HELD_MAX, Held
@@ -27,8 +28,6 @@ class Partitions:
     held: Held
     cache: Cache
     commits: Commits
-    drain_s: float
-    """Seconds that what runs may go on when a partition is revoked."""
     guarded_max: int
     """Messages of a partition that was not left in good order that may have been in hand then."""
     yielding: Yielding | None = None
@@ -58,20 +57,33 @@ class Partitions:
         self.look_again()
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        """No new message and no new step begins; what runs may end until the limit, then is left as by a crash."""
-        self._leave(partitions)
-        await self.lanes.drained(partitions, self.drain_s)
-        await self.commits.commit()
-        # Of one that was to be guarded, and had nothing to be taken, the next owner has to know, too.
+        """Let go at once: no message begins, and what is finished is committed. Nothing in hand is waited for.
+
+        A run goes on until `lost` says that its partition is another member's. If it comes back instead, the message
+        comes again, waits in its lane behind the run, and finds it in the inbox.
+        """
+        self._let_go(partitions)
         prefixes = self.assignment.prefixes
-        await self.commits.end([p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded(p)])
-        self._drop(partitions)
+        try:
+            await self.commits.commit()
+            # Of one that was to be guarded, and had nothing to be taken, the next owner has to know, too. What is in
+            # hand makes no difference: nobody has died of it.
+            await self.commits.end([p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded(p)])
+        finally:  # also if that takes so long that the group does not wait for it
+            for partition in partitions:
+                prefixes.pop(partition, None)
+            self.cache.clear()
+            self.look_again()
         self.watching.report(Revoked(service=self.watching.service, partitions=tuple(partitions)))
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        self._leave(partitions)
-        self._drop(partitions)
-        self.watching.report(Lost(service=self.watching.service, partitions=tuple(partitions)))
+        unwarned = tuple(partition for partition in partitions if partition not in self.assignment.leaving)
+        self._let_go(partitions)
+        self.assignment.lose(partitions)
+        self.cache.clear()
+        self.look_again()
+        if unwarned:
+            self.watching.report(Lost(service=self.watching.service, partitions=unwarned))
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         prefix = self.assignment.prefixes.get(partition)
@@ -96,6 +108,9 @@ class Partitions:
             )
         )
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        self.watching.report(PartitionsRaised(service=self.watching.service, topic=topic, before=before, now=now))
+
     def _guarded(self, partition: Partition) -> int:
         """Messages of a partition that may have been in hand, at most."""
         return self.guarded_max + (HELD_MAX if is_wakes(partition.topic) else 0)
@@ -105,18 +120,12 @@ class Partitions:
         self.lanes.freed.set()
         self.commits.sources.wake()
 
-    def _leave(self, partitions: Collection[Partition]) -> None:
+    def _let_go(self, partitions: Collection[Partition]) -> None:
         for task in dict.fromkeys([self._beginning.pop(p, None) for p in partitions]):
             if task is not None and task not in self._beginning.values():
                 task.cancel()
-        self.assignment.leave(partitions)
+        self.assignment.let_go(partitions)
         self.lanes.forget(partitions)
         self.held.forget(partitions)
         if self.yielding is not None:
             self.yielding.forget(partitions)
-
-    def _drop(self, partitions: Collection[Partition]) -> None:
-        for partition in partitions:
-            self.assignment.prefixes.pop(partition, None)
-        self.cache.clear()
-        self.look_again()

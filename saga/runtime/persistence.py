@@ -110,7 +110,9 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
 
 
 async def load(service: Participant, turn: TurnState) -> TurnState:
-    """Read the progress from the store. Whoever reads it first publishes what is not known as published."""
+    """Read the progress from the store. Whoever reads it first publishes what is not known as published. Raises
+    `Draining`: a run whose write was refused is not decided again by a worker that has lost the partition."""
+    service.ports.assignment.check_running(turn.position)
     saga = turn.message.saga
     key = progress_key(service.name, saga)
     spans, read = turn.stages.spans, patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)

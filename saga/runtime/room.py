@@ -43,7 +43,7 @@ class Limits:
     deaths_max: int = 3
     """Deaths of processes with a message in hand after which it is a dead letter."""
     drain_s: float = 20
-    """Seconds that what runs may go on when the worker stops or loses a partition."""
+    """Seconds that what runs may go on when the worker stops."""
 
 
 @dataclass(slots=True)

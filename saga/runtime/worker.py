@@ -68,7 +68,6 @@ class Worker:
             self.held,
             delivery.cache,
             self.commits,
-            self.limits.drain_s,
             self.limits.inflight_max,
             self.yielding,
         )

@@ -25,7 +25,7 @@ class WorkerAssignment:
     prefixes: dict[Partition, Prefix] = field(default_factory=dict)
     """Partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
-    """Partitions of which nothing new may begin."""
+    """Partitions that were let go, and may come back: no message of them begins, what is in hand goes on."""
     _stopping: bool = False
     _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
@@ -36,7 +36,7 @@ class WorkerAssignment:
 
     def check_running(self, position: Position) -> None:
         partition = position[:2]  # as good as a `Partition`, and asked for with every message
-        if self._stopping or partition in self.leaving or partition not in self.prefixes:
+        if self._stopping or (partition not in self.prefixes and partition not in self.leaving):
             raise Draining
 
     async def pause(self, seconds: float, position: Position) -> None:
@@ -60,9 +60,15 @@ class WorkerAssignment:
         self._stopping = True
         self._wake()
 
-    def leave(self, partitions: Collection[Partition]) -> None:
-        """Let nothing new of these begin until they are assigned again."""
+    def let_go(self, partitions: Collection[Partition]) -> None:
+        """Let no message of these begin until they are assigned again."""
         self.leaving.update(partitions)
+
+    def lose(self, partitions: Collection[Partition]) -> None:
+        """Forget these: another member has them. Nothing new of what is in hand begins either."""
+        self.leaving.difference_update(partitions)
+        for partition in partitions:
+            self.prefixes.pop(partition, None)
         self._wake()
 
     def _wake(self) -> None:

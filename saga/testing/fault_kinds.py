@@ -26,6 +26,7 @@ FaultKind: TypeAlias = Literal[
     "deploy",
     "gap",
     "recreated topic",
+    "slow handler",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -44,6 +45,7 @@ EVERYTHING: dict[FaultKind, float] = {
     "throttle": 0.010,
     "expiry": 0.004,
     "recreated topic": 0.001,
+    "slow handler": 0.010,
 }
 """Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil waits for a person who
 has its dead letter tried again. So are deployments, for of most services there is one release; and gaps, after which
@@ -98,6 +100,7 @@ class faults:
       `world.deploy` has given another one.
     - gap: a connector was away for so long that it begins anew: documents that are there come again, as they are now,
       and what was removed is never told; only in a world with `world.use_connector()`.
+    - slow handler: a call of a step is answered only after seconds, while partitions move among the workers.
     """
 
     @staticmethod

@@ -67,6 +67,9 @@ class Watch:
     def replaced(self, partition: Partition, position: int) -> None:
         """Do nothing, as above."""
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        """Do nothing: the new partitions are read as the others are."""
+
 
 async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict[str, list[str]]:
     """Orders that a service has not brought to their end, by service; services that have are left out.

@@ -42,6 +42,9 @@ class Telling:
     def replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        say("raised", before, now)
+
 
 async def member(path: Path, silence_s: float) -> None:
     async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=silence_s)) as broker:

@@ -46,6 +46,9 @@ class Telling:
     def replaced(self, partition: Partition, position: int) -> None:
         say("replaced", partition.number, position)
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        say("raised", before, now)
+
 
 async def read(membership: Membership, listener: Telling) -> None:
     while True:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.kafka.settings import KafkaSettings
-from saga.errors import BrokerError
+from saga.errors import BrokerError, ConfigurationError
 from tests.broker.test_kafka_connecting import everything_works, refusal
 from tests.cli.conftest import Call, embedded_pottery, folder, saga
 from tests.cli.pottery_service import Pottery
@@ -69,6 +69,18 @@ def asking(server_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])
 async def test_who_shows_a_good_certificate_is_let_in(asking: Asking, tls: str) -> None:
     await everything_works(asking.settings(asking.good, tls), f"tls-{tls}")
+
+
+async def test_a_key_that_is_encrypted_is_opened_with_its_password_and_asks_nobody_at_the_terminal(
+    asking: Asking,
+) -> None:
+    settings = asking.settings(asking.good.encrypted("alohomora"))
+    await everything_works(replace(settings, key_password=lambda: "alohomora"), "encrypted-key")
+    why = await refusal(settings)
+    assert isinstance(why, ConfigurationError)
+    assert "give the file with its password in SAGA_KAFKA_KEY_PASSWORD_FILE" in str(why)
+    for password, told in ((lambda: "alakazam", "encrypted.key"), (lambda: str(1 // 0), "ZeroDivisionError")):
+        assert told in str(await refusal(replace(settings, key_password=password)))
 
 
 @pytest.mark.parametrize("tls", ["1.2", "1.3"])

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiokafka.conn import OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError
 
 from saga.broker.kafka import connecting, private_names
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import LET_GO_S_MAX, Member
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Membership
 from saga.clock import SystemClock
@@ -396,10 +397,18 @@ async def test_a_new_password_is_used_without_a_restart(secured: Secured) -> Non
         secured.kafka.restart()
 
 
-def test_a_member_has_time_to_give_up_what_it_has() -> None:
+def test_a_member_has_time_to_let_go_of_what_it_has() -> None:
     settings = KafkaSettings(servers=("kafka:9092",))
     assert settings.heartbeat_s * 3 < settings.session_s
-    assert 0 < settings.drain_s < settings.rebalance_s - 2
+    assert LET_GO_S_MAX + 4 * settings.heartbeat_s < settings.rebalance_s / 2
+
+
+async def test_extensions_go_with_the_token(secured: Secured) -> None:
+    extensions = {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
+    settings = at(secured.token, sasl="OAUTHBEARER", token=lambda: "a.b.c", extensions=extensions)
+    shown, _ = await OAuthAuthenticator(sasl_oauth_token_provider=Access(settings)).step(None)
+    assert shown == b"n,,\x01auth=Bearer a.b.c\x01logicalCluster=lkc-1\x01identityPoolId=pool-2\x01\x01"
+    await everything_works(replace(settings, token=a_token), "extensions")
 
 
 async def test_a_certificate_that_is_not_there_is_called_so(tmp_path: Path) -> None:

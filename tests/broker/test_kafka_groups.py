@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership
 from saga.errors import Fenced
-from saga.messages import Partition, Topic
+from saga.messages import Partition, Record, Topic
 from saga.testing.conformance.listening import Listening, event
 from tests.broker.waiting import CLOCK, WITHIN_S, until
 
@@ -60,7 +61,7 @@ class Reader:
         self.lost(partitions)
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        for partition in partitions:
+        for partition in self.next.keys() & set(partitions):
             self.book.owners[partition] = None
             del self.next[partition]
 
@@ -69,6 +70,9 @@ class Reader:
 
     def replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
+
+    def raised(self, topic: str, before: int, now: int) -> None:
+        self.book.wrong.append(f"{topic} has {now} partitions")
 
     async def read(self, membership: Membership) -> None:
         while True:
@@ -285,3 +289,23 @@ async def test_how_far_behind_a_member_is(settings: KafkaSettings, topic: str) -
                 pass
             assert len(records) == 4
             assert membership.lag() == {place: 6}
+
+
+async def test_partitions_that_a_topic_gets_are_told_read_and_written_by_who_is_running(
+    settings: KafkaSettings, topic: str
+) -> None:
+    quick = replace(settings, metadata_s=1)
+    async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaAdministration(settings, clock=CLOCK) as admin:
+        await broker.ensure([Topic(topic, 1)])
+        async with broker.join(topic, [topic], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            await broker.publish([event(topic, "k", "before")])
+            await admin.grow(topic, 4)
+            await until(lambda: len(listening.has) == 4)
+            await until(lambda: listening.raises == [(topic, 1, 4)])
+            keys, read = [f"k{n}" for n in range(40)], list[Record]()
+            while len({record.partition for record in read}) < 4:
+                await broker.publish([event(topic, key, "after") for key in keys])
+                read += await membership.poll(list(listening.has), records_max=500, timeout_s=1)
+            assert listening.raises == [(topic, 1, 4)]
+    assert KafkaSettings(servers=("kafka:9092",)).metadata_s <= 15, "seen within 30 s, with a rebalance"

@@ -1,6 +1,6 @@
 """Each rule of docs/protocol.md is there for a loss: take the rule away, and the exploration finds it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from saga.runtime.saga import RunningSaga
 from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
 from verification.services import message
+from verification.state import TOPICS, Move, State
+from verification.state_space import StateSpace
 
 
 def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
@@ -305,7 +307,22 @@ def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(piles, "piles_spilled", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
 
 
+def a_rebalance_ends_what_runs(patch: pytest.MonkeyPatch) -> None:
+    rebalances = StateSpace._rebalances
+
+    def ended(self: StateSpace, s: State) -> Iterator[Move]:
+        for what, moved in rebalances(self, s):
+            (t,) = [t for t, owner in enumerate(s.owner) if moved.owner[t] != owner]
+            old = moved.workers[s.owner[t]]
+            if old.turn >= 0 and self._turns[old.turn].turn.position.topic == TOPICS[t]:
+                moved = moved.with_worker(s.owner[t], old._replace(turn=-1, history=(), cache=0, content=0))
+            yield what, moved
+
+    patch.setattr(StateSpace, "_rebalances", ended)
+
+
 RULES: dict[Take, str] = {
+    a_rebalance_ends_what_runs: "a slow handler: its partition goes and comes back",
     keys_from_transition_numbers: "two steps: a step fails",
     readers_do_not_publish: "two steps: a step fails",
     no_intent: "two steps: a step fails",

@@ -39,9 +39,11 @@ def _with(s: State, w: int, worker: Worker, **more: object) -> State:
     return s._replace(workers=workers, **more)  # type: ignore[arg-type] # fields of a state
 
 
-def moves(s: State, w: int, *, reads_at_once: bool = False, never_ends: bool = False) -> Iterator[tuple[str, State]]:
+def moves(
+    s: State, w: int, *, reads_at_once: bool = False, never_ends: bool = False, tells_of_runs: bool = False
+) -> Iterator[tuple[str, State]]:
     """Each thing that a worker can do next. `reads_at_once`: without waiting for the note. `never_ends`: its leaving
-    takes no note away."""
+    takes no note away; `tells_of_runs`: nor does it while something runs."""
     me = s.workers[w]
     owns = s.owner == w
     if me.stage == "out" and s.owner == -1:
@@ -62,11 +64,16 @@ def moves(s: State, w: int, *, reads_at_once: bool = False, never_ends: bool = F
         yield "brings it to its end", _with(s, w, me._replace(in_hand=False))
     if me.stage == "begun":
         yield "is to leave", _with(s, w, me._replace(stage="leaving"))
-    if me.stage == "leaving" and not me.in_hand:
+    if me.stage == "leaving":  # what runs goes on, and if it kills later, so it does who has the partition by then
         yield "leaves, and cannot say so", _with(s, w, Worker(), owner=-1 if owns else s.owner)
         if owns:
             keeps = me.guards and not me.has_taken
-            yield "leaves", _with(s, w, Worker(), owner=-1, noted=s.noted and (keeps or never_ends))
+            yield (
+                "leaves",
+                _with(
+                    s, w, Worker(), owner=-1, noted=s.noted and (keeps or never_ends or (tells_of_runs and me.in_hand))
+                ),
+            )
     if me.stage != "out":
         # Of what it has in hand when it has lost the partition it may die later: who has it next is told now.
         went = s._replace(died_with=s.died_with or (owns and me.in_hand))
@@ -94,15 +101,16 @@ def losses(move: Moves) -> list[str]:
 
 
 def needlessly_guarded(move: Moves) -> bool:
-    """True if two workers after one another, who leave in good order, have the second one guard."""
+    """True if two workers after one another, who leave in good order, have the second one guard: of a message that
+    takes its time three rebalances would make a dead letter."""
+    return any(_guards(move, ends) for ends in (("brings it to its end",), ()))
+
+
+def _guards(move: Moves, ends: tuple[str, ...]) -> bool:
     s = State()
-    for w in (0, 1):
-        for wanted in ("is given the partition", "notes", "takes a message", "brings it to its end", "is to leave"):
-            s = dict(move(s, w))[wanted]
-        if w == 1:
-            return s.workers[1].guards
-        s = dict(move(s, w))["leaves"]
-    raise AssertionError
+    for wanted in ("is given the partition", "notes", "takes a message", *ends, "is to leave", "leaves"):
+        s = dict(move(s, 0))[wanted]
+    return dict(move(s, 1))["is given the partition"].workers[1].guards
 
 
 def what_is_in_hand_is_noted_late(s: State, w: int) -> Iterator[tuple[str, State]]:
@@ -122,9 +130,14 @@ def _loses(move: Moves) -> bool:
     return bool(losses(move))
 
 
+def a_run_that_is_let_go_counts_as_a_death(s: State, w: int) -> Iterator[tuple[str, State]]:
+    return moves(s, w, tells_of_runs=True)
+
+
 RULES: dict[Moves, Callable[[Moves], bool]] = {
     what_is_in_hand_is_noted_late: _loses,
     a_note_outlives_the_owner_who_leaves: needlessly_guarded,
+    a_run_that_is_let_go_counts_as_a_death: needlessly_guarded,
 }
 
 

@@ -32,6 +32,7 @@ from saga.observe.moments import (
     Misfit,
     Moment,
     Parked,
+    PartitionsRaised,
     PutOff,
     Recovered,
     ReplayEnded,
@@ -101,7 +102,17 @@ EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=
 REPLACED = LogReplaced(service="payment", topic="orders", partition=1, first=7)
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
-SEEN_ELSEWHERE = {Started, Unavailable, Recovered, StandsStill, GoesOn, SchemasDeployed, ContractsUnreadable, Misfit}
+SEEN_ELSEWHERE = {
+    Started,
+    Unavailable,
+    Recovered,
+    StandsStill,
+    GoesOn,
+    SchemasDeployed,
+    ContractsUnreadable,
+    Misfit,
+    PartitionsRaised,
+}
 SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 

@@ -19,7 +19,7 @@ from saga.registry import http
 from saga.registry.http import HttpRegistry
 from saga.registry.port import Registered, RegistryRefused
 from saga.registry.settings import RegistryOptions
-from tests.servers.certificates import Authority
+from tests.servers.certificates import Authority, Certificate
 from tests.servers.listening import listening
 from tests.servers.trusted_tls import impostor
 
@@ -239,6 +239,20 @@ async def test_a_registry_behind_an_authority_of_ones_own_is_trusted_by_its_file
         other = Authority(tmp_path / "other", "other")
         assert "CERTIFICATE_VERIFY_FAILED" in await outage(server.registry(registry_ca_file=str(other.ca_file), **ours))
         assert len(server.requests) == 1
+
+
+async def test_a_key_that_is_encrypted_is_opened_with_its_password(tmp_path: Path) -> None:
+    async with over_tls(tmp_path / "tls") as (server, ca_file):
+        cert_file = ca_file.with_name("ours-client.pem")
+        encrypted = Certificate(cert_file, cert_file.with_suffix(".key")).encrypted("alohomora")
+        shown = {"registry_cert_file": str(encrypted.cert_file), "registry_key_file": str(encrypted.key_file)}
+        (tmp_path / "password").write_text("alohomora\n")
+        opens = {"registry_key_password_file": str(tmp_path / "password")}
+        async with server.registry(registry_ca_file=str(ca_file), **shown, **opens) as registry:
+            assert await registry.versions("sales") == [1]
+        with pytest.raises(ConfigurationError, match="password in SAGA_REGISTRY_KEY_PASSWORD_FILE"):
+            async with server.registry(registry_ca_file=str(ca_file), **shown):
+                pass
 
 
 async def test_whom_only_the_system_trusts_is_not_trusted_beside_an_authority_of_ones_own(tmp_path: Path) -> None:

@@ -342,6 +342,6 @@ async def test_a_lane_goes_on_as_ever_after_a_handler_that_would_not_be_left() -
             prefix.begun(0)
             lanes.add(Item(message_of(an_order(), started=None), Position(topic, 0, 0), prefix, 0.0))
         await begun.wait()
-        await lanes.drained([Partition("a", 0)], 0.01)
+        await lanes.drained(0.01)
     assert seen == [0]
     assert lanes.inflight == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from saga import Saga, Service
 from saga.messages import Partition
-from saga.observe.moments import Retrying, Revoked, Stopped
+from saga.observe.moments import Retrying, Stopped
 from saga.runtime.room import Limits
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -180,21 +180,3 @@ async def test_a_message_is_not_handled_twice_after_a_restart(tmp_path: Path) ->
         assert len(gate.begun) == 1
         assert [e.outcome for e in await place.history(payment)] == ["handled"]
         assert len(await place.records("payments")) == 1
-
-
-async def test_a_partition_that_goes_to_another_member_is_drained_and_forgotten(tmp_path: Path) -> None:
-    payment, gate = gated()
-    async with workplace(tmp_path) as place, at_work(place, payment):
-        await place.publish(*(an_order(f"order-{n}") for n in range(40)))
-        await place.until(lambda: len(gate.begun) == 40)
-        await place.publish(*(OrderConfirmed(order_id=f"order-{n}") for n in range(40)))
-        async with at_work(place, payment):  # a second worker, which takes its share
-            await place.clock.sleep(0.05)
-            assert not place.told(Revoked)
-            gate.opened.set()
-            await place.until(lambda: bool(place.told(Revoked)))
-            await place.at_rest(payment)
-        for n in range(40):
-            assert [e.outcome for e in await place.history(payment, f"order-{n}")] == ["handled", "handled"]
-        assert len(gate.begun) == len(set(gate.begun)) == 120
-        assert len(await place.records("payments")) == 40

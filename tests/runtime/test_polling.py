@@ -77,7 +77,7 @@ async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
         return True
 
     assignment, stop = assignment_of(OURS, LEAVING), asyncio.Event()
-    assignment.leave([LEAVING])
+    assignment.let_go([LEAVING])
     async with asyncio.TaskGroup() as tasks:
         polling = polling_of(assignment, tasks, handle)
         given = [*records("a", 0, 4, 5), *records("b", 1, 7), *records("c", 2, 9), *records("d", 0, 6)]

@@ -46,9 +46,12 @@ async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> N
     assert len(moments) == 5, "a minute has not passed since people were last told"
 
 
-async def test_nothing_of_a_partition_that_leaves_begins_and_of_others_it_does() -> None:
+async def test_what_is_in_hand_goes_on_until_its_partition_is_lost() -> None:
     assignment = assigned(TrialClock())
-    assignment.leave([Partition("orders", 0)])
+    assignment.let_go([Partition("orders", 0)])
+    del assignment.prefixes[Partition("orders", 0)]
+    assignment.check_running(HERE)
+    assignment.lose([Partition("orders", 0)])
     with pytest.raises(Draining):
         assignment.check_running(HERE)
     assignment.check_running(THERE)
@@ -65,7 +68,7 @@ async def test_a_pause_ends_by_itself_or_at_once_when_nothing_may_begin_any_more
     async with asyncio.TaskGroup() as tasks:
         pause = tasks.create_task(_drained(assignment, HERE))
         await asyncio.sleep(0)  # noqa: TID251 - let it begin
-        assignment.leave([Partition("orders", 0)])
+        assignment.lose([Partition("orders", 0)])
     assert pause.result()
 
 

@@ -22,6 +22,13 @@ class Certificate:
         path.write_text(self.key_file.read_text() + self.cert_file.read_text())
         return path
 
+    def encrypted(self, password: str) -> "Certificate":
+        """The same certificate, with a key that opens with this password alone."""
+        key_file = self.key_file.with_suffix(".encrypted.key")
+        command = ["openssl", "pkcs8", "-topk8", "-in", str(self.key_file), "-out", str(key_file)]
+        subprocess.run([*command, "-passout", f"pass:{password}"], check=True, capture_output=True)
+        return Certificate(self.cert_file, key_file)
+
 
 class Authority:
     """Signs certificates, and has one of its own."""

@@ -1,5 +1,5 @@
-"""Accidents: workers killed, added and frozen, the broker killed, the store frozen and failing, the bank silent or
-contradicting itself, transactions aborted, records that nobody expects, partitions damaged. Drawn by a seed.
+"""Accidents: workers killed, added and frozen, the broker killed, the store frozen and failing, the bank silent,
+slow or contradicting itself, transactions aborted, records that nobody expects, partitions damaged. Drawn by a seed.
 
 The store is frozen and never killed: CouchbaseMock keeps everything in memory and would come back empty.
 """
@@ -23,7 +23,7 @@ from tests.servers.kafka import KafkaServer
 from tests.torture.aborted_transactions import Foreigners
 from tests.torture.customers import Customers, Recovery
 from tests.torture.operators import Operators
-from tests.torture.troubled_payment import Trouble
+from tests.torture.troubled_payment import SLOW_S, Trouble
 from tests.torture.workers import Worker, Workers
 
 DEAD_S_MAX = 3.0
@@ -42,6 +42,7 @@ SILENT_S = (3.0, 16.0)
 OPENS_S_MAX = 30.0
 """Time within which a breaker has to open that meets a silent bank."""
 CONTRADICTS_S = (1.0, 3.0)
+GUESTS_AT_SLOW_BANK = 2
 AT_ONCE = 2
 PAUSE_S = (0.5, 3.0)
 """Between two faults."""
@@ -59,13 +60,16 @@ AccidentKind = Literal[
     "the store refuses",
     "the bank silent",
     "the bank contradicts itself",
+    "the bank slow across rebalances",
     "a transaction aborted",
     "odd records",
     "a partition damaged",
 ]
 KINDS: tuple[AccidentKind, ...] = get_args(AccidentKind)
 OF_SERVERS = frozenset[AccidentKind]({"the broker killed", "the store frozen", "the store refuses"})
-OF_THE_BANK = frozenset[AccidentKind]({"the bank silent", "the bank contradicts itself"})
+OF_THE_BANK = frozenset[AccidentKind](
+    {"the bank silent", "the bank contradicts itself", "the bank slow across rebalances"}
+)
 OF_FOREIGNERS = frozenset[AccidentKind]({"a transaction aborted", "odd records", "a partition damaged"})
 """Never beside the broker's death: when it starts again it cuts off a log where it is damaged."""
 MOST_OFTEN = "payment"
@@ -214,6 +218,8 @@ class Accidents:
                 return self._silence_bank
             case "the bank contradicts itself":
                 return self._confuse_bank
+            case "the bank slow across rebalances":
+                return self._slow_bank
             case "a transaction aborted":
                 return self._foreigners.abort
             case "odd records":
@@ -301,6 +307,18 @@ class Accidents:
             await self._clock.sleep(confused_s)
         count = await self._operators.cure()
         return f"the bank contradicted itself for {confused_s:.1f} s, and {count} dead letters were replayed"
+
+    async def _slow_bank(self) -> str:
+        """Partitions move while calls are under way: to a guest, back, and to another one."""
+        began_s = self._clock.monotonic_s()
+        with self._trouble_at_bank("slow"):
+            for _ in range(GUESTS_AT_SLOW_BANK):
+                await self._clock.sleep(self._chance.uniform(0.2, SLOW_S))
+                guest = self._workers.hire("payment", guest=True)
+                await self._clock.sleep(self._chance.uniform(*GUEST_S))
+                await self._workers.dismiss(guest, in_trouble=self.in_trouble)
+        slow_s = self._clock.monotonic_s() - began_s
+        return f"the bank slow for {slow_s:.1f} s, while {GUESTS_AT_SLOW_BANK} workers came and went"
 
     @contextmanager
     def _trouble_at_bank(self, trouble: Trouble) -> Iterator[None]:

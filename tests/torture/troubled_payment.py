@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Literal
 
 from saga import Breaker, Retry, Service
+from saga.clock import SystemClock
 from services.ledger import Contradiction, Ledger
 from services.payment import capture, release, reserve
 from services.payment.bank import Bank, Declined, LedgerBank
 
-Trouble = Literal["silent", "contradicts"]
+Trouble = Literal["silent", "contradicts", "slow"]
+SLOW_S = 4.0
+"""Time that a slow bank takes for each call: less than a call may take."""
 TROUBLE = "PAYMENT_TROUBLE"
 """Name of the variable that names the file."""
 
+CLOCK = SystemClock()
 payment = Service("payment", retry=Retry(in_place_s=1, never=(Contradiction,)))
 
 
@@ -29,24 +33,27 @@ class TroubledBank(LedgerBank):
         self._file = file
 
     async def reserve(self, key: str, card: str, amount: Decimal) -> str:
-        self._check()
+        await self._check()
         return await super().reserve(key, card, amount)
 
     async def capture(self, key: str, charge_id: str) -> None:
-        self._check()
+        await self._check()
         await super().capture(key, charge_id)
 
     async def release(self, key: str, charge_id: str) -> None:
-        self._check()
+        await self._check()
         await super().release(key, charge_id)
 
-    def _check(self) -> None:
+    async def _check(self) -> None:
         try:
             trouble = self._file.read_text("utf-8")
         except FileNotFoundError:
             return
         if trouble == "silent":
             raise ConnectionError("the bank does not answer")
+        if trouble == "slow":
+            await CLOCK.sleep(SLOW_S)
+            return
         raise Contradiction("the bank's books contradict each other")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from saga.broker.embedded.groups import Groups, View
@@ -314,9 +315,11 @@ class Member:
         held = {h.log: h.granted for h in view.holdings if h.owner == self._id}
         self._lose([p for p, owned in self._owned.items() if held.get(owned.log) != owned.granted])
         if leaving := [h.log for h in view.holdings if h.owner == self._id and h.target != self._id]:
-            await self._revoke([p for p, owned in self._owned.items() if owned.log in leaving])
+            going = [p for p, owned in self._owned.items() if owned.log in leaving]
+            await self._revoke(going)
             await shared.writer.do(lambda: shared.groups.release(self.group, self._id, leaving))
             shared.changed(self.group)
+            self._listener.lost(going)
             return 0
         # Two looks of grace: whoever has to drain may have begun that much later.
         patience_s = self._since_s + shared.timing.drain_s + 2 * shared.timing.watch_s - now_s
@@ -342,17 +345,15 @@ class Member:
         self.advanced(shared.log.heads)
 
     async def _revoke(self, partitions: Collection[Partition]) -> None:
-        """Stop reading them, have the listener bring them to an end, and forget them."""
+        """Stop reading them, have the listener let go of them, and forget them."""
         if not partitions:
             return
         for partition in partitions:
             self._by_log.pop(self._owned[partition].log, None)
             self._behind.pop(partition, None)
             self._standstills.pop(partition, None)
-        try:
+        with suppress(TimeoutError):  # they are taken
             await self._shared.clock.within(self._shared.timing.drain_s, self._listener.revoked(partitions))
-        except TimeoutError:
-            self._lose(partitions)
         for partition in partitions:
             self._owned.pop(partition, None)
 

@@ -1,7 +1,7 @@
 """Description of Kafka as a broker: addresses, settings, opening. Loads no driver."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from inspect import iscoroutinefunction
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from saga.broker.kafka.settings import KafkaSettings, Sasl
 
 PORT = 9092
+EXTENSION = re.compile(r"[A-Za-z]+")
+"""Form of the name of an extension that goes with a token."""
 INSTANCE = re.compile(r"[A-Za-z0-9._-]{1,200}")
 """Form of the id of a member of a group that Kafka takes, with room for what is added to it."""
 
@@ -38,6 +40,8 @@ class KafkaOptions:
     """File with our certificate, where Kafka asks for one."""
     kafka_key_file: str = ""
     """File with the key of our certificate for Kafka."""
+    kafka_key_password_file: str = ""
+    """File with the password of that key, where it is encrypted."""
     kafka_sasl: Literal["none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"] = "none"
     """Mechanism by which we say to Kafka who we are. `plain` and `oauthbearer` show password or token to whoever
     listens on the network: they need TLS, or SAGA_KAFKA_CLEARTEXT."""
@@ -51,6 +55,8 @@ class KafkaOptions:
     """File with the password at Kafka. It is read at each connect, so a new password needs no restart."""
     kafka_token: str = ""
     """Function that returns a token for `oauthbearer`. It is not async, and is called in a thread at each connect."""
+    kafka_sasl_extensions: str = ""
+    """Extensions that go with the token, where the brokers want some."""
     kafka_instance: str = ""
     """Id of this process, the same after a restart, and that of no other process of the same services: it keeps its
     partitions while it restarts. Without one whoever stops hands them on at once."""
@@ -65,6 +71,20 @@ def check_hook(text: str) -> None:
     module, _, function = text.partition(":")
     if not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise ValueError("it must be module:function, as in shop.tokens:kafka_token")
+
+
+def extensions_of(text: str) -> Mapping[str, str]:
+    """Extensions of a token. Raises `ValueError`.
+
+    >>> extensions_of("logicalCluster=lkc-1, identityPoolId=pool-2")
+    {'logicalCluster': 'lkc-1', 'identityPoolId': 'pool-2'}
+    """
+    pairs = [pair.strip().partition("=") for pair in text.split(",")] if text else []
+    found = {name: value for name, _, value in pairs}
+    right = all(EXTENSION.fullmatch(name) and name != "auth" and value.isprintable() for name, value in found.items())
+    if not right or len(found) < len(pairs) or not all(value for *_, value in pairs):
+        raise ValueError("it must be name=value,name=value: names of letters, each once, none of them auth")
+    return found
 
 
 def check_instance(text: str) -> None:
@@ -87,12 +107,14 @@ class KafkaAdapter:
             "SAGA_KAFKA_CA_FILE": setting_readers.FILE,
             "SAGA_KAFKA_CERT_FILE": setting_readers.FILE,
             "SAGA_KAFKA_KEY_FILE": setting_readers.SECRET_FILE,
+            "SAGA_KAFKA_KEY_PASSWORD_FILE": setting_readers.SECRET_FILE,
             "SAGA_KAFKA_SASL": setting_readers.word("none", "plain", "scram-sha-256", "scram-sha-512", "oauthbearer"),
             "SAGA_KAFKA_CLEARTEXT": setting_readers.YES_OR_NO,
             "SAGA_KAFKA_USERNAME": setting_readers.text("a name"),
             "SAGA_KAFKA_PASSWORD": setting_readers.secret("a password"),
             "SAGA_KAFKA_PASSWORD_FILE": setting_readers.SECRET_FILE,
             "SAGA_KAFKA_TOKEN": setting_readers.checked(check_hook, "module:function", lambda _: False),
+            "SAGA_KAFKA_SASL_EXTENSIONS": setting_readers.checked(extensions_of, "name=value,name=value"),
             "SAGA_KAFKA_INSTANCE": setting_readers.checked(
                 check_instance, "letters, digits, `.`, `_` and `-`, at most 200"
             ),
@@ -148,10 +170,12 @@ def kafka_settings(settings: Chosen) -> "KafkaSettings":
         ca_file=path(mine.kafka_ca_file),
         cert_file=path(mine.kafka_cert_file),
         key_file=path(mine.kafka_key_file),
+        key_password=secret("", mine.kafka_key_password_file),
         sasl=cast("Sasl | None", sasl),
         username=mine.kafka_username,
         password=secret(mine.kafka_password, mine.kafka_password_file),
         token=_hook(mine.kafka_token) if mine.kafka_token else None,
+        extensions=extensions_of(mine.kafka_sasl_extensions),
         instance=mine.kafka_instance,
         replication_factor=mine.kafka_replication,
         min_insync_replicas=mine.kafka_min_insync,
@@ -200,6 +224,9 @@ def _identity_problems(mine: KafkaOptions) -> Iterator[Problem]:
         yield by_token, "SAGA_KAFKA_SASL=oauthbearer needs SAGA_KAFKA_TOKEN=module:function"
     if sasl != "oauthbearer" and mine.kafka_token:
         yield by_token, "SAGA_KAFKA_TOKEN is given, but not how to use it: SAGA_KAFKA_SASL=oauthbearer"
+    if mine.kafka_sasl_extensions and not mine.kafka_token:
+        names = frozenset({"kafka_token", "kafka_sasl_extensions"})
+        yield names, "SAGA_KAFKA_SASL_EXTENSIONS go with a token, and none is given: SAGA_KAFKA_TOKEN=module:function"
     if sasl == "oauthbearer" and (mine.kafka_username or has_password):
         yield named, "SAGA_KAFKA_SASL=oauthbearer takes a token, no user and no password: leave these out"
     if sasl not in ("none", "oauthbearer") and not (mine.kafka_username and has_password):

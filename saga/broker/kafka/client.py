@@ -7,15 +7,18 @@ answers. So we look at the tasks ourselves, and end what does not end.
 import asyncio
 import logging
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Never
 
+import aiokafka.client
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
+from aiokafka.protocol.admin import SaslAuthenticateRequest
+from aiokafka.protocol.api import Request
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import RecordMetadata
 
@@ -27,6 +30,10 @@ from saga.messages import Partition, Standstill
 LOOKS, LOOK_S = 4, 0.15
 """Looks for a topic, and the pause between them: a new one is known to all brokers after a moment."""
 END_S = 0.5
+SESSION_PART = 0.85
+"""Part of a session after which a connection is not used for another request."""
+ANSWERED_LOOK_S = 0.1
+"""Pause before looking again whether all requests of such a connection are answered."""
 FAILED = (KafkaError, OSError, TimeoutError, AssertionError, AttributeError)
 """Errors that aiokafka raises: the last two when what it has closed is used."""
 
@@ -84,12 +91,60 @@ def renew_password(client: AIOKafkaClient, password: str | None) -> None:
     client._sasl_plain_password = password
 
 
-class _Connections(dict[Any, AIOKafkaConnection]):
+class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+    """Connection that knows for how long the broker accepts requests on it: brokers may end the session of whoever has
+    shown a password or a token."""
+
+    session_s = 0.0
+    """Seconds; 0: without a limit."""
+
+    def send(self, request: Request[Any], expect_response: bool = True) -> Awaitable[Any]:
+        answer: Awaitable[Any] = super().send(request, expect_response)
+        return self._noted(answer) if isinstance(request, SaslAuthenticateRequest) else answer
+
+    async def _noted(self, answer: Awaitable[Any]) -> object:
+        response = await answer
+        self.session_s = getattr(response, "session_lifetime_ms", 0) / 1000
+        return response
+
+
+async def _connected(*args: Any, **kwargs: Any) -> _Connection:
+    connection = _Connection(*args, **kwargs)
+    await connection.connect()
+    return connection
+
+
+aiokafka.client.create_conn = _connected
+
+
+class _Connections(dict[Any, _Connection]):
     """Connections of a client that closes the ones that it forgets. aiokafka drops one whose other end has hung up, and
-    nobody ever closes it if the task that reads from it had not come to the end by then."""
+    nobody ever closes it if the task that reads from it had not come to the end by then.
+
+    One whose session is about to end is put aside, so that the next request is made on another one. Else it would be
+    cut off under a request, which looks like a broker that goes away.
+    """
+
+    def __setitem__(self, name: object, connection: _Connection) -> None:
+        super().__setitem__(name, connection)
+        if connection.session_s:
+            asyncio.get_running_loop().call_later(connection.session_s * SESSION_PART, self._put_aside, name)
 
     def __delitem__(self, name: object) -> None:
         self.pop(name).close()
+
+    def _put_aside(self, name: object) -> None:
+        if (connection := self.pop(name, None)) is not None:
+            super().__setitem__(aside := object(), connection)  # whoever closes the client closes it, too
+            self._close_when_answered(aside)
+
+    def _close_when_answered(self, aside: object) -> None:
+        if (connection := self.get(aside)) is None:
+            return
+        if all(answer.done() for *_, answer in connection._requests):
+            del self[aside]
+        else:
+            asyncio.get_running_loop().call_later(ANSWERED_LOOK_S, self._close_when_answered, aside)
 
 
 @contextmanager
@@ -227,6 +282,12 @@ def unseen(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
     if found:
         consumer._client.force_metadata_update()
     return found
+
+
+def partition_counts(client: AIOKafkaClient, topics: Iterable[str]) -> Mapping[str, int]:
+    """Count the partitions of these topics, as the brokers said last; those that are not known are left out."""
+    found = {topic: len(client.cluster.partitions_for_topic(topic) or ()) for topic in topics}
+    return {topic: count for topic, count in found.items() if count}
 
 
 def hidden(topics: Iterable[str]) -> list[Standstill]:

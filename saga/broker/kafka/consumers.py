@@ -35,6 +35,7 @@ def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access:
         rebalance_timeout_ms=int(settings.rebalance_s * 1000),
         max_poll_interval_ms=FOREVER_MS,  # who cannot go on for want of a store shall not lose partitions for it
         request_timeout_ms=int(settings.request_s * 1000),
+        metadata_max_age_ms=int(settings.metadata_s * 1000),
         fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
         fetch_max_bytes=FETCH_BYTES,
         max_partition_fetch_bytes=FETCH_BYTES // 8,

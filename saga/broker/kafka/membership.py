@@ -31,6 +31,8 @@ WATCH_S, AGAIN_S = 0.25, 0.5
 ALONE_S = 2.0
 """Time without a coordinator after which a member says that the broker is unavailable."""
 LEAVE_S = 5.0
+LET_GO_S_MAX = 2.0
+"""Longest wait for `Listener.revoked`: all members of the group wait for it."""
 BOUNDS_S = 1.0
 """Longest wait for a broker that is asked where a partition begins and ends."""
 
@@ -53,6 +55,8 @@ class Member:
         self._settings, self._access, self._clock = settings, access, clock
         self._consumer: AIOKafkaConsumer | None = None
         self._owned: dict[Partition, Owned] = {}
+        self._let_go: set[Partition] = set()
+        """Partitions that were given up with a warning: the next assignment says whether they are ours again."""
         self._open: set[Partition] = set()
         """Partitions that may be read: not before the listener knows of them, and not while they are given up."""
         self._fetching: Fetching | None = None
@@ -64,6 +68,7 @@ class Member:
         self._told = self._was_in = False
         """True if the group has said what is ours, which may be nothing; and if it ever has: from then on whatever
         people can mend is waited for."""
+        self._counts: dict[str, int] = {}  # partitions of each topic, as last seen
         self._unseen: list[str] = []  # topics that are gone or hidden: the others are read
         self._leaving = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
@@ -238,6 +243,14 @@ class Member:
                 if owned is not None and partition in self._open and owned.log_id == before[partition]:
                     await self._begin_anew(partition, begin, fetching)
 
+    async def _see_raised(self, consumer: AIOKafkaConsumer) -> None:
+        """Tell of topics that have more partitions than before. The leader of the group shares them out by itself."""
+        for topic, now in client.partition_counts(consumer._client, self._topics).items():
+            before, self._counts[topic] = self._counts.get(topic, now), now
+            if now > before:
+                async with self._changing:
+                    self._listener.raised(topic, before, now)
+
     async def _commit_ends(self) -> None:
         """Commit the ends of transactions: where they have ended, or were aborted, positions move though no record has
         come."""
@@ -277,7 +290,10 @@ class Member:
             self._owned = owned
             offsets = {partition: each.next for partition, each in owned.items()}
             self._start(consumer, offsets)
+            gone, self._let_go = self._let_go - (offsets.keys() - replaced.keys()), set()
             try:
+                if gone:
+                    self._listener.lost(gone)
                 for partition, position in replaced.items():
                     self._listener.replaced(partition, position)
                 if offsets:
@@ -316,27 +332,29 @@ class Member:
 
     async def _give_up(self, *, with_warning: bool) -> None:
         """Stop reading, tell the listener, and let nothing of this assignment be committed any more."""
-        partitions = list(self._owned)
+        ours = list(self._owned)
         self._open = set()
         self._told = False
-        if not partitions:
-            return
-        over = self._owned[partitions[0]].over
+        over = [self._owned[partition].over for partition in ours[:1]]
+        lost = set() if with_warning else self._let_go.union(ours)
         try:
-            if with_warning:
-                await self._clock.within(self._settings.drain_s, self._listener.revoked(partitions))
-                partitions = []
+            if with_warning and ours:
+                await self._clock.within(LET_GO_S_MAX, self._listener.revoked(ours))
+                self._let_go.update(ours)
         except TimeoutError:
-            log.warning("group %s: partitions were not given up in time; they are taken", self._group)
+            log.warning("group %s: partitions were not let go in time; they are taken", self._group)
+            lost = set(ours)
         except Exception as why:  # noqa: BLE001 - as above
             self._broken = why
         finally:
             self._owned = {}
+            self._let_go -= lost
             self._prefetch.forget()  # not before the last commit, which would take what lies there for had
-            if not over.done():
-                over.set_result(None)
-            if partitions:
-                self._listener.lost(partitions)
+            for assignment in over:
+                if not assignment.done():
+                    assignment.set_result(None)
+            if lost:
+                self._listener.lost(lost)
             self._prefetch.news.set()
 
     # ---------------------------------------------------------------- lifetime
@@ -440,6 +458,7 @@ class Member:
             alone_s = alone_s + WATCH_S if client.is_alone(consumer) else 0
             if not alone_s:
                 await self._commit_ends()
+            await self._see_raised(consumer)
             trouble = ""
             if alone_s >= ALONE_S:
                 trouble = "no broker answers for it: see whether Kafka runs and can be reached"

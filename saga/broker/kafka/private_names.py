@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import Fetcher, FetchResult
 from aiokafka.consumer.subscription_state import TopicPartitionState
 
@@ -38,6 +39,7 @@ OF_A_GROUP = (
     "_coordinator.member_id",
 )
 TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
+    (AIOKafkaConnection.send, ("self", "request", "expect_response")),
     (Fetcher._proc_fetch_request, ("self", "assignment", "node_id", "request")),
     (FetchResult.__init__, ("self", "tp", "assignment", "partition_records", "backoff")),
     (TopicPartitionState.pause, ("self",)),

@@ -169,9 +169,12 @@ class Publisher:
         await _all(sending.acknowledged)
 
     async def _look(self) -> None:
-        """End calls whose time is up: whoever waits for them is told that no answer came."""
+        """End calls whose time is up: whoever waits for them is told that no answer came. And use partitions that a
+        topic has got meanwhile, as all others who publish do."""
         while True:
             await self._clock.sleep(LOOK_S)
+            if self._producer is not None:
+                self._partitions.update(client.partition_counts(self._producer.client, self._partitions))
             now_s = self._clock.monotonic_s()
             for sending in self._under_way:
                 if sending.due_s > now_s:
@@ -275,6 +278,7 @@ class Publisher:
             acks="all",
             enable_idempotence=True,
             linger_ms=int(settings.linger_s * 1000),
+            metadata_max_age_ms=int(settings.metadata_s * 1000),
             max_batch_size=BATCH_BYTES,
             max_request_size=2 * settings.record_bytes_max,
             compression_type=settings.compression,

@@ -3,15 +3,15 @@
 import asyncio
 import ssl
 import zlib
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from saga.adapter_description import asked
+from saga.adapter_description import asked, show_certificate
 from saga.broker.adapter import ClientOptions
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
@@ -33,12 +33,16 @@ class KafkaSettings:
     cert_file: Path | None = None
     key_file: Path | None = None
     """Files of our certificate and its key, where the brokers want one. Read again when they change."""
+    key_password: Callable[[], str] | None = None
+    """Function that gives the password of the key, where it is encrypted."""
     sasl: Sasl | None = None
     username: str = ""
     password: Callable[[], str] | None = None
     """Function that gives the password, asked again and again, so that a new one is used for the next connection."""
     token: Callable[[], str] | None = None
     """Function that gives a token for OAUTHBEARER; asked for each connection, in a thread of its own."""
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    """Extensions that go with the token: names of whom or what it is for, as the brokers want them."""
 
     instance: str = ""
     """Id of this process among those of the same services, also after a restart: its members keep their partitions
@@ -65,6 +69,8 @@ class KafkaSettings:
     linger_s: float = 0
     """Time to wait for more to publish at once. What comes while something is on its way is sent at once anyway."""
     compression: Compression | None = None
+    metadata_s: float = 10
+    """Longest time until a client asks again which partitions there are, and where."""
     record_bytes_max: int = RECORD_BYTES_MAX
     """Largest record: see `Broker.record_bytes_max`. Topics that others made may take less: see their
     `max.message.bytes`."""
@@ -73,12 +79,6 @@ class KafkaSettings:
         """Id, in its group, of a member that reads these topics. With other topics it is another member: to one that
         they know brokers give what it had before, and nothing of a topic that it has begun to read since."""
         return f"{self.instance}-{zlib.crc32(','.join(sorted(topics)).encode()):08x}" if self.instance else None
-
-    @property
-    def drain_s(self) -> float:
-        """Longest wait of a partition for `Listener.revoked` of the member that is to lose it. The group has begun to
-        wait up to a heartbeat earlier, and the member has to be back in time."""
-        return self.rebalance_s - 4 * self.heartbeat_s - 2
 
     @property
     def request_s(self) -> float:
@@ -131,6 +131,10 @@ class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         assert self._settings.token is not None, "asked for only with one"
         return await asyncio.to_thread(self._given, "token", self._settings.token)
 
+    def extensions(self) -> Mapping[str, str]:
+        """Extensions that go with the token, for aiokafka."""
+        return self._settings.extensions
+
     def _given(self, what: str, secret: Callable[[], str]) -> str:
         """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
         again. Anything else would end its background tasks for good."""
@@ -155,8 +159,9 @@ class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
             if settings.ca_file is not None:
                 self._context.load_verify_locations(settings.ca_file)
             if settings.cert_file is not None:
-                self._context.load_cert_chain(settings.cert_file, settings.key_file)
-        except OSError as why:  # an SSLError is one
+                names = settings.cert_file, settings.key_file, settings.key_password
+                show_certificate(self._context, *names, "SAGA_KAFKA_KEY_PASSWORD_FILE")
+        except (OSError, ValueError) as why:  # an SSLError is an OSError
             raise ConfigurationError(
                 "the certificates for Kafka cannot be used:", [f"{', '.join(map(str, files))}: {why}"]
             ) from why

@@ -61,7 +61,7 @@ class CouchbaseAdapter:
             "SAGA_COUCHBASE_PASSWORD_FILE": setting_readers.SECRET_FILE,
             "SAGA_COUCHBASE_CA_FILE": setting_readers.FILE,
             "SAGA_COUCHBASE_CERT_FILE": setting_readers.FILE,
-            "SAGA_COUCHBASE_KEY_FILE": setting_readers.SECRET_FILE,
+            "SAGA_COUCHBASE_KEY_FILE": setting_readers.PLAIN_KEY_FILE,
         },
     )
 

@@ -13,6 +13,8 @@ class Listening:
 
     has: dict[Partition, int] = field(default_factory=dict)
     told: list[tuple[str, frozenset[Partition]]] = field(default_factory=list)
+    raises: list[tuple[str, int, int]] = field(default_factory=list)
+    """Topics that have got more partitions, with how many before and now."""
     gone: dict[Partition, list[range]] = field(default_factory=dict)
     """Offsets that were removed before they were read."""
     begun_anew: dict[Partition, list[int]] = field(default_factory=dict)
@@ -37,9 +39,10 @@ class Listening:
             self.has.pop(partition, None)
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        self.told.append(("lost", frozenset(partitions)))
-        for partition in partitions:
-            self.has.pop(partition, None)
+        unwarned = frozenset(self.has).intersection(partitions)
+        self.told.append(("lost", unwarned) if unwarned else ("gone", frozenset(partitions)))
+        for partition in unwarned:
+            del self.has[partition]
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         self.gone.setdefault(partition, []).append(range(first, after))
@@ -47,8 +50,11 @@ class Listening:
     def replaced(self, partition: Partition, position: int) -> None:
         self.begun_anew.setdefault(partition, []).append(position)
 
+    def raised(self, topic: str, before: int, now: int) -> None:
+        self.raises.append((topic, before, now))
+
     def heard(self, what: str) -> frozenset[Partition]:
-        """All partitions that were told with this word: `assigned`, `revoked` or `lost`."""
+        """All partitions that were told with this word: `assigned`, `revoked`, then `gone`, or `lost` without it."""
         return frozenset().union(*(partitions for told, partitions in self.told if told == what))
 
 

@@ -47,6 +47,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "newer schema": "all processes run the code of this tree",
         "poison": "only clients of this world publish, and they publish what contracts allow",
         "deploy": "each service is started as one release, and its processes stay what they are",
+        "slow handler": "a call takes as long as the fake of the test does",
         "gap": "the stores note changes themselves, and forget none before it is in the log",
         "recreated topic": "the log is a file, in which no topic is ever deleted",
     }
@@ -54,11 +55,10 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
 """Kinds of faults that this world does not have on the embedded broker and stores, and why."""
 
 OF_SERVERS = "whoever gave the servers has no way to bring it about"
+NOWHERE_REAL = frozenset({"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler"})
+"""Kinds that no servers bring about either."""
 LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
-    {
-        kind: why if kind in ("clock", "expiry", "newer schema", "poison", "deploy", "gap") else OF_SERVERS
-        for kind, why in LEFT_OUT.items()
-    }
+    {kind: why if kind in NOWHERE_REAL else OF_SERVERS for kind, why in LEFT_OUT.items()}
 )
 """The same on servers, apart from those kinds for which there are troubles."""
 

@@ -4,6 +4,7 @@ decisions."""
 import asyncio
 from asyncio import Future
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from saga.broker.port import Listener
@@ -223,6 +224,7 @@ class SimulatedMember:
             await self._revoke(leaving)
             await self._reached()
             self._group.release(self._id, leaving)
+            self._listener.lost(leaving)
             return
         missing = [p for p in wanted if p not in self._at]
         patience_s = self._group.since_s + DRAIN_S - asyncio.get_running_loop().time()
@@ -267,11 +269,9 @@ class SimulatedMember:
         if not partitions:
             return
         self._unread(partitions)
-        try:
+        with suppress(TimeoutError):  # they are taken
             async with asyncio.timeout(DRAIN_S):
                 await self._listener.revoked(partitions)
-        except TimeoutError:
-            self._listener.lost(partitions)
         for partition in partitions:
             self._at.pop(partition, None)
 

@@ -60,6 +60,10 @@ class Disruptions:
         """Move the partitions of its service, or restart it; in words."""
         return ""
 
+    def move(self, process: Process, times: int, every_s: float) -> str:
+        """Move the partitions of its service so often; in words."""
+        return ""
+
     def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:
         """Restart the process as another release of its service, for a while; in words."""
         return ""
@@ -96,6 +100,8 @@ class Network:
             if planned.kind == "crash" and not planned.after:
                 return answer
         there_s, back_s = self._hop_s(draws[0], backend), self._hop_s(draws[1], backend)
+        if planned is not None and planned.kind == "slow handler":
+            back_s += _slow_s(draws)
         if planned is not None and planned.kind == "delay":
             there_s, back_s = (there_s + 3 * draws[2], back_s) if draws[3] < 0.5 else (there_s, back_s + 3 * draws[2])
         refused = self._refusal(process, backend, what, planned)
@@ -268,6 +274,10 @@ class Network:
                 self.disruptions.freeze(process, time_s)
             case "rebalance":
                 details = self.disruptions.rebalance(process, draws)
+            case "slow handler":
+                time_s, times = _slow_s(draws), 2 + int(draws[3] * 4)
+                moves = self.disruptions.move(process, times, time_s / times)
+                details = f"{operation.where} is answered after {time_s:.1f} s, {moves}"
             case "deploy":
                 details = self.disruptions.redeploy(process, draws)
             case "clock":
@@ -287,6 +297,11 @@ class Network:
 
     def _crash(self, process: Process, draws: tuple[float, float, float, float]) -> None:
         self.disruptions.crash(process, 0.05 + RESTART_S * draws[3])
+
+
+def _slow_s(draws: tuple[float, float, float, float]) -> float:
+    """Seconds that a slow call takes more: less than calls are given, or it would be tried again for that."""
+    return 1 + 3 * draws[2]
 
 
 def _raise(answer: "Future[Any]", error: Exception) -> None:

@@ -34,6 +34,7 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "deploy": EVERY,
     "gap": frozenset[What]({"changes"}),
     "recreated topic": PUBLISH,
+    "slow handler": frozenset[What]({"step"}),
 }
 """Operations that each kind can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {

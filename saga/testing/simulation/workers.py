@@ -329,14 +329,17 @@ class Workers(Disruptions):
             life = self._lives[process.name]
             self._network.later(0.0, life.stop.set)
             return f"{process.name} is restarted in good order"
-        group, times = self._cluster.group(process.service), 1 + int(draws[3] * 4)
+        return self.move(process, 1 + int(draws[3] * 4), 2 * draws[2])
+
+    def move(self, process: Process, times: int, every_s: float) -> str:
+        group = self._cluster.group(process.service)
 
         def move() -> None:
             group.rotation += 1
             group.balance()
 
         for number in range(times):
-            self._network.later(number * 2 * draws[2], move)
+            self._network.later(number * every_s, move)
         return f"partitions of {process.service} move {times} times"
 
     def redeploy(self, process: Process, draws: tuple[float, float, float, float]) -> str:

@@ -199,14 +199,18 @@ class Hears:
         self.has -= set(partitions)
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        self.lost_s.append(self.ground.now_s())
-        self.has -= set(partitions)
+        if self.has & set(partitions):  # else they were let go before
+            self.lost_s.append(self.ground.now_s())
+            self.has -= set(partitions)
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         raise AssertionError(f"{partition} has lost {first} to {after - 1}")
 
     def replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
+
+    def raised(self, topic: str, before: int, now: int) -> None:
+        raise AssertionError(f"{topic} has {now} partitions")
 
 
 @asynccontextmanager
