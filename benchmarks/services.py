@@ -1,5 +1,8 @@
 """The services that are measured: a plain chain of four without steps, and one that answers each message with one."""
 
+from dataclasses import dataclass
+from decimal import Decimal
+
 from benchmarks.events import (
     GoodsRefused,
     GoodsSetAside,
@@ -13,7 +16,7 @@ from benchmarks.events import (
     Refunded,
     Shipped,
 )
-from saga import Service
+from saga import Saga, Service
 from services.order import cancel as cancel_example
 from services.order import confirm as confirm_example
 
@@ -64,6 +67,26 @@ async def cancel(refused: GoodsRefused) -> OrderCancelled:
 @echo.handler
 async def answer(pinged: Pinged) -> Ponged:
     return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)
+
+
+reader = Service("echo")
+"""Service that asks, for each message, for a document that is not there."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Price of an article."""
+
+    amount: str
+
+
+reader.document(Price, "prices")
+
+
+@reader.handler
+async def look_up(pinged: Pinged, saga: Saga) -> Ponged:
+    price = await saga.read(Price, pinged.order_id)
+    return Ponged(order_id=pinged.order_id, text=pinged.text, amount=Decimal(price.amount if price else pinged.amount))
 
 
 hot = Service("echo")

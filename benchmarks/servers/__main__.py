@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 from benchmarks.parts import Figure
 from benchmarks.servers.ground import servers
 from benchmarks.servers.latency import latency
-from benchmarks.servers.messages import memory, messages
+from benchmarks.servers.messages import memory, messages, missing
 from benchmarks.servers.restart import restart
 from benchmarks.servers.sagas import chain, example
 from benchmarks.servers.sharing import sharing
 from tests.servers.jars import ServersMissing
 
 FIGURES = Path("build/figures/bench-servers.jsonl")
-PARTS = (messages, latency, chain, example, restart, sharing, memory)
+PARTS = (messages, latency, chain, example, restart, sharing, memory, missing)
 
 
 def main() -> None:

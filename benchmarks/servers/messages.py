@@ -16,7 +16,7 @@ from saga.clock import SystemClock
 from saga.messages import Outgoing
 from saga.runtime.prepared import topics_of
 
-MESSAGES, ROUNDS, MANY, TEXT = 10_000, 5, 200_000, "x" * 100
+MESSAGES, ROUNDS, MANY, MISSES, TEXT = 10_000, 5, 200_000, 30_000, "x" * 100
 PUBLISHED_AT_ONCE = 500
 clock = SystemClock()
 
@@ -34,8 +34,8 @@ async def publish(ground: Ground, name: str, count: int) -> None:
             await broker.publish([pinged(f"{name}-{n:06}") for n in range(begin, begin + PUBLISHED_AT_ONCE)])
 
 
-def _ours(ground: Ground, count: int, marks: tuple[int, ...] = ()) -> Spent:
-    with child(serve, Work(count, marks), ground, "echo") as process:
+def _ours(ground: Ground, count: int, marks: tuple[int, ...] = (), cast: str = "echo") -> Spent:
+    with child(serve, Work(count, marks), ground, cast) as process:
         return process.spent()
 
 
@@ -78,6 +78,17 @@ def memory(ground: Ground, many: int = MANY) -> list[Figure]:
         Figure(f"b peak memory after {many // 10:,} messages", tenth, "MB"),
         Figure(f"b peak memory after {many:,} messages", whole, "MB"),
         Figure("b growth", whole / tenth, "ratio"),
+    ]
+
+
+def missing(ground: Ground, many: int = MISSES) -> list[Figure]:
+    """(h) Peak memory of a service that asks for a missing document with each message, after a tenth and after all"""
+    asyncio.run(publish(ground, "h", many))
+    tenth, whole = _ours(ground, many, (many // 10, many), "reader").peaks_mb
+    return [
+        Figure(f"h peak memory after {many // 10:,} messages that miss", tenth, "MB"),
+        Figure(f"h peak memory after {many:,} messages that miss", whole, "MB"),
+        Figure("h left by each", (whole - tenth) * 1e3 / (many - many // 10), "KB"),
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from benchmarks.servers.ground import Ground, Work
-from benchmarks.services import echo, order, payment, shipping, stock, waiting_order
+from benchmarks.services import echo, order, payment, reader, shipping, stock, waiting_order
 from saga import adapters, wiring
 from saga.clock import SystemClock
 from saga.declarations.values import Declared
@@ -19,6 +19,7 @@ from services.shipping.carrier import Carrier
 
 CAST: dict[str, Sequence[Declared]] = {  # the example without its deadline, as in earlier versions
     "echo": [echo.declared],
+    "reader": [reader.declared],
     "chain": [service.declared for service in (order, payment, stock, shipping)],
     "example": [service.declared for service in (waiting_order, example_payment, inventory, example_shipping)],
 }

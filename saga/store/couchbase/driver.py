@@ -24,7 +24,7 @@ from couchbase.management.buckets import EvictionPolicyType  # type: ignore[impo
 from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ignore[import-untyped]  # see above
 from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
 
-from saga.store.couchbase.calls import Arrivals
+from saga.store.couchbase.calls import Arrivals, drop_frames
 from saga.store.couchbase.server_time import RELATIVE_S_MAX, ServerTime
 from saga.store.couchbase.settings import CouchbaseSettings, Durability
 from saga.store.port import Document
@@ -94,10 +94,9 @@ class Collection:
         try:
             result = await self._collection.lookup_in(key, [subdocument.get(EXPTIME, xattr=True)])
             return int(result.content_as[int](0))
-        except PathNotFoundException:
-            return 0
-        except DocumentNotFoundException:
-            return None
+        except (PathNotFoundException, DocumentNotFoundException) as why:
+            drop_frames(why)
+            return 0 if isinstance(why, PathNotFoundException) else None
 
     def _expiry(self, expiry_s: float | None) -> dict[str, object]:
         """Expiry as the SDK takes it. None means never: a write that says nothing clears what was there."""
