@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from saga.messages import Partition
 from saga.names import is_wakes
-from saga.observe.moments import Assigned, Expired, LogReplaced, Lost, Revoked
-from saga.observe.moments import Assigned, Expired, Lost, PartitionsRaised, Revoked
+from saga.observe.moments import Assigned, Expired, LogReplaced, Lost, PartitionsRaised, Revoked
 from saga.runtime.cache import Cache
 from saga.runtime.commits import Commits
 from saga.runtime.held import HELD_MAX, Held

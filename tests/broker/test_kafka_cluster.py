@@ -5,7 +5,7 @@ import gc
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -201,3 +201,27 @@ async def test_without_two_of_three_nothing_is_acknowledged_and_it_goes_on_once_
         assert firsts(found, number)[: len(lane)] == lane
     gc.collect()
     assert not [record for record in caplog.records if record.name == "asyncio"]  # nothing fails in the background
+
+
+async def test_of_brokers_that_are_away_it_is_told_which_and_why(
+    cluster: KafkaCluster, settings: KafkaSettings
+) -> None:
+    _, *others = NODES
+    await everywhere(settings, Topic("away", 3))
+    for node in others:
+        await asyncio.to_thread(cluster.nodes[node].kill)
+    quick = replace(settings, connect_s=6)
+
+    async def works() -> None:
+        async with (
+            KafkaBroker(quick, clock=CLOCK) as broker,
+            broker.join("away", ["away"], listening := Listening()) as membership,
+        ):
+            await broker.partitions(["away"])
+            while True:
+                await membership.poll(list(listening.has), records_max=1, timeout_s=0.1)
+
+    with pytest.raises(BrokerUnavailable) as told:
+        await works()
+    for node in others:
+        assert cluster.nodes[node].address in str(told.value)

@@ -25,6 +25,7 @@ from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, Saga
 from saga.messages import Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import put
+from tests.broker.waiting import until
 from tests.servers.kafka import KafkaServer
 from tests.servers.server import free_ports
 
@@ -209,6 +210,29 @@ async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_a
                     found += values(await membership.poll(list(listening.has), records_max=9, timeout_s=0.1))
                 except BrokerUnavailable:
                     await CLOCK.sleep(0.05)
+
+
+async def test_a_password_that_is_another_one_by_now_is_called_so_while_running(secured: Secured) -> None:
+    given = PASSWORD
+    soon = {"session_s": 2.0, "heartbeat_s": 0.2, "rebalance_s": 6.0, "publish_s": 2.0, "commit_s": 2.0}
+    settings = at(secured.plain, sasl="PLAIN", username=USER, password=lambda: given, **soon)
+    says = "check user and password, and that the brokers have this user"
+    async with KafkaBroker(settings, clock=CLOCK) as broker:
+        await broker.ensure([Topic("renewed", 1)])
+        async with broker.join("renewed", ["renewed"], listening := Listening()) as membership:
+            await until(lambda: listening.has)
+            given = "alakazam"
+            await asyncio.to_thread(secured.kafka.kill)  # who was in has to show himself again
+            await asyncio.to_thread(secured.kafka.restart)
+            await CLOCK.within(30, told(lambda: unread(membership), says))
+            assert "see whether" not in await unread(membership)
+            await CLOCK.within(30, told(lambda: unpublished(broker, "renewed"), says))
+            with pytest.raises(BrokerUnavailable, match=says):
+                await broker.partitions(["renewed"])
+            given = PASSWORD
+            await CLOCK.within(30, put(broker, "renewed", "k", "after"))
+            while await unread(membership) != "nothing stands in the way":
+                await CLOCK.sleep(0.05)
 
 
 @pytest.mark.parametrize("secret", ["password", "token"])

@@ -256,7 +256,7 @@ class KafkaAdministration(KafkaBroker):
                 trouble = why if isinstance(why, BrokerError) else failed(why, doing)
                 over = self._clock.monotonic_s() + AGAIN_S >= deadline_s
                 if over or not again or not isinstance(trouble, BrokerUnavailable):
-                    raise trouble from why
+                    raise self._open[1].explained(trouble) from why
             await self._clock.sleep(AGAIN_S)
 
     async def _send(self, request: Request, node: int | None = None) -> Any:

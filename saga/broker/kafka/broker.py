@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from saga.broker.kafka import connecting
 from saga.broker.kafka import topics as kafka_topics
@@ -18,6 +18,10 @@ from saga.clock import Clock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Record, Topic
 
+T = TypeVar("T")
+
+ASKED_S_MAX = 10.0
+"""Longest wait for an answer about topics and rights."""
 RENEW_S = 5.0
 """Pause before secrets and certificates are looked at again. Only new connections use them."""
 
@@ -43,7 +47,7 @@ class KafkaBroker:
             try:
                 await self._clock.within(settings.connect_s, self._connected(publisher, access))
             except FAILED as why:
-                raise failed(why, f"Kafka at {', '.join(settings.servers)}") from why
+                raise access.explained(failed(why, f"Kafka at {', '.join(settings.servers)}")) from why
             opened.push_async_callback(publisher.close)
             renewing = asyncio.get_running_loop().create_task(self._renew_often(publisher, access))
             opened.push_async_callback(_end, renewing)
@@ -70,10 +74,13 @@ class KafkaBroker:
     async def ensure(self, topics: Sequence[Topic]) -> None:
         """Create topics as promised; what is there stays as it is, its retention too."""
         publisher, access = self._open
-        await kafka_topics.ensure(topics, publisher.producer.client, self._settings, access, self._clock)
+        with access.explaining():
+            await kafka_topics.ensure(topics, publisher.producer.client, self._settings, access, self._clock)
 
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
-        return await kafka_topics.partitions(topics, self._open[0].producer.client, self._clock)
+        publisher, access = self._open
+        with access.explaining():
+            return await self._answered(kafka_topics.partitions(topics, publisher.producer.client, self._clock))
 
     async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         try:
@@ -84,7 +91,16 @@ class KafkaBroker:
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
-        return await connecting.forbidden(reads, writes, groups, self._open[0].producer.client)
+        publisher, access = self._open
+        with access.explaining():
+            return await self._answered(connecting.forbidden(reads, writes, groups, publisher.producer.client))
+
+    async def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
+        """Wait for an answer about topics. Raises `BrokerUnavailable` if none comes."""
+        try:
+            return await self._clock.within(ASKED_S_MAX, answer)
+        except TimeoutError as why:
+            raise failed(why, "asking Kafka for its topics") from why
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         """Publish as promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""

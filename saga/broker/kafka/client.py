@@ -22,7 +22,9 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import RecordMetadata
 
-from saga.broker.kafka.errors import translated
+from saga.broker.kafka.errors import GUESS, translated
+from saga.broker.kafka.refusals import refusal
+from saga.broker.kafka.settings import ClientId
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Standstill
@@ -108,9 +110,21 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
         return response
 
 
-async def _connected(*args: Any, **kwargs: Any) -> _Connection:
-    connection = _Connection(*args, **kwargs)
-    await connection.connect()
+async def _connected(host: str, port: int, *, client_id: str, **options: Any) -> _Connection:
+    """Connect, and note why it failed: aiokafka only tells that there is no connection."""
+    connection = _Connection(host, port, client_id=client_id, **options)
+    access = client_id.access if isinstance(client_id, ClientId) else None
+    server, reason = f"{host}:{port}", ""
+    try:
+        await connection.connect()
+    except (OSError, KafkaError, asyncio.CancelledError) as why:
+        if access is not None:
+            known = TimeoutError() if isinstance(why, asyncio.CancelledError) else why
+            reason = str(refusal(known, server, access.settings))
+        raise
+    finally:
+        if access is not None:
+            access.note(server, reason)
     return connection
 
 
@@ -372,4 +386,4 @@ def failed(why: BaseException, doing: str, right: str = "Read, Write or Create",
     if isinstance(why, KafkaError):
         return translated(why, doing, right, waits=waits)
     said = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
-    return BrokerUnavailable(f"{doing}: {said}: it is tried again; see whether the brokers run and can be reached")
+    return BrokerUnavailable(f"{doing}: {said}: it is tried again; {GUESS}")

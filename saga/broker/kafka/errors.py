@@ -67,6 +67,8 @@ FENCED: frozenset[type[Exception]] = frozenset(
 )
 """Errors of a commit that say: the partitions are another member's by now, or will be."""
 
+GUESS = "see whether the brokers run and can be reached"
+"""Advice where nothing better is known: see `Access.explained`."""
 _PASSWORD = "check user and password, and that the brokers have this user"
 _MECHANISM = "ask which SASL mechanism the brokers' listener has, and give that one"
 _VERSION = "the brokers are too old or too new for aiokafka: Kafka 2.1 to 4.3 is known to work"
@@ -155,7 +157,7 @@ def translated(
     said = f"{doing}: {type(why).__name__}: {_words(why)}"
     for kind in type(why).__mro__:
         if kind in AGAIN:
-            return BrokerUnavailable(f"{said}: it is tried again; see whether the brokers run and can be reached")
+            return BrokerUnavailable(f"{said}: it is tried again; {GUESS}")
         if kind in FENCED:
             return Fenced(f"{said}: the group has moved on; what was done comes again elsewhere")
         if kind in PERSON:

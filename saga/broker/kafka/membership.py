@@ -17,6 +17,7 @@ from saga.broker.kafka.client import FAILED, failed, partitions_of
 from saga.broker.kafka.committing import CLEAN, IN_HAND, Owned, commit, from_metadata, is_of_another_log
 from saga.broker.kafka.consumers import Rebalances
 from saga.broker.kafka.duplicate_instance import DuplicateInstance
+from saga.broker.kafka.errors import GUESS
 from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.log_ids import LogIds
 from saga.broker.kafka.prefetch import Prefetch
@@ -93,7 +94,7 @@ class Member:
                 return records
             if (failure := self._prefetch.failure or self._away) is not None:
                 self._prefetch.failure = None
-                raise failure
+                raise self._access.explained(failure)
             self._prefetch.ask([p for p in partitions if p in self._open], records_max)
             try:
                 await self._clock.within(max(deadline_s - self._clock.monotonic_s(), 0), self._prefetch.news.wait())
@@ -137,7 +138,8 @@ class Member:
 
     async def _move(self, moved: Mapping[Partition, tuple[Owned, int]]) -> None:
         if moved and self._consumer is not None:
-            await commit(self._consumer, moved, f"group {self._group!r}: committing", self._settings.commit_s)
+            with self._access.explaining():
+                await commit(self._consumer, moved, f"group {self._group!r}: committing", self._settings.commit_s)
 
     def log_id(self, partition: Partition) -> str:
         owned = self._owned.get(partition)
@@ -389,7 +391,7 @@ class Member:
         except BaseException as why:  # a cancelled join, too, must leave no consumer behind
             await client.end_consumer(consumer, self._clock, 0)
             if isinstance(why, FAILED) or client.given_up(why):
-                raise failed(why, f"group {self._group!r}: joining", "Read") from why
+                raise self._access.explained(failed(why, f"group {self._group!r}: joining", "Read")) from why
             raise
         try:
             private_names.check_consumer(consumer)
@@ -461,7 +463,7 @@ class Member:
             await self._see_raised(consumer)
             trouble = ""
             if alone_s >= ALONE_S:
-                trouble = "no broker answers for it: see whether Kafka runs and can be reached"
+                trouble = f"no broker answers for it: {GUESS}"
             if (unseen := client.unseen(consumer, self._topics)) != self._unseen:
                 self._unseen = unseen
                 self.wake()

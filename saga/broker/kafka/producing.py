@@ -7,6 +7,7 @@ later is refused: so after any failure another producer takes over, and callers 
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
@@ -14,6 +15,7 @@ from aiokafka.structs import RecordMetadata
 
 from saga.broker.kafka import client, private_names
 from saga.broker.kafka.client import FAILED, failed, hand_over
+from saga.broker.kafka.errors import GUESS
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.broker.port import size_of
@@ -74,7 +76,7 @@ class Publisher:
         try:
             self._producer = await self._started()
         except FAILED as why:
-            raise failed(why, "Kafka does not let us publish") from why
+            raise self._access.explained(failed(why, "Kafka does not let us publish")) from why
         self._ready.set()
         self._looking = asyncio.get_running_loop().create_task(self._look())
 
@@ -119,6 +121,8 @@ class Publisher:
                 await self._clock.within(self._settings.publish_s, self._sent(sending))
         except BaseException as why:  # a cancelled caller, too, reads no acknowledgement any more
             _let_be(sending.acknowledged)
+            if isinstance(why, BrokerUnavailable):
+                raise self._access.explained(why) from why
             if not (isinstance(why, FAILED) or client.given_up(why)):
                 raise
             self._give_up(sending, why)
@@ -193,6 +197,7 @@ class Publisher:
             asking.add_done_callback(lambda _: asked.pop(topic))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
+            asking.add_done_callback(_seen)  # whoever asked may have given up
         try:
             partitions = await asyncio.shield(asking)
         except BrokerUnavailable:
@@ -217,11 +222,11 @@ class Publisher:
             return BrokerUnavailable(f"{doing}: {self._trouble}: until then it is tried again")
         if isinstance(why, TimeoutError):
             unacknowledged = BrokerUnavailable(
-                f"{doing}: not acknowledged within {self._settings.publish_s:g} s: it is tried again; see whether the "
-                "brokers run and can be reached, and enough of them are in sync"
+                f"{doing}: not acknowledged within {self._settings.publish_s:g} s: it is tried again; {GUESS}; or "
+                "whether enough of them are in sync"
             )
             return self._access.explained(unacknowledged)
-        return failed(why, doing, "Write", waits=True)
+        return self._access.explained(failed(why, doing, "Write", waits=True))
 
     def _check_refused(self, messages: Sequence[Outgoing]) -> None:
         for topic in {message.topic for message in messages} & self._refused.keys():
@@ -319,7 +324,7 @@ def _has_failed(future: asyncio.Future[RecordMetadata]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is not None
 
 
-def _seen(future: asyncio.Future[RecordMetadata]) -> None:
+def _seen(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
 

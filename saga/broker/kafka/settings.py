@@ -3,7 +3,8 @@
 import asyncio
 import ssl
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from saga.adapter_description import asked, show_certificate
 from saga.broker.adapter import ClientOptions
+from saga.broker.kafka.errors import GUESS
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 
@@ -63,7 +65,8 @@ class KafkaSettings:
     publish_s: float = 20
     """Time after which a publication that was not acknowledged is given up."""
     commit_s: float = 10
-    connect_s: float = 15
+    connect_s: float = 12
+    """Longest time of connecting: less than whoever waits for it allows, who cannot tell why it failed."""
     fetch_wait_s: float = 0.1
     """Longest wait of brokers for something to come before they answer that nothing has."""
     linger_s: float = 0
@@ -86,6 +89,12 @@ class KafkaSettings:
         return self.rebalance_s + 5
 
 
+class ClientId(str):
+    """Name of a client for the brokers, which aiokafka hands on to each connection, and we with it whose it is."""
+
+    access: "Access"
+
+
 class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """Access to Kafka: how to show who we are, now. Secrets and certificates change while we run."""
 
@@ -93,7 +102,9 @@ class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
         """Read the certificates. Raises `ConfigurationError` for one that cannot be used."""
         self.trouble = ""
         """Reason why the password or the token could not be had the last time; empty if it could."""
-        self._settings = settings
+        self.settings = settings
+        self._refusals: dict[str, str] = {}
+        """Reason why the last connection to a server failed, by server; none for those that let us in."""
         self._context = _context(settings) if settings.tls else None
         self._read_at: tuple[int, ...] = ()
         self.renew()
@@ -101,11 +112,12 @@ class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
     @property
     def options(self) -> ClientOptions:
         """Options for a client that is made now. Raises `KafkaConnectionError` if the password cannot be had."""
-        settings = self._settings
+        settings, client_id = self.settings, ClientId(self.settings.client_id)
+        client_id.access = self
         security = ("SASL_" if settings.sasl else "") + ("SSL" if settings.tls else "PLAINTEXT")
         return ClientOptions(
             bootstrap_servers=list(settings.servers),
-            client_id=settings.client_id,
+            client_id=client_id,
             security_protocol=security if settings.sasl or settings.tls else "PLAINTEXT",
             ssl_context=self._context,
             sasl_mechanism=settings.sasl or "PLAIN",
@@ -117,23 +129,42 @@ class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
     @property
     def password(self) -> str | None:
         """Password as it is now. Raises `KafkaConnectionError`."""
-        return None if self._settings.password is None else self._given("password", self._settings.password)
+        return None if self.settings.password is None else self._given("password", self.settings.password)
+
+    def note(self, server: str, reason: str) -> None:
+        """Note why the last connection to a server failed; empty: it did not."""
+        self._refusals.pop(server, None)
+        if reason:
+            self._refusals[server] = reason
 
     def explained(self, trouble: BrokerError) -> BrokerError:
-        """Explain an outage by what is wrong with our password or token: aiokafka only tells that there is no
-        connection."""
-        if not self.trouble or not isinstance(trouble, BrokerUnavailable) or self.trouble in str(trouble):
+        """Explain an outage by why the last connections failed: aiokafka only tells that there is none. What is known
+        takes the place of advice that is a guess."""
+        known = [self.trouble] if self.trouble else list(self._refusals.values())
+        reasons = [reason for reason in known if reason not in str(trouble)]
+        if not reasons or not isinstance(trouble, BrokerUnavailable):
             return trouble
-        return BrokerUnavailable(f"{trouble}; {self.trouble}")
+        said = str(trouble).replace(f"; {GUESS}", "").replace(f": {GUESS}", "")
+        return BrokerUnavailable("; ".join([said, *reasons]))
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Explain an outage that comes out of the block."""
+        try:
+            yield
+        except BrokerUnavailable as why:
+            if (explained := self.explained(why)) is why:
+                raise
+            raise explained from why
 
     async def token(self) -> str:
         """Token as it is now, for aiokafka. Raises `KafkaConnectionError`."""
-        assert self._settings.token is not None, "asked for only with one"
-        return await asyncio.to_thread(self._given, "token", self._settings.token)
+        assert self.settings.token is not None, "asked for only with one"
+        return await asyncio.to_thread(self._given, "token", self.settings.token)
 
     def extensions(self) -> Mapping[str, str]:
         """Extensions that go with the token, for aiokafka."""
-        return self._settings.extensions
+        return self.settings.extensions
 
     def _given(self, what: str, secret: Callable[[], str]) -> str:
         """Ask for a secret. Whatever the function raises is an outage: as of a broker, which aiokafka tries to reach
@@ -148,7 +179,7 @@ class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
 
     def renew(self) -> None:
         """Read certificates again that have changed; connections made from now on use them."""
-        settings = self._settings
+        settings = self.settings
         if self._context is None:
             return
         files = [file for file in (settings.ca_file, settings.cert_file, settings.key_file) if file is not None]
