@@ -5,9 +5,12 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from saga.clock import Clock
 from saga.config import Settings
@@ -19,8 +22,13 @@ from saga.monitor.web.app import app
 
 HEAD_BYTES_MAX = 16_384
 """Bytes of a request before its body."""
-INFLIGHT_MAX = 64
-"""Requests and connections at once: others are told to come again."""
+CONNECTIONS_MAX = 64
+"""Connections at once. When there are more, the one goes that has kept us waiting for longest; if all are being
+answered, others are told to come again."""
+ANSWER_S_MAX = 60.0
+"""Seconds that an answer may take, until its last byte is taken."""
+REQUEST_S_MAX = 10.0
+"""Seconds in which a request has to come, all of it, from the beginning of its connection or the answer before it."""
 END_S = 3
 """Seconds that answers under way get to end."""
 
@@ -36,6 +44,59 @@ class Serving:
     since_ms: int | None = None
     """Time from which on transitions are read; `None`: all that there are."""
     sagas_max: int = SAGAS_MAX
+
+
+class _Connection(H11Protocol):
+    """Connection with one who asks. Whoever reaches the port may open connections and send nothing, or slowly, or read
+    no answer: each has its time, and they lock nobody out."""
+
+    _open: ClassVar[dict["_Connection", asyncio.TimerHandle]] = {}
+    """Connections with the ends of their times, the one first whose time began first."""
+    _is_asking = True
+    """True until all of a request is there."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        if len(self.connections) >= CONNECTIONS_MAX and (oldest := self._oldest()) is not None:
+            oldest.give_up()
+        super().connection_made(transport)
+        self._has(REQUEST_S_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._is_asking = False  # the next one has its own time
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended()
+        super().connection_lost(exc)
+
+    def give_up(self) -> None:
+        """End a connection that keeps us waiting."""
+        self._ended()
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _oldest(self) -> "_Connection | None":
+        """Connection of this server that has kept us waiting for longest."""
+        return next((each for each in self._open if each._is_asking and each.server_state is self.server_state), None)
+
+    def _look(self) -> None:
+        is_asking = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if is_asking != self._is_asking and self in self._open:
+            self._has(REQUEST_S_MAX if is_asking else ANSWER_S_MAX)
+        self._is_asking = is_asking
+
+    def _has(self, seconds: float) -> None:
+        self._ended()
+        self._open[self] = self.loop.call_later(seconds, self.give_up)
+
+    def _ended(self) -> None:
+        if (ends := self._open.pop(self, None)) is not None:
+            ends.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -74,7 +135,8 @@ async def answering(
             server_header=False,
             lifespan="on",
             ws="none",
-            limit_concurrency=INFLIGHT_MAX,
+            http=_Connection,
+            limit_concurrency=CONNECTIONS_MAX + 1,
             timeout_graceful_shutdown=END_S,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )

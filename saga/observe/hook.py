@@ -1,7 +1,8 @@
 """Hook for people: a URL or a command that is called once for each dead letter that blocks a saga, and each escalation.
 
 What is to be told waits in memory, bounded, and is told in order, so often a minute at most; a call that fails is made
-again. All of it lies on `<service>.dead` besides: a process that dies before it has told loses a call, no letter.
+again, and holds up no other. All of it lies on `<service>.dead` besides: a process that dies before it has told loses a
+call, no letter.
 """
 
 import asyncio
@@ -79,6 +80,16 @@ def body_of(moment: Moment, now_ms: int, left_out: int) -> tuple[str, bytes] | N
     return moment.id, msgspec.json.encode(told)
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """Call that is to be made."""
+
+    moment: Moment
+    failures: int = 0
+    due_s: float = 0.0
+    """Time before which it is not made again."""
+
+
 @dataclass(slots=True)
 class Hook:
     """Listener of moments that calls whoever is to be told, one call after another."""
@@ -90,12 +101,14 @@ class Hook:
     per_minute_max: int
     secret: bytes = b""
     """Key of the signature; empty: calls are not signed."""
-    _waiting: deque[Moment] = field(default_factory=deque)
+    _waiting: deque[_Waiting] = field(default_factory=deque)
     _known: OrderedDict[str, None] = field(default_factory=OrderedDict)
     _made_s: deque[float] = field(default_factory=deque)
     _left_out: int = 0
     _there: asyncio.Event = field(default_factory=asyncio.Event)
     _failing_s: float | None = None
+    _failures: int = 0
+    """Number of calls that failed in a row, whatever they were to tell."""
 
     def listen(self, moment: Moment) -> None:
         """Keep what people have to be called for: each once."""
@@ -105,7 +118,7 @@ class Hook:
         self._known[id_] = None
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
-        self._waiting.append(moment)
+        self._waiting.append(_Waiting(moment))
         if len(self._waiting) > WAITING_MAX:
             self._waiting.popleft()
             self._left_out += 1
@@ -116,10 +129,20 @@ class Hook:
         while True:
             await self._there.wait()
             while self._waiting:
+                now_s = self.clock.monotonic_s()
+                due = [call for call in self._waiting if call.due_s <= now_s]
+                if not due:
+                    await self._until(min(call.due_s for call in self._waiting) - now_s)
+                    continue
                 await self._has_room()
-                await self._told(self._waiting[0])
-                self._waiting.popleft()
+                await self._told(min(due, key=lambda call: call.failures))  # the first of those that failed least
             self._there.clear()
+
+    async def _until(self, seconds: float) -> None:
+        """Return after so many seconds, or when there is another call to be made."""
+        self._there.clear()
+        with suppress(TimeoutError):
+            await self.clock.within(seconds, self._there.wait())
 
     async def rest(self) -> None:
         """Return when nothing waits."""
@@ -137,25 +160,52 @@ class Hook:
                 return
             await self.clock.sleep(max(0.01, WITHIN_S - (now_s - self._made_s[0])))
 
-    async def _told(self, moment: Moment) -> None:
-        """Make one call, again and again if it fails; after the last attempt it is left out."""
+    async def _told(self, call: _Waiting) -> None:
+        """Make one call. If it fails it is made again later, and others are made before; in the end it is left out."""
         left_out, self._left_out = self._left_out, 0
-        for attempt in range(ATTEMPTS_MAX):
-            made = body_of(moment, self.clock.now_ms(), left_out)
-            assert made is not None
-            id_, body = made
-            headers = {"content-type": "application/json", "x-saga-id": id_}
-            if self.secret:
-                headers["x-saga-signature"] = signature(self.secret, self.clock.now_ms() // 1000, body)
-            try:
-                await self.clock.within(TIMEOUT_S, self.send(body, headers))
-            except Exception as why:  # noqa: BLE001 - whatever is at the other end: it is tried again
-                self._fails(moment.service, why)
-                await self.clock.sleep(min(DELAY_S_FIRST * 2**attempt, DELAY_S_MAX) * (1 + self.clock.chance() / 2))
-            else:
-                self._comes_through(moment.service)
-                return
-        self._left_out = left_out + 1
+        made = body_of(call.moment, self.clock.now_ms(), left_out)
+        assert made is not None
+        id_, body = made
+        headers = {"content-type": "application/json", "x-saga-id": id_}
+        if self.secret:
+            headers["x-saga-signature"] = signature(self.secret, self.clock.now_ms() // 1000, body)
+        try:
+            await self.clock.within(TIMEOUT_S, self.send(body, headers))
+        except Exception as why:  # noqa: BLE001 - whatever is at the other end: it is tried again
+            self._left_out += left_out
+            self._fails(call.moment.service, why)
+            await self._put_off(call)
+        else:
+            self._failures = 0
+            self._drop(call)
+            self._comes_through(call.moment.service)
+
+    async def _put_off(self, call: _Waiting) -> None:
+        """Make a call again later; leave out what failed too often. Calls that fail in a row are made ever less often,
+        and after so many of them the oldest is left out."""
+        call.failures, self._failures = call.failures + 1, self._failures + 1
+        call.due_s = self.clock.monotonic_s() + self._delay_s(call.failures)
+        pause_s = self._delay_s(self._failures)
+        if call.failures >= ATTEMPTS_MAX:
+            self._leave_out(call)
+        elif self._failures >= ATTEMPTS_MAX:
+            self._leave_out(self._waiting[0])
+            self._failures = 0
+            for each in self._waiting:
+                each.failures, each.due_s = 0, 0.0
+        await self.clock.sleep(pause_s)
+
+    def _delay_s(self, failures: int) -> float:
+        delay_s: float = min(DELAY_S_FIRST * 2 ** (failures - 1), DELAY_S_MAX)
+        return delay_s * (1 + self.clock.chance() / 2)
+
+    def _leave_out(self, call: _Waiting) -> None:
+        self._drop(call)
+        self._left_out += 1
+
+    def _drop(self, call: _Waiting) -> None:
+        with suppress(ValueError):  # of very many it may have been left out meanwhile
+            self._waiting.remove(call)
 
     def _fails(self, service: str, why: Exception) -> None:
         if self._failing_s is None:

@@ -114,6 +114,98 @@ async def test_a_wrong_password_costs_time_and_a_crowd_is_sent_away(file: Path) 
     assert await sessions.begin("ada", PASSWORD) is not None
 
 
+async def test_who_guesses_locks_nobody_else_out(file: Path) -> None:
+    """Guesses at one name, and at names that are made up, from one address: others sign in meanwhile."""
+    clock = Standing()
+    sessions = Sessions(str(file), clock)
+    names = ["ada"] * 30 + [f"name-{n}" for n in range(3)]
+    guesses = [asyncio.create_task(sessions.begin(name, "wrong", "10.0.0.66")) for name in names]  # noqa: TID251
+    await asyncio.sleep(0)  # noqa: TID251 - until they are in line
+    assert await sessions.begin("ada", PASSWORD, "10.0.0.7") is not None
+    clock.may_go_on.set()
+    ended = await asyncio.gather(*guesses, return_exceptions=True)
+    assert [type(each) for each in ended].count(TooMany) == 20
+    assert [each for each in ended[21:] if each is not None] == []
+    assert sessions._lines == {}
+
+
+class Standing(TrialClock):
+    """Clock on which the pause behind a wrong password lasts until it may end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.may_go_on.wait()
+
+
+async def test_of_a_crowd_the_newest_is_let_in_and_the_oldest_sent_away(file: Path) -> None:
+    clock = Standing()
+    sessions = Sessions(str(file), clock)
+    crowd = [asyncio.create_task(sessions.begin("ada", "wrong")) for _ in range(users.WAITING_MAX)]  # noqa: TID251
+    await asyncio.sleep(0)  # noqa: TID251 - until they are in line
+    mine = asyncio.create_task(sessions.begin("ada", PASSWORD))  # noqa: TID251
+    crowd[-1].cancel()  # whoever goes away gives up the place in the line
+    clock.may_go_on.set()
+    assert await mine is not None
+    ended = await asyncio.gather(*crowd, return_exceptions=True)
+    assert [type(each) for each in ended].count(TooMany) == 1
+    assert isinstance(ended[-1], asyncio.CancelledError)
+    assert await sessions.begin("ada", PASSWORD) is not None
+
+
+async def test_so_many_names_are_tried_at_once_at_most(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "LINES_MAX", 5)
+    sessions = Sessions(str(file), TrialClock())
+    ended = await asyncio.gather(*(sessions.begin(f"name-{n}", "wrong") for n in range(9)), return_exceptions=True)
+    assert [type(each) for each in ended].count(TooMany) == 4
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o777])
+def test_a_file_that_others_may_write_is_refused(mode: int, file: Path) -> None:
+    file.chmod(mode)
+    with pytest.raises(ConfigurationError, match="others may write it, and so sign in as anybody; chmod go-w"):
+        Sessions(str(file), TrialClock())
+
+
+def test_a_file_that_others_may_read_is_reported(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file.chmod(0o644)
+    Sessions(str(file), TrialClock())
+    assert "others may read" in caplog.text
+    caplog.clear()
+    file.chmod(0o640)
+    Sessions(str(file), TrialClock())
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://127.0.0.1:8090", "saga_session_8090"),
+        ("http://127.0.0.1", "saga_session"),
+        ("https://monitor.example:8443", "__Host-saga_session_8443"),
+        ("https://monitor.example", "__Host-saga_session"),
+    ],
+)
+async def test_a_session_is_of_one_host_and_port(url: str, name: str, folder: Path, file: Path) -> None:
+    settings = Settings(monitor_users=str(file), monitor_hosts="monitor.example")
+    async with browsing(settings) as browser:
+        fields = {"name": "ada", "password": PASSWORD}
+        done = await browser.client.post(f"{url}/sign-in", data=fields, headers={"origin": url})
+        cookie, _, rest = done.headers["set-cookie"].partition("=")
+        assert cookie == name
+        assert ("Secure" in rest) == url.startswith("https")
+        assert "Path=/" in rest
+        assert "Domain" not in rest
+        secret = rest.partition(";")[0]
+        there = await browser.client.get(f"{url}/dead", headers={"cookie": f"{name}={secret}"})
+        assert "Sign out" in there.text
+        for other in {"saga_session", "saga_session_8090", "saga_session_1"} - {name}:
+            elsewhere = await browser.client.get(f"{url}/dead", headers={"cookie": f"{other}={secret}"})
+            assert "Sign out" not in elsewhere.text
+
+
 async def test_sessions_are_so_many_at_most(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "SESSIONS_MAX", 3)
     assert SESSIONS_MAX > 3

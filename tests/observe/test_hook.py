@@ -146,6 +146,35 @@ async def test_what_cannot_be_told_is_left_out_and_the_next_call_says_so() -> No
     assert [(body["id"], body.get("left_out")) for body in bodies] == [("dead-2", 1), ("dead-3", None)]
 
 
+@pytest.mark.parametrize("error", [ConnectionError("nobody there"), TimeoutError(), OSError("status 500")])
+async def test_a_call_that_always_fails_holds_up_no_other(error: Exception) -> None:
+    """For five minutes nobody heard of anything else."""
+    ground = Ground()
+    send, tried = ground.send, list[float]()
+
+    async def picky(body: bytes, headers: Mapping[str, str]) -> None:
+        if headers["x-saga-id"] in ("dead-1", "dead-4"):
+            tried.append(ground.clock.s)
+            raise error
+        await send(body, headers)
+
+    hook = Hook(picky, ground.clock, ground.told.append, 1000)
+    async with calling(hook):
+        for number in range(1, 7):
+            hook.listen(dead(number))
+        while len(ground.calls) < 4:
+            await ground.clock.sleep(0)
+        assert [body["id"] for _, body, _, _ in ground.calls] == ["dead-2", "dead-3", "dead-5", "dead-6"]
+        assert ground.calls[-1][0] <= 2
+        while hook._waiting:
+            await ground.clock.sleep(0)
+        hook.listen(dead(7))
+        while hook._waiting:
+            await ground.clock.sleep(0)
+    assert 2 * ATTEMPTS_MAX <= len(tried) <= 3 * ATTEMPTS_MAX
+    assert (ground.calls[-1][1]["id"], ground.calls[-1][1]["left_out"]) == ("dead-7", 2)
+
+
 async def test_of_very_many_the_oldest_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "WAITING_MAX", 3)
     monkeypatch.setattr(hooks, "KNOWN_MAX", 4)

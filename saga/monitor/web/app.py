@@ -8,7 +8,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -45,7 +45,12 @@ def app(views: Views | None, settings: Settings, clock: Clock, *, addresses: Seq
     return Starlette(
         routes=_routes(views is not None),
         middleware=[Middleware(Guarded, hosts=hosts)],
-        exception_handlers={SagaError: _on_error, HTTPException: _on_http, Exception: _on_defect},
+        exception_handlers={
+            SagaError: _on_error,
+            HTTPException: _on_http,
+            ClientDisconnect: _on_gone,
+            Exception: _on_defect,
+        },
         lifespan=lifespan,
     )
 
@@ -93,6 +98,11 @@ async def _on_http(request: Request, why: Exception) -> Response:
     if why.status_code == 404:
         return _told(request, 404, "That is not here", "there is no such page")
     return _told(request, why.status_code, "That cannot be done", why.detail)
+
+
+async def _on_gone(request: Request, why: Exception) -> Response:
+    """Answer for nobody: whoever asked has gone away in the middle, which is no defect of ours."""
+    return Response(status_code=400)
 
 
 async def _on_defect(request: Request, why: Exception) -> Response:

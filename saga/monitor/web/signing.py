@@ -5,7 +5,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from saga.monitor.web.guards import form_of
-from saga.monitor.web.site import COOKIE, NotAllowed, site_of
+from saga.monitor.web.site import NotAllowed, cookie_of, site_of
 
 
 async def sign_in(request: Request) -> Response:
@@ -16,14 +16,15 @@ async def sign_in(request: Request) -> Response:
     if request.method != "POST":
         return site.page(request, "sign_in.html.j2", wrong=False, back=_ours(request.query_params.get("back", "")))
     form = await form_of(request)
-    secret = await site.sessions.begin(form.one("name"), form.one("password"))
+    cookie, address = cookie_of(request), "" if request.client is None else request.client.host
+    secret = await site.sessions.begin(form.one("name"), form.one("password"), address)
     back = _ours(form.one("back"))
     if secret is None:
         return site.page(request, "sign_in.html.j2", 403, wrong=True, back=back)
-    if (old := request.cookies.get(COOKIE)) is not None:
+    if (old := request.cookies.get(cookie)) is not None:
         site.sessions.end(old)
     answer = RedirectResponse(back, 303)
-    answer.set_cookie(COOKIE, secret, httponly=True, samesite="lax", secure=request.url.scheme == "https", path="/")
+    answer.set_cookie(cookie, secret, httponly=True, samesite="lax", secure=request.url.scheme == "https", path="/")
     return answer
 
 
@@ -41,9 +42,10 @@ async def sign_out(request: Request) -> Response:
     """End of a session."""
     site = site_of(request)
     await site.form(request)
-    site.sessions.end(request.cookies.get(COOKIE, ""))
+    cookie = cookie_of(request)
+    site.sessions.end(request.cookies.get(cookie, ""))
     answer = RedirectResponse("/", 303)
-    answer.delete_cookie(COOKIE, path="/")
+    answer.delete_cookie(cookie, path="/", secure=request.url.scheme == "https", httponly=True, samesite="lax")
     return answer
 
 

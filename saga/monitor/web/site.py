@@ -24,6 +24,7 @@ from saga.printable import printable, shortened
 
 TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"
+"""Beginning of the cookie's name: see `cookie_of`."""
 LIVE = "x-live"
 """Header of a page that asks for itself again: what is told once is not for it."""
 CELL_BYTES_MAX = 2000
@@ -52,7 +53,7 @@ class Site:
 
     def session(self, request: Request) -> Session | None:
         """Session of whoever asks; `None`: nobody has signed in."""
-        return self.sessions.of(request.cookies.get(COOKIE))
+        return self.sessions.of(request.cookies.get(cookie_of(request)))
 
     def page(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
         """Answer with a page."""
@@ -232,3 +233,10 @@ def portion(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], in
     """
     before = max(0, at - size) if at else None
     return items[at : at + size], before, at + size if at + size < len(items) else None
+
+
+def cookie_of(request: Request) -> str:
+    """Name of the cookie of a session. Browsers send the cookies of a host to all of its ports: so the port is in the
+    name, and over TLS a prefix by which browsers take it from this host alone, and over TLS alone."""
+    port = f"_{request.url.port}" if request.url.port else ""
+    return f"{'__Host-' if request.url.scheme == 'https' else ''}{COOKIE}{port}"

@@ -3,11 +3,16 @@
 import base64
 import binascii
 import hashlib
+import logging
 import re
 import secrets
-from asyncio import Lock, to_thread
-from collections.abc import Mapping
+import stat
+from asyncio import Future, Lock, get_running_loop, to_thread
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from os import fstat
 from pathlib import Path
 
 from saga.clock import Clock
@@ -20,14 +25,24 @@ COST_MAX, BLOCK_MAX, LANES_MAX = 1 << 17, 16, 4
 MEMORY_MAX = 1 << 29
 PASSWORD_MIN, PASSWORD_MAX = 8, 1024
 """Least and most characters of a password."""
+log = logging.getLogger("saga.monitor")
+WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+"""Modes that the file of users may not have: others could add a user."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 SESSION_S = 8 * 3600.0
 """Time after which everybody has to sign in again."""
 SESSIONS_MAX = 1000
 WRONG_S = 1.0
-"""Pause behind a wrong password; meanwhile nobody else's is looked at, so guesses are at most one a second."""
+"""Pause behind a wrong password, in which no other one of this name from this address is looked at: so guesses are at
+most one a second, and hold up nobody else."""
 WAITING_MAX = 10
-"""People who may wait to be signed in; more are asked to come again."""
+"""People of one name and address who may wait to be signed in. The one who has waited for longest is asked to come
+again when there are more."""
+COME_AGAIN = "too many people sign in at once: try again in a minute"
+NAME_MAX = 64
+"""Characters of a name."""
+LINES_MAX = 1000
+"""Names and addresses for which somebody waits, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +86,15 @@ def users_in(file: str) -> Mapping[str, Hashed]:
     if not file:
         return {}
     try:
-        text = Path(file).read_text("utf-8")
+        with Path(file).open(encoding="utf-8") as opened:
+            mode, text = fstat(opened.fileno()).st_mode, opened.read()
     except (OSError, UnicodeDecodeError) as why:
         raise ConfigurationError(
             "the monitor's users cannot be read:", [f"SAGA_MONITOR_USERS is {file}: {why}"]
         ) from why
+    if mode & WRITABLE:
+        problem = f"SAGA_MONITOR_USERS is {file}: others may write it, and so sign in as anybody; chmod go-w {file}"
+        raise ConfigurationError("the monitor's users cannot be used:", [problem])
     found: dict[str, Hashed] = {}
     problems = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -139,6 +158,46 @@ class TooMany(BadInput):
     """Raised if more people sign in at once than are let wait."""
 
 
+class _Line:
+    """Those of one name and address who sign in: one after another."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Future[None]] = deque()
+        self._is_taken = False
+
+    @property
+    def is_there(self) -> bool:
+        """True while somebody has a turn, or waits for one."""
+        return self._is_taken or bool(self._waiting)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Have a turn inside the block. Raises `TooMany`."""
+        if self._is_taken:
+            mine: Future[None] = get_running_loop().create_future()
+            self._waiting.append(mine)
+            if len(self._waiting) >= WAITING_MAX:
+                self._waiting.popleft().set_exception(TooMany(COME_AGAIN))
+            try:
+                await mine
+            except BaseException:
+                if mine in self._waiting:
+                    self._waiting.remove(mine)
+                elif mine.done() and not mine.cancelled() and mine.exception() is None:  # it had its turn already
+                    self._goes_on()
+                raise
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._goes_on()
+
+    def _goes_on(self) -> None:
+        self._is_taken = bool(self._waiting)
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+
+
 class Sessions:
     """Sessions in the memory of this process, by the secret in the browser's cookie."""
 
@@ -146,34 +205,47 @@ class Sessions:
         self._file, self._clock = file, clock
         self._sessions: dict[str, Session] = {}
         self._one = Lock()
-        self._waiting = 0
+        """Held while a password is looked at: it takes much memory."""
+        self._lines: dict[tuple[str, str], _Line] = {}
         users_in(file)
+        if file and Path(file).stat().st_mode & stat.S_IROTH:
+            log.warning("others may read %s, and try passwords on what they read: chmod o-r %s", file, file)
 
     @property
     def may_begin(self) -> bool:
         """True if there is anybody who could sign in."""
         return bool(self._file)
 
-    async def begin(self, name: str, password: str) -> str | None:
-        """Secret of a new session; `None`: there is no such user, or the password is another. Raises `TooMany`, and
+    async def begin(self, name: str, password: str, address: str = "") -> str | None:
+        """Secret of a new session; `None`: there is no such user, or the password is another. `address`: from which
+        somebody signs in. Whoever guesses keeps only those of the same name and address waiting. Raises `TooMany`, and
         `ConfigurationError`: the file cannot be read any more."""
-        if self._waiting >= WAITING_MAX:
-            raise TooMany("too many people sign in at once: try again in a minute")
-        self._waiting += 1
+        at = name[:NAME_MAX], address
+        line = self._lines.get(at)
+        if line is None:
+            if len(self._lines) >= LINES_MAX:
+                raise TooMany(COME_AGAIN)
+            line = self._lines[at] = _Line()
         try:
-            async with self._one:
-                hashed = users_in(self._file).get(name)
-                fits = len(password) <= PASSWORD_MAX
-                right = await to_thread((hashed or NOBODY).is_of, password if fits else "")
-                if hashed is None or not fits or not right:
+            async with line.turn():
+                hashed = await self._looked_at(name, password)
+                if hashed is None:
                     await self._clock.sleep(WRONG_S)
                     return None
         finally:
-            self._waiting -= 1
+            if not line.is_there:
+                self._lines.pop(at, None)
         self._sweep()
         secret, until_s = secrets.token_urlsafe(32), self._clock.monotonic_s() + SESSION_S
         self._sessions[secret] = Session(name, hashed, secrets.token_urlsafe(32), until_s)
         return secret
+
+    async def _looked_at(self, name: str, password: str) -> Hashed | None:
+        """Password of the user as the file has it, if this is it."""
+        hashed, fits = users_in(self._file).get(name), len(password) <= PASSWORD_MAX
+        async with self._one:
+            right = await to_thread((hashed or NOBODY).is_of, password if fits else "")
+        return hashed if fits and right else None
 
     def _sweep(self) -> None:
         """Forget what is over; and the oldest, if there are too many."""
