@@ -230,10 +230,7 @@ class Listening(Generic[E]):
                     self._given = record
                     return event
                 await self._taking.heard(record)
-            if self._begun:
-                await self._take()
-            else:
-                await self._begin()
+            await self._take()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -259,8 +256,10 @@ class Listening(Generic[E]):
             return None
 
     async def _take(self) -> None:
-        """Take what comes next. An outage is told once, and waited for."""
+        """Take what comes next, and begin if that was not done yet. An outage is logged once, and waited for."""
         try:
+            if not self._begun:
+                await self._begin()
             self._waiting.extend(await self._taking.poll())
             self._trouble = ""
         except BrokerUnavailable as why:

@@ -205,7 +205,9 @@ class Outcomes(Generic[E]):
     # ---------------------------------------------------------------- what comes
 
     def _ended(self, reader: asyncio.Task[None]) -> None:
-        """Tell all who still ask what has ended the reading."""
+        """Tell all who still ask what has ended the reading; unless a reader that began since reads for them, too."""
+        if reader is not self._reader:
+            return
         trouble = None if reader.cancelled() else reader.exception()
         for asker in self._askers:
             if not asker.said.done():

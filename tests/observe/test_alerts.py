@@ -42,7 +42,7 @@ def test_alerts_hold_whenever_prometheus_looks(promtool: Path, tmp_path: Path, i
     tests = []
     for phase_s in range(0, interval_s, 5):
         at = [phase_s + n * interval_s for n in range(1200 // interval_s)]
-        series = {
+        series: dict[str, list[int | None]] = {
             'saga_breaker_state{service="a",resource="bank"}': [1 if t % 60 < 5 else 2 for t in at],
             'saga_partitions{service="a"}': [None if 300 <= t < 345 else 12 for t in at],
             'saga_partitions{service="b"}': [12 if t < 300 else None for t in at],

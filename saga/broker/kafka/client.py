@@ -359,9 +359,11 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
         return
     tasks: list[asyncio.Task[object] | None] = []
     coordinator, fetcher = consumer._coordinator, consumer._fetcher
-    if coordinator is not None:
+    if isinstance(coordinator, GroupCoordinator):
         await _leave(coordinator, consumer._client, clock)
         tasks += [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
+    elif coordinator is not None:  # of a consumer that is in no group
+        tasks.append(coordinator._reset_committed_task)
     if fetcher is not None:
         tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
     await _ended(tasks, consumer._client)

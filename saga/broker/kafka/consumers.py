@@ -11,7 +11,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
-from saga.broker.kafka.client import end_consumer, failed, starting
+from saga.broker.kafka.client import FAILED, end_consumer, failed, starting
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.clock import Clock
 
@@ -46,8 +46,8 @@ def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access:
 async def of_nobody(
     settings: KafkaSettings, access: Access, clock: Clock, request_s: float
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """Consumer for tools, open inside the block: it has no positions but those that it is told. Raises as
-    `of_group`."""
+    """Open a consumer for tools inside the block: it has no positions but those that it is told. Raises `BrokerError`:
+    it cannot connect."""
     consumer = _consumer(
         access,
         group_id=None,
@@ -56,8 +56,11 @@ async def of_nobody(
         fetch_max_wait_ms=int(settings.fetch_wait_s * 1000),
     )
     try:
-        with starting(consumer._client):
-            await clock.within(request_s, consumer.start())
+        try:
+            with starting(consumer._client):
+                await clock.within(request_s, consumer.start())
+        except FAILED as why:
+            raise access.explained(failed(why, "connecting to Kafka, to read", "Read")) from why
         yield consumer
     finally:
         await asyncio.shield(end_consumer(consumer, clock, END_S))

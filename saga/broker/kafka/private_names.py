@@ -12,6 +12,7 @@ import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.fetcher import Fetcher, FetchResult
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import TopicPartitionState
 
 from saga.errors import BrokerError
@@ -38,6 +39,7 @@ OF_A_GROUP = (
     *("_coordinator.fetch_committed_offsets", "_coordinator.generation", "_coordinator.group_id"),
     "_coordinator.member_id",
 )
+OF_NO_GROUP = ("_coordinator._reset_committed_task",)
 TAKES: tuple[tuple[Callable[..., object], tuple[str, ...]], ...] = (
     (AIOKafkaConnection.send, ("self", "request", "expect_response")),
     (Fetcher._proc_fetch_request, ("self", "assignment", "node_id", "request")),
@@ -60,8 +62,8 @@ def check_consumer(consumer: AIOKafkaConsumer) -> None:
         for of, names in TAKES
         if tuple(inspect.signature(of).parameters) != names
     ]
-    of_a_group = _missing(consumer, OF_A_GROUP) if consumer._coordinator is not None else ()
-    _check([*_missing(consumer, CONSUMER), *of_a_group, *others])
+    of_its_kind = OF_A_GROUP if isinstance(consumer._coordinator, GroupCoordinator) else OF_NO_GROUP
+    _check([*_missing(consumer, (*CONSUMER, *of_its_kind)), *others])
 
 
 def _missing(root: object, names: Iterable[str]) -> Iterable[str]:
