@@ -80,6 +80,7 @@ def connect(
     with _closing_when_it_fails(connection):
         for pragma in (
             f"page_size = {PAGE_BYTES}",
+            "auto_vacuum = INCREMENTAL",  # so that a file can shrink; of a file with tables it changes nothing
             "synchronous = FULL",
             "fullfsync = ON",  # macOS: a plain fsync does not reach the medium
             "cell_size_check = ON",  # a damaged page is found when it is read

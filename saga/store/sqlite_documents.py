@@ -21,6 +21,7 @@ from saga.sqlite.blobs import as_blob
 from saga.sqlite.errors import Damage
 from saga.sqlite.opening import PAGE_BYTES
 from saga.sqlite.purpose import OwnerErrors, Purpose
+from saga.sqlite.shrinking import shrink
 from saga.store.sqlite_changes import CHANGE_TABLES, UNSUMMED
 from saga.store.steady_time import SteadyTime
 
@@ -145,9 +146,10 @@ class Documents:
         """Collection and key of the last write, the version that it made, or removed, and which of both it did."""
 
     def finish(self, changes: int) -> None:
-        """Remove some of the expired, at most twice as many as were written: so they cannot pile up, nor cost much."""
+        """Remove some of the expired, at most twice as many as were written: so they cannot pile up, nor cost much.
+        When none are left, give back some of the room that they took."""
         now_ms = self._moment.earliest_ms
-        if now_ms >= self._purge_at_ms and self._purge(2 * changes):
+        if now_ms >= self._purge_at_ms and self._purge(2 * changes) and not shrink(self._connection):
             self._purge_at_ms = now_ms + PURGE_EVERY_MS
 
     def committed(self) -> bytes | None:

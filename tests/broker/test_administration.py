@@ -241,7 +241,7 @@ async def test_an_embedded_member_that_died_is_in_nobodys_way(tmp_path: Path) ->
         await broker.ensure([Topic("orders", 2)])
         await publish_everywhere(broker, "orders", 2, 3)
         # As a crash leaves it: in the table, and nobody holds its seat.
-        insert = "INSERT INTO members (grp, seat, topics, beats) VALUES ('payment', 'broker.db.member-0-0', '[]', 0)"
+        insert = "INSERT INTO members (grp, seat, topics) VALUES ('payment', 'broker.db.member-0-0', '[]')"
         broker.connection.execute(insert)
         assert (await broker.group("payment")).members == ()
         await broker.move("payment", {Partition("orders", 0): 2})

@@ -1,7 +1,6 @@
 """Members, generations and zombies of the embedded broker, and how long it keeps what."""
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -11,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.file import PURPOSE
-from saga.broker.embedded.groups import Groups, ranges
+from saga.broker.embedded.groups import ranges
 from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
+from saga.broker.embedded.seats import beats_of
 from saga.broker.partitioner import partition_of
 from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced
 from saga.messages import Outgoing, Partition, Topic
-from saga.sqlite.opening import open_to_write
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values
 
@@ -150,6 +148,51 @@ async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and
                 assert set(zombie.has.values()) == {0}
 
 
+async def test_members_that_are_idle_change_nothing_in_the_file(tmp_path: Path) -> None:
+    path, timing = tmp_path / "broker.db", Timing(silence_s=0.5)
+    async with (
+        EmbeddedBroker(path, clock=CLOCK, timing=timing) as broker,
+        EmbeddedBroker(path, clock=CLOCK, timing=timing) as other,
+    ):
+        await broker.ensure([ORDERS])
+        first, second = Listening(), Listening()
+        async with broker.join("payment", ["orders"], first), other.join("payment", ["orders"], second):
+            await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
+            seats = seats_beside(path)
+            before = version_of(broker)
+            stirred = {seat: (beats_of(seat) or 0) + 10 for seat in seats}
+            await conformance.until(lambda: all((beats_of(seat) or 0) >= stirred[seat] for seat in seats))
+            assert version_of(broker) == before
+            assert not first.heard("lost") | second.heard("lost"), "they lived on for four times the silence"
+
+
+def seats_beside(path: Path) -> list[Path]:
+    """Seats of the members of groups on a broker file."""
+    return list(path.parent.glob(f"{path.name}.member-*"))
+
+
+def version_of(broker: EmbeddedBroker) -> int:
+    """Number that SQLite raises with each change of the file by another connection."""
+    return int(broker.connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+async def test_what_others_write_is_learnt_of_what_is_followed_alone(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "broker.db", [Topic(f"elsewhere-{n}", 10) for n in range(20)]
+    async with EmbeddedBroker(path, clock=CLOCK) as broker, EmbeddedBroker(path, clock=CLOCK) as other:
+        await broker.ensure([ORDERS, *elsewhere])
+        listener = Listening()
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.complete(listener)
+            for n, topic in enumerate(elsewhere):
+                await other.publish([event(topic.name, "k", f"{n}")])
+            await other.publish([event("orders", "k", "last")])
+            await conformance.until(lambda: any((membership.lag() or {}).values()))
+            assert len(broker._open.log.heads) == len(listener.has) == 4
+            await broker.publish([event(topic.name, "k", "after") for topic in elsewhere])
+        for topic in elsewhere:
+            assert len(values([record async for record in other.scan(topic.name)])) == 2
+
+
 async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> None:
     clocks, timing = (Freezing(), Freezing()), Timing(silence_s=1)
     async with (
@@ -158,10 +201,11 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
     ):
         await broker.ensure([ORDERS])
         first, second = Listening(), Listening()
-        beats = "SELECT min(beats) FROM members"
         async with broker.join("payment", ["orders"], first), other.join("payment", ["orders"], second):
             await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
-            await conformance.until(lambda: broker.connection.execute(beats).fetchone()[0] >= 1)
+            await conformance.until(
+                lambda: min(beats_of(seat) or 0 for seat in seats_beside(tmp_path / "broker.db")) >= 1
+            )
             await CLOCK.sleep(2 * timing.watch_s)  # they have seen one another stir
             for clock in clocks:  # the machine sleeps
                 clock.running.clear()
@@ -170,17 +214,6 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
                 clock.running.set()
                 await CLOCK.sleep(3 * timing.watch_s)
             assert not first.heard("lost") | second.heard("lost")
-
-
-def test_who_stirred_since_it_was_seen_is_not_taken_for_dead(tmp_path: Path) -> None:
-    connection = open_to_write(tmp_path / "broker.db", PURPOSE, sqlite3.Connection, None)
-    groups = Groups(lambda: connection)
-    members = [groups.enter("payment", f"seat {n}", [], {}) for n in range(2)]
-    seen = groups.fellows("payment")
-    assert groups.beat(members[0])
-    groups.evict("payment", seen, {})
-    assert [fellow.id for fellow in groups.fellows("payment")] == members[:1]
-    connection.close()
 
 
 async def test_a_reader_that_never_runs_dry_lets_others_run(tmp_path: Path) -> None:
@@ -209,7 +242,7 @@ async def test_a_member_that_comes_after_a_crash_gets_all_at_once(tmp_path: Path
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure([ORDERS])
         broker.connection.execute(
-            "INSERT INTO members (grp, seat, topics, beats) VALUES ('payment', ?, ?, 7)",
+            "INSERT INTO members (grp, seat, topics) VALUES ('payment', ?, ?)",
             ("broker.db.member-0-0", '["orders"]'),
         )
         listener = Listening()

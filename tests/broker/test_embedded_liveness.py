@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.groups import Fellow
-from saga.broker.embedded.seats import Liveness, Seat
+from saga.broker.embedded.seats import Liveness, Seat, Silent
 from tests.observe.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0
@@ -17,12 +17,20 @@ class Group:
     def __init__(self, folder: Path) -> None:
         self.clock = SetClock()
         self.seats = {OURS: Seat(folder / "broker.db"), THEIRS: Seat(folder / "broker.db")}
-        self.beats = {OURS: 0, THEIRS: 0}
         self.liveness = Liveness(folder, self.clock, SILENCE_S)
 
+    def silent(self) -> list[Silent]:
+        return self.liveness.gone([Fellow(member, seat.path.name) for member, seat in self.seats.items()], but=OURS)
+
     def gone(self) -> list[int]:
-        fellows = [Fellow(member, seat.path.name, self.beats[member]) for member, seat in self.seats.items()]
-        return [fellow.id for fellow in self.liveness.gone(fellows, but=OURS)]
+        return [each.fellow.id for each in self.silent()]
+
+    def gone_after(self, seconds: float) -> list[int]:
+        """Those that are to be taken for dead at the end of this time, in which we looked often."""
+        for _ in range(20):
+            self.clock.at_s += seconds / 20
+            gone = self.gone()
+        return gone
 
 
 @pytest.fixture
@@ -38,24 +46,31 @@ def test_an_empty_seat_tells_at_once_but_nobody_goes_by_his_own(group: Group) ->
 
 
 def test_silence_is_counted_from_the_last_sign_of_life(group: Group) -> None:
-    assert group.gone() == []
-    group.clock.at_s += SILENCE_S - 1
-    group.beats[THEIRS] += 1
-    assert group.gone() == []
-    group.clock.at_s += SILENCE_S - 1
-    assert group.gone() == []
-    group.clock.at_s += 1
-    assert group.gone() == [THEIRS]
+    assert group.gone_after(SILENCE_S - 1) == []
+    group.seats[THEIRS].stir()
+    assert group.gone_after(SILENCE_S - 1) == []
+    assert group.gone_after(2) == [THEIRS]
 
 
 def test_who_was_late_himself_begins_to_count_anew(group: Group) -> None:
     assert group.gone() == []
-    assert not group.liveness.is_time_to_stir()
-    group.clock.at_s += SILENCE_S
-    assert group.liveness.is_time_to_stir()
-    group.liveness.stirred()
+    group.clock.at_s += 2 * SILENCE_S
     assert group.gone() == []
-    group.clock.at_s += SILENCE_S / 4
-    group.liveness.stirred()
-    group.clock.at_s += SILENCE_S * 3 / 4
-    assert group.gone() == [THEIRS]
+    assert group.gone_after(SILENCE_S - 1) == []
+    assert group.gone_after(1) == [THEIRS]
+
+
+def test_who_stirred_since_it_was_seen_is_not_taken_for_dead(group: Group) -> None:
+    assert group.gone() == []
+    assert group.gone_after(SILENCE_S) == [THEIRS]
+    silent = group.silent()
+    assert [fellow.id for fellow in group.liveness.still(silent)] == [THEIRS]
+    group.seats[THEIRS].stir()
+    assert group.liveness.still(silent) == []
+
+
+def test_who_left_its_seat_is_dead_whatever_signs_it_gave(group: Group) -> None:
+    group.seats[THEIRS].stir()
+    assert group.gone() == []
+    group.seats[THEIRS].leave()
+    assert [fellow.id for fellow in group.liveness.still(group.silent())] == [THEIRS]

@@ -10,10 +10,10 @@ from typing import Self
 
 from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.groups import Groups
-from saga.broker.embedded.log import Log, Undecodable, lacks
+from saga.broker.embedded.log import Log, Undecodable, Watched, lacks
 from saga.broker.embedded.membership import Member, Shared, Timing
 from saga.broker.embedded.reading import Reader
-from saga.broker.embedded.seats import Seat, sweep
+from saga.broker.embedded.seats import Seat, is_vacant, sweep
 from saga.broker.embedded.transaction import Transaction
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership
 from saga.clock import Clock
@@ -21,6 +21,7 @@ from saga.errors import Broken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.sqlite.errors import Doing
 from saga.sqlite.file import File
+from saga.sqlite.shrinking import shrink
 from saga.sqlite.writer import Writer
 
 RECORDS_MAX = 2000
@@ -32,6 +33,8 @@ LOOK_GROWTH = 1.1
 NAMES_EVERY_S = 0.25
 """Pause before looking again whether the file is still the one of its name."""
 TRIM_EVERY_S = 60.0
+AWAY_S_MAX = 30 * 86_400.0
+"""Longest time for which retention waits for a group without members, unless a setting says otherwise."""
 PAGE = 500
 """Records that `scan` reads at a time."""
 
@@ -54,13 +57,15 @@ class EmbeddedBroker:
         lock_s: float = 10,
         bytes_max: int | None = None,
         record_bytes_max: int = RECORD_BYTES_MAX,
+        away_s_max: float = AWAY_S_MAX,
     ) -> None:
         """Note the file; nothing is opened yet. `path`: the file, made with its folder if missing. `lock_s`: how long
         to wait for another process that holds the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the
-        file's size; reaching it is like a full disk."""
+        file's size; reaching it is like a full disk. `away_s_max`: how
+        long retention waits for a group without members."""
         self.path = path.absolute()
         self._clock, self._lock_s, self._bytes_max = clock, lock_s, bytes_max
-        self.record_bytes_max = record_bytes_max
+        self.record_bytes_max, self._away_s_max = record_bytes_max, away_s_max
         self._timing = timing or Timing()
         self._members: list[Member] = []
         self._readers: list[Reader] = []
@@ -73,7 +78,7 @@ class EmbeddedBroker:
         async with AsyncExitStack() as opened:
             clock = self._clock
             file = File(self.path, PURPOSE, clock=clock, lock_s=self._lock_s, bytes_max=self._bytes_max)
-            log = Log(file.connection, self.record_bytes_max)
+            log = Log(file.connection, self.record_bytes_max, self._watched)
             await file.open(lacks)
             opened.callback(file.close)
             sweep(self.path)
@@ -155,7 +160,7 @@ class EmbeddedBroker:
             raise
         self._members.append(member)
         try:
-            async with _running(member.pulse()):  # it stirs while it drains
+            async with _running(member.stir(), member.pulse()):  # it stirs while it drains
                 try:
                     async with _running(member.follow()):
                         yield member
@@ -169,9 +174,10 @@ class EmbeddedBroker:
         log = self._open.log
         with self._open.file.telling():
             log.reload()
-        kept = log.kept(topic)
+            kept = log.kept(topic)
+            ends = log.ends(range(kept.first_log, kept.first_log + kept.partitions))
         for number in range(kept.partitions):
-            at, end = 0, log.heads[kept.first_log + number]
+            at, end = 0, ends[kept.first_log + number]
             while at < end:
                 try:
                     with self._open.file.telling():
@@ -192,12 +198,28 @@ class EmbeddedBroker:
         return self._open.file.connection()
 
     async def trim(self) -> None:
-        """Remove what is past its topic's retention; done every minute anyhow. Raises `BrokerUnavailable`."""
-        log, clock = self._open.log, self._clock
-        while await self._open.writer.do(lambda: log.trim(clock.now_ms())):
+        """Remove what is past its topic's retention, and give back the room; done every minute anyhow. Raises
+        `BrokerUnavailable`."""
+        log, groups, clock, writer = self._open.log, self._open.groups, self._clock, self._open.writer
+        await writer.do(lambda: groups.note_absences(clock.now_ms(), self._lives))
+        while await writer.do(lambda: log.trim(clock.now_ms(), self._lost())):
+            continue
+        while await writer.do(lambda: shrink(self.connection)):
             continue
 
+    def _lost(self) -> Collection[str]:
+        """Groups for which retention does not wait any more."""
+        away_ms = self._open.groups.away_ms()
+        return {group for group, ms in away_ms.items() if ms > self._away_s_max * 1000}
+
+    def _lives(self, seat: str) -> bool:
+        return not is_vacant(self.path.parent / seat)
+
     # ---------------------------------------------------------------- what changed
+
+    def _watched(self) -> Watched:
+        logs = {log for member in self._members for log in member.logs}
+        return logs.union(*(reader.logs for reader in self._readers)), {member.group for member in self._members}
 
     def _appended(self, heads: Mapping[int, int]) -> None:
         for member in self._members:

@@ -17,10 +17,13 @@ TABLES = (
     # `version` is raised whenever a member has to look: at a new generation, and when a partition becomes free.
     "CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE members (id INTEGER PRIMARY KEY AUTOINCREMENT, grp TEXT NOT NULL, seat TEXT NOT NULL,"
-    " topics TEXT NOT NULL, beats INTEGER NOT NULL)",
+    " topics TEXT NOT NULL)",
     # `target` is who shall have the log in this generation, `owner` who has it, `granted` the generation it got it in.
     "CREATE TABLE positions (grp TEXT NOT NULL, log INTEGER NOT NULL, offset INTEGER NOT NULL, sum INTEGER NOT NULL,"
     " owner INTEGER, granted INTEGER, target INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID",
+    # Of each group without a living member: how long it has been seen so, and when somebody looked last.
+    "CREATE TABLE absences (grp TEXT PRIMARY KEY, away_ms INTEGER NOT NULL, looked_ms INTEGER NOT NULL,"
+    " sum INTEGER NOT NULL) WITHOUT ROWID",
 )
 
 
@@ -53,7 +56,7 @@ PURPOSE = Purpose(
     name="broker file",
     setting="SAGA_BROKER",
     application=0x53414742,  # SAGB
-    format=3,
+    format=4,
     tables=TABLES,
     tables_are_all=False,  # a topic brings its own
     check=check_records,

@@ -8,7 +8,7 @@ commit is refused unless it comes from that owner, under the generation in which
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from saga.broker.embedded import sums
@@ -39,7 +39,6 @@ class Fellow(NamedTuple):
 
     id: int
     seat: str
-    beats: int
 
 
 class Grant(NamedTuple):
@@ -77,6 +76,11 @@ def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: 
     return targets
 
 
+LOOK_MS_MAX = 120_000
+"""Longest time between two looks that counts as absence: neither a clock that was ahead for a moment, nor time in which
+no process ran at all, makes a group a lost one."""
+
+
 class Groups:
     """Statements on groups. `view` and `fellows` only read; all others are called inside a transaction."""
 
@@ -95,7 +99,7 @@ class Groups:
 
     def fellows(self, group: str) -> list[Fellow]:
         """Read all members, oneself among them."""
-        rows = self._connection().execute("SELECT id, seat, beats FROM members WHERE grp = ? ORDER BY id", (group,))
+        rows = self._connection().execute("SELECT id, seat FROM members WHERE grp = ? ORDER BY id", (group,))
         return [Fellow(*row) for row in rows]
 
     def enter(
@@ -110,18 +114,17 @@ class Groups:
         """Take in a new member, and put those dead ones out, in a new generation; its id, which never comes back."""
         self._connection().executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
         cursor = self._connection().execute(
-            "INSERT INTO members (grp, seat, topics, beats) VALUES (?, ?, ?, 0)", (group, seat, json.dumps(topics))
+            "INSERT INTO members (grp, seat, topics) VALUES (?, ?, ?)", (group, seat, json.dumps(topics))
         )
+        self._is_back(group)
         member = cursor.lastrowid
         assert member is not None  # an INSERT of one row has one
         self._regroup(group, kept)
         return member
 
     def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> None:
-        """Put these members out as dead, unless they are gone or have stirred since they were seen."""
-        cursor = self._connection().executemany(
-            "DELETE FROM members WHERE id = ? AND beats = ?", [(fellow.id, fellow.beats) for fellow in fellows]
-        )
+        """Put these members out as dead, unless they are gone."""
+        cursor = self._connection().executemany("DELETE FROM members WHERE id = ?", [(each.id,) for each in fellows])
         if cursor.rowcount > 0:
             self._regroup(group, kept)
 
@@ -129,10 +132,6 @@ class Groups:
         """Give up everything, in a new generation."""
         if self._connection().execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
             self._regroup(group, kept)
-
-    def beat(self, member: int) -> bool:
-        """Give a sign of life; true if the member is still in."""
-        return self._connection().execute("UPDATE members SET beats = beats + 1 WHERE id = ?", (member,)).rowcount == 1
 
     def release(self, group: str, member: int, logs: Collection[int]) -> None:
         """Release logs that are brought to an end here: they are free for their targets."""
@@ -199,6 +198,47 @@ class Groups:
         self._connection().executemany(
             "DELETE FROM in_hand WHERE grp = ? AND log = ?", [(group, log) for log, _, _ in offsets]
         )
+
+    # ---------------------------------------------------------------- absence
+
+    def note_absences(self, now_ms: int, lives: Callable[[str], bool]) -> None:
+        """Note for how long the groups without a living member have been away. `lives`: whether somebody sits on a
+        seat."""
+        execute = self._connection().execute
+        known = {group: (away_ms, looked_ms) for group, away_ms, looked_ms in self._absences()}
+        seats: dict[str, list[str]] = {group: [] for (group,) in execute("SELECT DISTINCT grp FROM positions")}
+        for group, seat in execute("SELECT grp, seat FROM members"):
+            seats.setdefault(group, []).append(seat)
+        for group, of_members in seats.items():
+            if any(map(lives, of_members)):
+                self._is_back(group)
+                continue
+            away_ms, looked_ms = known.get(group, (0, now_ms))
+            away_ms += min(max(0, now_ms - looked_ms), LOOK_MS_MAX)
+            sum_ = sums.row_sum(group, away_ms, now_ms)
+            execute("INSERT OR REPLACE INTO absences VALUES (?, ?, ?, ?)", (group, away_ms, now_ms, sum_))
+
+    def away_ms(self) -> Mapping[str, int]:
+        """Milliseconds for which each group that is away has been away, as far as anybody looked. Raises `Damage`."""
+        return {group: away_ms for group, away_ms, _ in self._absences()}
+
+    def forget(self, group: str) -> None:
+        """Forget a group, and how far it came."""
+        for table, column in (
+            ("positions", "grp"),
+            ("members", "grp"),
+            ("absences", "grp"),
+            ("groups", "name"),
+        ):
+            self._connection().execute(f"DELETE FROM {table} WHERE {column} = ?", (group,))
+        self._connection().execute(_IN_HAND)
+        self._connection().execute("DELETE FROM in_hand WHERE grp = ?", (group,))
+
+    def _absences(self) -> Iterator[tuple[str, int, int]]:
+        return sums.absences_of(self._connection().execute(sums.ABSENCES).fetchall())
+
+    def _is_back(self, group: str) -> None:
+        self._connection().execute("DELETE FROM absences WHERE grp = ?", (group,))
 
     def _regroup(self, group: str, kept: Mapping[str, Kept]) -> None:
         """Begin a new generation: targets for all logs, and those of members that are gone are free.

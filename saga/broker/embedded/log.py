@@ -4,7 +4,7 @@ retention."""
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import add, is_, xor
 from pathlib import Path
@@ -18,10 +18,13 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, size_of
 from saga.errors import BrokerError
 from saga.messages import Headers, Outgoing, Partition, Record, Topic
+from saga.names import is_wakes
 from saga.sqlite.blobs import as_blobs
 from saga.sqlite.errors import Damage
 
 DAY_MS = 86_400_000
+TIMERS_KEPT_MS = DAY_MS
+"""Time for which timers stay that their service is done with: somebody may want to look."""
 TRIMMED_MAX = 200
 """Most records of one partition that one transaction of retention removes."""
 
@@ -50,6 +53,11 @@ class Kept(NamedTuple):
     partitions: int
     retention_ms: int | None
 
+    @property
+    def logs(self) -> range:
+        """Logs of its partitions, in their order."""
+        return range(self.first_log, self.first_log + self.partitions)
+
 
 _AS_WRITTEN = (
     "offset, CAST(key AS BLOB), CAST(value AS BLOB), CAST(headers AS BLOB), CAST(time_ms AS INTEGER),"
@@ -60,6 +68,15 @@ _AS_WRITTEN = (
 
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
 """Id of the file's logs. It is created when the file is opened: files of before have none."""
+
+
+Watched: TypeAlias = tuple[Iterable[int], Iterable[str]]
+"""Logs and groups that a process follows."""
+
+
+def nothing_watched() -> Watched:
+    """Watch nothing: the default of `Log`."""
+    return (), ()
 
 
 class Undecodable(Exception):
@@ -81,16 +98,25 @@ class Undecodable(Exception):
 class Log:
     """Knowledge of this process about the log, and its statements. Nothing here waits."""
 
-    def __init__(self, connection: Callable[[], sqlite3.Connection], record_bytes_max: int = RECORD_BYTES_MAX) -> None:
-        self._connection, self._record_bytes_max = connection, record_bytes_max
+    def __init__(
+        self,
+        connection: Callable[[], sqlite3.Connection],
+        record_bytes_max: int = RECORD_BYTES_MAX,
+        watched: Callable[[], Watched] = nothing_watched,
+    ) -> None:
+        """Begin with nothing known. `watched`: what this process follows: of that alone it learns when others write, so
+        that each write of one process costs the others the same however many there are."""
+        self._connection, self._record_bytes_max, self._watched = connection, record_bytes_max, watched
         self._seen = -1
         self.id = ""
         """Id of all logs of the file: none of its topics is ever deleted. Set by `identify`."""
+        self._newest = -1
+        """Newest log of which the topic is known."""
         self.topics: dict[str, Kept] = {}
         self.heads: dict[int, int] = {}
-        """Offset that the next record of each log gets, as last committed."""
+        """Ends of logs as last committed: of those that were read since another process wrote."""
         self.versions: dict[str, int] = {}
-        """Version of each group."""
+        """Version of each group that is watched."""
         self._moved: dict[int, int] = {}
 
     def catch_up(self) -> bool:
@@ -103,22 +129,26 @@ class Log:
         return True
 
     def reload(self) -> None:
-        """Read ends and versions, and topics if there are new ones."""
-        heads = self._ends()
-        if len(heads) != len(self.heads):
-            self.topics = kept_topics(self._connection())
-            heads = self._ends()  # after the topics: every known topic has its ends
-        self.heads = heads
-        self.versions = dict(self._connection().execute("SELECT name, version FROM groups"))
+        """Read the ends and versions that are watched, and topics if there are new ones."""
+        execute = self._connection().execute
+        (newest,) = execute("SELECT coalesce(max(id), 0) FROM logs").fetchone()
+        if newest != self._newest:
+            self.topics, self._newest = kept_topics(self._connection()), newest
+        self.heads = {}
+        logs, groups = self._watched()
+        self.ends(logs)
+        found = [(name, execute("SELECT version FROM groups WHERE name = ?", (name,)).fetchone()) for name in groups]
+        self.versions = {name: row[0] for name, row in found if row is not None}
 
-    def _ends(self) -> dict[int, int]:
-        """Ends of all logs; those that are new to us compared with their checksums."""
-        ends: dict[int, int] = {}
-        for log, end, sum_ in self._connection().execute("SELECT id, next, next_sum FROM logs"):
-            if self.heads.get(log) != end:
+    def ends(self, logs: Iterable[int]) -> Mapping[int, int]:
+        """Offset that the next record of each of these logs gets, as last committed. Raises `Damage`."""
+        logs = list(logs)
+        if unknown := sorted({log for log in logs if log not in self.heads}):
+            statement = f"SELECT id, next, next_sum FROM logs WHERE id IN ({', '.join(map(str, unknown))})"
+            for log, end, sum_ in self._connection().execute(statement):
                 sums.check_end(log, end, sum_)
-            ends[log] = end
-        return ends
+                self.heads[log] = end
+        return {log: self.heads[log] for log in logs}
 
     def entries(self, messages: Sequence[Outgoing]) -> list[Entry]:
         """Make messages ready to append: each with its log. Raises `BrokerError`: an unknown topic, a record that is
@@ -151,11 +181,11 @@ class Log:
         """Append entries inside a transaction: give each its offset and write it. `committed` or `rolled_back`
         follows."""
         logs, keys, values, headers = zip(*entries, strict=True)
-        moved: dict[int, int] = {}
+        moved = dict(self.ends(set(logs)))
         offsets: list[int] = []
         for log in logs:
-            offsets.append(moved[log] if log in moved else self.heads[log])
-            moved[log] = offsets[-1] + 1
+            offsets.append(moved[log])
+            moved[log] += 1
         times_ms = [now_ms] * len(offsets)
         sums_ = checksums(offsets, keys, values, headers, times_ms)
         new = zip(offsets, as_blobs(keys), as_blobs(values), as_blobs(headers), times_ms, sums_, strict=True)
@@ -249,34 +279,49 @@ class Log:
         self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", row)
         return kept
 
-    def trim(self, now_ms: int) -> bool:
-        """Remove records past their topic's retention, never one that a known group has not committed, and of each
-        partition a bounded number; true if there may be more to remove."""
+    def trim(self, now_ms: int, lost: Collection[str] = ()) -> bool:
+        """Remove records past their topic's retention, never one that a group has not committed, and of each partition
+        a bounded number; true if there may be more to remove. `lost`: groups that have been away for too long, for
+        which retention does not wait.
+
+        Timers are kept for ever, which is for as long as their service needs them: below its position they are done.
+        """
         more = False
         execute = self._connection().execute
-        kept = [topic for topic in kept_topics(self._connection()).values() if topic.retention_ms is not None]
-        if not kept:
+        there = kept_topics(self._connection()).items()
+        trimmed = {name: topic for name, topic in there if topic.retention_ms is not None or is_wakes(name)}
+        if not trimmed:
             return False
         ends = {log: (oldest, end) for log, oldest, end in sums.logs_of(execute(sums.LOGS))}
         floors: dict[int, int] = {}
-        for _, log, offset in sums.positions_of(execute(sums.POSITIONS)):
-            floors[log] = min(offset, floors.get(log, offset))
-        for log, retention_ms in [(t.first_log + n, t.retention_ms or 0) for t in kept for n in range(t.partitions)]:
-            oldest, next_ = ends[log]
-            end = min(next_, floors.get(log, next_), oldest + TRIMMED_MAX)
-            if end <= oldest:
-                continue
-            (first_kept,) = execute(
-                f"SELECT min(offset) FROM log_{log} WHERE offset >= ? AND offset < ? AND time_ms >= ?",
-                (oldest, end, now_ms - retention_ms),
-            ).fetchone()
-            keep = end if first_kept is None else first_kept
-            if keep > oldest:
-                execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
-                sum_ = sums.row_sum(log, keep)
-                execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (keep, sum_, log))
-                more = more or keep == oldest + TRIMMED_MAX
+        timers = {log for name, topic in trimmed.items() if is_wakes(name) for log in topic.logs}
+        for group, log, offset in sums.positions_of(execute(sums.POSITIONS)):
+            if group not in lost or log in timers:
+                floors[log] = min(offset, floors.get(log, offset))
+        for name, topic in trimmed.items():
+            before_ms = now_ms - (TIMERS_KEPT_MS if topic.retention_ms is None else topic.retention_ms)
+            for log in topic.logs:
+                oldest, next_ = ends[log]
+                floor = floors.get(log, oldest if is_wakes(name) else next_)
+                more = self._trim_one(log, oldest, min(next_, floor, oldest + TRIMMED_MAX), before_ms) or more
         return more
+
+    def _trim_one(self, log: int, oldest: int, end: int, before_ms: int) -> bool:
+        """Remove the records of one log from its oldest on, up to `end`, that were appended before; true if there may
+        be more."""
+        if end <= oldest:
+            return False
+        execute = self._connection().execute
+        (first_kept,) = execute(
+            f"SELECT min(offset) FROM log_{log} WHERE offset >= ? AND offset < ? AND time_ms >= ?",
+            (oldest, end, before_ms),
+        ).fetchone()
+        keep = end if first_kept is None else first_kept
+        if keep > oldest:
+            execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
+            sum_ = sums.row_sum(log, keep)
+            execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (keep, sum_, log))
+        return keep == oldest + TRIMMED_MAX
 
 
 def _records(topic: str, number: int, rows: Sequence[Row], log_id: str) -> list[Record]:
@@ -310,9 +355,12 @@ def kept_topics(connection: sqlite3.Connection) -> dict[str, Kept]:
 
 
 def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
-    """Name what the file lacks of the write that this mark tells of: a log, and its end. `None` if it is so long."""
+    """Name what the file lacks of the write that this mark tells of: a log, and its end. `None` if it is so long.
+    Raises `Damage`."""
     log, end = (int(part) for part in mark.split())
-    found = connection.execute("SELECT next FROM logs WHERE id = ?", (log,)).fetchone()
+    found = connection.execute("SELECT next, next_sum FROM logs WHERE id = ?", (log,)).fetchone()
+    if found is not None:
+        sums.check_end(log, *found)
     return None if found is not None and found[0] >= end else f"record {end - 1} of log {log}"
 
 

@@ -163,7 +163,7 @@ class Member:
         return [standstill for _, standstill in self._standstills.values()]
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
-        wanted, log, heads = set(partitions), self._shared.log, self._shared.log.heads
+        wanted, log = set(partitions), self._shared.log
         records: list[Record] = []
         partition: Partition | None = None
         try:
@@ -171,7 +171,7 @@ class Member:
                 if partition not in wanted:
                     continue
                 owned = self._behind.pop(partition)
-                end = heads[owned.log]
+                end = log.ends((owned.log,))[owned.log]
                 try:
                     read = log.read(owned.log, partition, owned.position, records_max - len(records))
                 except Undecodable as why:
@@ -206,6 +206,11 @@ class Member:
             self.wake()
 
     # ---------------------------------------------------------------- what the broker tells
+
+    @property
+    def logs(self) -> Collection[int]:
+        """Logs that this member has."""
+        return [owned.log for owned in self._owned.values()]
 
     def advanced(self, heads: Mapping[int, int]) -> None:
         """Take note of the logs' new ends."""
@@ -261,8 +266,15 @@ class Member:
         except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
             self.fail(why)
 
+    async def stir(self) -> None:
+        """Give signs of life, until cancelled. Never waits for the file: whoever holds its lock keeps nobody silent."""
+        while True:
+            with suppress(OSError):  # a member that cannot is silent, loses its partitions, and hears of it
+                self._seat.stir()
+            await self._shared.clock.sleep(self._shared.timing.silence_s / 5)
+
     async def pulse(self) -> None:
-        """Give signs of life, and see who does not, until cancelled."""
+        """See who gives no signs of life, until cancelled."""
         try:
             shared = self._shared
             others = Liveness(shared.file.path.parent, shared.clock, shared.timing.silence_s)
@@ -271,7 +283,7 @@ class Member:
                 try:
                     await self._look(others)
                 except (BrokerUnavailable, sqlite3.Error, OSError):
-                    continue  # tried again in a moment; a silent member loses its partitions, and hears of it
+                    continue  # tried again in a moment
         except Exception as why:  # noqa: BLE001 - as above
             self.fail(why)
 
@@ -342,7 +354,8 @@ class Member:
             self._owned[partition] = Owned(grant.log, grant.granted, grant.offset, grant.left)
         await self._listener.assigned({partition: grant.offset for partition, grant in taken.items()})
         self._by_log.update({grant.log: partition for partition, grant in taken.items()})
-        self.advanced(shared.log.heads)
+        with shared.file.telling():
+            self.advanced(shared.log.ends(grant.log for grant in taken.values()))
 
     async def _revoke(self, partitions: Collection[Partition]) -> None:
         """Stop reading them, have the listener let go of them, and forget them."""
@@ -375,12 +388,10 @@ class Member:
             if shared.clock.monotonic_s() - since_s > UNDECODABLE_S:
                 self._behind[partition] = self._owned[partition]
                 self._news.set()
-        if others.is_time_to_stir():
-            if not await shared.writer.do(lambda: shared.groups.beat(member)):
-                self.changed.set()  # taken for dead: `follow` tells, and joins again
-                return
-            others.stirred()
-        gone = others.gone(shared.groups.fellows(self.group), but=member)
-        if gone:
-            await shared.writer.do(lambda: shared.groups.evict(self.group, gone, shared.log.topics))
+        fellows = shared.groups.fellows(self.group)
+        if member not in [fellow.id for fellow in fellows]:
+            self.changed.set()  # taken for dead: `follow` tells, and joins again
+            return
+        if gone := others.gone(fellows, but=member):
+            await shared.writer.do(lambda: shared.groups.evict(self.group, others.still(gone), shared.log.topics))
             shared.changed(self.group)

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from saga.broker.embedded.log import Undecodable
 from saga.broker.embedded.membership import Shared
@@ -47,6 +47,11 @@ class Reader:
             except TimeoutError:
                 return []
 
+    @property
+    def logs(self) -> Collection[int]:
+        """Logs that are read here."""
+        return self._logs.values()
+
     def positions(self) -> Mapping[Partition, int]:
         return dict(self._positions)
 
@@ -67,9 +72,10 @@ class Reader:
 
     def _read(self, records_max: int) -> list[Record]:
         log, records = self._shared.log, list[Record]()
+        ends = log.ends(self._logs.values())
         for partition in list(self._order):
             number, position = self._logs[partition], self._positions[partition]
-            if position >= log.heads[number]:
+            if position >= ends[number]:
                 continue
             self._order.remove(partition)
             self._order.append(partition)
@@ -81,7 +87,7 @@ class Reader:
                 continue
             self._standstills.pop(partition, None)
             # A log has no gaps: what lay between was removed.
-            self._positions[partition] = read[-1].offset + 1 if read else log.heads[number]
+            self._positions[partition] = read[-1].offset + 1 if read else ends[number]
             records += read
             if len(records) >= records_max:
                 break

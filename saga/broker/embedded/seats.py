@@ -1,16 +1,23 @@
 """Seats of members, a lock of the operating system for each, which is gone the moment its process is; and who of the
-members is alive: who sits, and gives signs of life in time."""
+members is alive: who sits, and gives signs of life in time.
+
+A sign of life is a number in the member's seat file, and no row of the broker's file: each change of that one makes
+every process on it look at what has changed, however little it is.
+"""
 
 import errno
 import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
 
 from saga.broker.embedded.groups import Fellow
 from saga.clock import Clock
 from saga.sqlite import lock
 
+_BEATS = Struct(">Q")
 TRIES_MAX = 100
 """Most tries for a seat, before something must be wrong."""
 
@@ -24,8 +31,13 @@ class Seat:
     """
 
     def __init__(self, broker: Path) -> None:
-        self._broker = broker
+        self._broker, self._beats = broker, 0
         self._sit()
+
+    def stir(self) -> None:
+        """Give a sign of life. Raises `OSError`."""
+        self._beats += 1
+        os.pwrite(self._file, _BEATS.pack(self._beats), 0)
 
     def _sit(self) -> None:
         for _ in range(TRIES_MAX):
@@ -49,16 +61,25 @@ class Seat:
         os.close(self._file)
 
 
-def is_vacant(seat: Path) -> bool:
-    """Return whether nobody lives behind a seat any more."""
+def beats_of(seat: Path) -> int | None:
+    """Count the signs of life of the member behind a seat; `None` if nobody lives behind it any more. Raises
+    `OSError`."""
     try:
         file = os.open(seat, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True
+        return None
     try:
-        return lock.take(file, fcntl.LOCK_SH)  # shared: two who look must not take each other for the member
+        if lock.take(file, fcntl.LOCK_SH):  # shared: two who look must not take each other for the member
+            return None
+        said = os.pread(file, _BEATS.size, 0)
+        return _BEATS.unpack(said)[0] if len(said) == _BEATS.size else 0
     finally:
         os.close(file)
+
+
+def is_vacant(seat: Path) -> bool:
+    """Return whether nobody lives behind a seat any more."""
+    return beats_of(seat) is None
 
 
 def sweep(broker: Path) -> None:
@@ -87,41 +108,45 @@ def _is_at(file: int, path: Path) -> bool:
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
+class Silent(NamedTuple):
+    """Member that is to be taken for dead, with the signs of life that it had given by then."""
+
+    fellow: Fellow
+    beats: int | None
+
+
 class Liveness:
     """Knowledge of one member about the others: who left its seat is dead, who has not stirred for too long a zombie.
 
-    Silence is measured by our own monotonic clock, and only while we stirred in time ourselves: somebody who was
-    frozen, or could not write because somebody frozen held the lock, knows nothing of the others' silence.
+    Silence is measured by our own monotonic clock, and only while we looked in time ourselves: somebody who was frozen,
+    or had to wait for somebody frozen, knows nothing of the others' silence.
     """
 
     def __init__(self, folder: Path, clock: Clock, silence_s: float) -> None:
         """`folder`: that of the broker's file, and of the seats."""
         self._folder, self._clock, self._silence_s = folder, clock, silence_s
-        self._stirred_s = self._clock.monotonic_s()
+        self._looked_s = self._clock.monotonic_s()
         self._seen: dict[int, tuple[int, float]] = {}
         """Member -> its beats, and since when we have seen no more."""
 
-    def is_time_to_stir(self) -> bool:
-        """True if the next sign of life of our own is due."""
-        return self._clock.monotonic_s() - self._stirred_s >= self._silence_s / 5
-
-    def stirred(self) -> None:
-        """Note our own sign of life; if it is late, nothing is known of the others any more."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._stirred_s > self._silence_s / 2:
-            self._seen.clear()
-        self._stirred_s = now_s
-
-    def gone(self, fellows: Sequence[Fellow], *, but: int) -> list[Fellow]:
+    def gone(self, fellows: Sequence[Fellow], *, but: int) -> list[Silent]:
         """Take note of the members' beats; those to be taken for dead, never `but`, which is ourselves."""
-        now_s, seen = self._clock.monotonic_s(), self._seen
-        gone: list[Fellow] = []
-        self._seen = {}
+        now_s = self._clock.monotonic_s()
+        seen = self._seen if now_s - self._looked_s <= self._silence_s / 2 else {}
+        self._looked_s, self._seen = now_s, {}
+        gone: list[Silent] = []
         for fellow in fellows:
+            if fellow.id == but:
+                continue
+            now = beats_of(self._folder / fellow.seat)
             beats, since_s = seen.get(fellow.id, (-1, now_s))
-            if beats != fellow.beats:
+            if now is not None and beats != now:
                 since_s = now_s
-            self._seen[fellow.id] = fellow.beats, since_s
-            if fellow.id != but and (now_s - since_s >= self._silence_s or is_vacant(self._folder / fellow.seat)):
-                gone.append(fellow)
+            self._seen[fellow.id] = now or 0, since_s
+            if now is None or now_s - since_s >= self._silence_s:
+                gone.append(Silent(fellow, now))
         return gone
+
+    def still(self, gone: Sequence[Silent]) -> list[Fellow]:
+        """Those that have not stirred since."""
+        return [each.fellow for each in gone if beats_of(self._folder / each.fellow.seat) in (None, each.beats)]

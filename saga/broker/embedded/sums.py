@@ -16,6 +16,7 @@ from saga.sqlite.errors import Damage
 _pack = msgspec.msgpack.Encoder().encode
 LOGS = "SELECT id, oldest, oldest_sum, next, next_sum FROM logs"
 POSITIONS = "SELECT grp, log, offset, sum FROM positions"
+ABSENCES = "SELECT grp, away_ms, looked_ms, sum FROM absences"
 TOPICS = "SELECT name, first_log, partitions, retention_ms, sum FROM topics"
 
 
@@ -58,6 +59,13 @@ def positions_of(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[st
     for group, log, offset, sum_ in rows:
         _compare(f"the position of group {group!r} in log {log}", sum_, group, log, offset)
         yield group, log, offset
+
+
+def absences_of(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+    """Absences from `ABSENCES`: group, for how long, and when that was looked at. Raises `Damage`."""
+    for group, away_ms, looked_ms, sum_ in rows:
+        _compare(f"the absence of group {group!r}", sum_, group, away_ms, looked_ms)
+        yield group, away_ms, looked_ms
 
 
 def one_log(connection: sqlite3.Connection, log: int) -> tuple[int, int]:
