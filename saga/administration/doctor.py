@@ -100,6 +100,7 @@ async def _see(
         seen += findings.about_partitions(service, found, reads)
         states = partition_states(await broker.group(service.name), await broker.bounds(sorted(reads & set(found))))
         seen += findings.about_positions(service, states)
+    seen += [finding for away in await broker.away() for finding in findings.about_away(away)]
     seen += await _servers(found, broker)
     seen += await _clock(settings, broker, clock)
 

@@ -8,11 +8,12 @@ from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
 from saga.broker.acls import Right, allow
 from saga.broker.adapter import Copies
-from saga.broker.administration import DAY_MS, Found
+from saga.broker.administration import DAY_MS, Away, Found
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
 from saga.messages import Partition
 from saga.names import is_without_events
+from saga.printable import counted
 
 REPLICAS, IN_SYNC = 3, 2
 """Least replicas, and least of them in sync: with fewer, one broker that is lost takes acknowledged records with it, or
@@ -274,6 +275,21 @@ def about_positions(service: Declared, states: Mapping[Partition, PartitionState
                 f"stop its processes, then saga positions move {service.name} --topic {topic} --partition {number} "
                 "--to latest --module ... --who ... --why ...; look for sagas that wait with saga list --open",
             )
+
+
+def about_away(away: Away) -> Iterator[Finding]:
+    """Finding about a group that has been without members for a day."""
+    if away.away_ms >= DAY_MS and away.behind:
+        yield Finding(
+            "warning",
+            f"group {away.group}",
+            f"it has no member for {span(away.away_ms)}, and has not handled {counted(away.behind, 'record')}",
+            "what is past its retention is removed, though it has not handled it"
+            if away.is_lost
+            else "these stay beyond the retention of their topics, and the file grows, for SAGA_EMBEDDED_AWAY_DAYS; "
+            "then what is past its retention is removed",
+            f"start it; if it never comes back: saga positions forget {away.group}",
+        )
 
 
 def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from saga.administration.position_moves import Move, PartitionState, partition_s
 from saga.broker.administration import Administration, Unreadable
 from saga.clock import Clock, from_iso
 from saga.config import Settings
-from saga.errors import BrokerError, ConfigurationError
+from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.inspection.sources import administration_of, unmade
 from saga.messages import Partition
 from saga.names import is_wakes
@@ -80,6 +80,23 @@ async def shown_of(services: Sequence[str], settings: Settings, clock: Clock) ->
     _check_there(settings)
     async with administration_of(settings, clock) as broker:
         return [await shown(service, broker) for service in services]
+
+
+async def forgotten(service: str, settings: Settings, clock: Clock) -> tuple[Shown, str | None]:
+    """Have the broker forget a service that never comes back: as it was, and why it is not forgotten; `None`: it is.
+    Raises `SagaError`."""
+    _check_there(settings)
+    async with administration_of(settings, clock) as broker:
+        was = await shown(service, broker)
+        if not was.is_known:
+            return was, f"no service {service} has ever read anything here; is its name right?"
+        try:
+            await broker.forget(service)
+        except BrokerUnavailable:
+            raise
+        except BrokerError as why:
+            return was, str(why)
+    return was, None
 
 
 async def shown(service: str, broker: Administration) -> Shown:

@@ -94,6 +94,18 @@ class Reading(Protocol):
         """Parts that cannot be read now. They are tried again."""
 
 
+class Away(NamedTuple):
+    """Group without members, where nothing but the log itself remembers groups."""
+
+    group: str
+    away_ms: int
+    """Milliseconds for which it has been seen so."""
+    behind: int
+    """Records that it has not handled."""
+    is_lost: bool
+    """True if retention does not wait for it any more."""
+
+
 class Administration(Broker, Protocol):
     """Broker for tools. Everything may raise `BrokerError`."""
 
@@ -138,6 +150,14 @@ class Administration(Broker, Protocol):
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Put these positions in the place of what the group has committed. Raises `BrokerError` while it has
         members."""
+
+    async def away(self) -> Sequence[Away]:
+        """Groups without members for which retention waits, or has waited; none where servers forget them by
+        themselves."""
+
+    async def forget(self, group: str) -> None:
+        """Forget a group, and how far it came: if it comes again, it begins at the oldest record. Raises `BrokerError`
+        while it has members, and where servers do that."""
 
     async def stamp(self) -> int | None:
         """Append a record, read it again, and tell when it was appended by the broker's clock, in milliseconds since

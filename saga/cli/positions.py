@@ -7,7 +7,7 @@ import click
 
 from saga import wiring
 from saga.administration.position_moves import Move
-from saga.administration.positions import Answer, Shown, Skip, Wish, moved, shown_of, skipped
+from saga.administration.positions import Answer, Shown, Skip, Wish, forgotten, moved, shown_of, skipped
 from saga.cli.options import broker_option, check_said
 from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
@@ -144,6 +144,29 @@ def move(  # an argument for each option of the command
     elif not answer.refused:
         _print(service, answer.moves)
     _print_refused(answer)
+
+
+# -------------------------------------------------------------------- forget
+
+
+@positions.command()
+@click.argument("service")
+@broker_option
+def forget(service: str, broker: str | None) -> None:
+    """Forget how far SERVICE came, which never comes back: records are kept for it no more.
+
+    Only for broker files: Kafka forgets by itself. Should the service come again, it begins at the oldest record.
+
+    \b
+    Exit code 0: forgotten.
+    Exit code 1: the service is not known, or refused, because one of its processes runs.
+    Exit code 2: asked wrongly, or the broker cannot be used.
+    """
+    was, refused = asyncio.run(forgotten(service, Settings.from_environment(broker=broker), SystemClock()))
+    if refused is not None:
+        tell(refused, err=True)
+        raise click.exceptions.Exit(1)
+    tell(f"{service} is forgotten; it had not handled {counted(was.lag, 'record')}")
 
 
 # -------------------------------------------------------------------- skip

@@ -16,7 +16,8 @@ def shrink(connection: sqlite3.Connection) -> bool:
     free = _free(connection)
     if free <= max(FREE_PAGES_MIN, connection.execute("PRAGMA page_count").fetchone()[0] // FREE_SHARE):
         return False
-    connection.execute(f"PRAGMA incremental_vacuum({PAGES_MAX})").fetchall()
+    for _ in range(PAGES_MAX):  # the driver steps such a statement once, and each step gives back one page
+        connection.execute("PRAGMA incremental_vacuum(1)")
     return _free(connection) < free
 
 

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from saga.broker.administration import Bounds
+from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.groups import ranges
 from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
-from saga.broker.embedded.seats import beats_of
+from saga.broker.embedded.seats import Seat, beats_of
 from saga.broker.partitioner import partition_of
 from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced
-from saga.messages import Outgoing, Partition, Topic
+from saga.messages import Partition, Topic
+from saga.sqlite.shrinking import FREE_PAGES_MIN
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values
 
@@ -382,15 +385,147 @@ async def test_a_topic_without_limit_keeps_everything_and_an_emptied_one_keeps_c
         assert [record.offset async for record in broker.scan("emptied")] == [1]
 
 
-async def test_retention_follows_whoever_said_it_last(tmp_path: Path) -> None:
+async def test_retention_is_the_longest_that_any_release_wants_until_a_person_shortens_it(tmp_path: Path) -> None:
     clock = Later()
-    async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
-        await broker.ensure([Topic("orders", 1, retention_days=7)])
-        await broker.publish([Outgoing("orders", b"k", b"old", ())])
-        await broker.ensure([Topic("orders", 1, retention_days=1)])
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
+        for days in (7, 1):
+            await broker.ensure([Topic("orders", 1, retention_days=days)])
+        await broker.publish([event("orders", "k", "old")])
         clock.days = 2
         await broker.trim()
+        assert values([record async for record in broker.scan("orders")]) == ["old"]
+        await broker.retain("orders", DAY_MS)
+        await broker.trim()
         assert [record async for record in broker.scan("orders")] == []
+        await broker.ensure([Topic("orders", 1, retention_days=None)])
+        await broker.ensure([Topic("orders", 1, retention_days=3)])
+        assert (await broker.found(["orders"]))["orders"].retention_ms is None
+
+
+ORDERS_0, WAKES_0 = Partition("orders", 0), Partition("payment.wake.1m", 0)
+
+
+async def trimmed_for(broker: EmbeddedBroker, clock: Later, *, hours: int) -> None:
+    """Have the broker look again and again for as many hours."""
+    for _ in range(hours * 30):  # a look counts for two minutes at most
+        clock.days += 2 / 1440
+        await broker.trim()
+
+
+async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but_its_timers_stay(
+    tmp_path: Path,
+) -> None:
+    clock, listener = Later(), Listening()
+    async with EmbeddedAdministration(
+        tmp_path / "broker.db", clock=clock, timing=Timing(away_s_max=3 * 3600)
+    ) as broker:
+        await broker.ensure([Topic("orders", 1, retention_days=1), Topic(WAKES_0.topic, 1, retention_days=None)])
+        await broker.publish([event(topic, "k", f"{n}") for topic in ("orders", WAKES_0.topic) for n in range(5)])
+        async with broker.join("payment", ["orders", WAKES_0.topic], listener) as membership:
+            await conformance.until(lambda: len(listener.has) == 2)
+            await membership.commit({ORDERS_0: 2, WAKES_0: 2})
+            clock.days = 2
+            await trimmed_for(broker, clock, hours=4)  # with a member it may stand still for as long as it likes
+            assert await broker.away() == []
+        await trimmed_for(broker, clock, hours=2)
+        bounds = await broker.bounds(["orders", WAKES_0.topic])
+        assert [at.begin for at in bounds.values()] == [2, 2]
+        (away,) = await broker.away()
+        assert (away.group, away.behind, away.is_lost) == ("payment", 6, False)
+        assert abs(away.away_ms - 2 * 3_600_000) < 5 * 60_000
+        clock.days += 1000  # nobody was there to look, or the clock is ahead: that is no absence
+        await broker.trim()
+        clock.days -= 999
+        await broker.trim()
+        (away,) = await broker.away()
+        assert not away.is_lost
+        await trimmed_for(broker, clock, hours=2)
+        (away,) = await broker.away()
+        assert away.is_lost
+        bounds = await broker.bounds(["orders", WAKES_0.topic])
+        assert [at.begin for at in bounds.values()] == [5, 2], "its timers are not lost with it"
+        back = Listening()
+        async with broker.join("payment", ["orders", WAKES_0.topic], back) as membership:
+            await conformance.until(lambda: len(back.has) == 2)
+            assert await broker.away() == [], "from now on it is waited for again"
+            await broker.publish([event("orders", "k", "new")])
+            await conformance.until(lambda: bool((membership.lag() or {}).get(ORDERS_0)))
+            await membership.poll([ORDERS_0], records_max=10, timeout_s=1)
+            assert back.gone == {ORDERS_0: [range(2, 5)]}, "it is told what it has missed"
+
+
+async def test_a_member_that_died_is_no_member_and_a_frozen_one_is(tmp_path: Path) -> None:
+    clock = Later()
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
+        await broker.ensure([Topic("orders", 1, retention_days=1)])
+        await broker.move("payment", {ORDERS_0: 0})
+        await broker.trim()
+        assert [away.group for away in await broker.away()] == ["payment"]
+        seat = Seat(tmp_path / "broker.db")
+        broker.connection.execute(
+            "INSERT INTO members (grp, seat, topics) VALUES ('payment', ?, '[]')", (seat.path.name,)
+        )
+        await broker.trim()
+        assert await broker.away() == []
+        seat.leave()
+        await broker.trim()
+        assert [away.group for away in await broker.away()] == ["payment"]
+
+
+async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_up_nothing(tmp_path: Path) -> None:
+    clock, listener = Later(), Listening()
+    async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
+        await broker.ensure([Topic("orders", 1, retention_days=1)])
+        await broker.publish([event("orders", "k", f"{n}") for n in range(5)])
+        async with broker.join("payment", ["orders"], listener) as membership:
+            await conformance.until(lambda: bool(listener.has))
+            await membership.commit({ORDERS_0: 2})
+            with pytest.raises(BrokerError, match=r"group 'payment' has members \(.*\): stop the service first"):
+                await broker.forget("payment")
+        await broker.forget("payment")
+        assert (await broker.group("payment")).positions == {}
+        clock.days = 2
+        await broker.trim()
+        assert (await broker.bounds(["orders"]))[ORDERS_0] == Bounds(5, 5)
+        again = Listening()
+        async with broker.join("payment", ["orders"], again):
+            await conformance.until(lambda: again.has == {ORDERS_0: 5})
+
+
+async def test_timers_that_their_service_is_done_with_go_after_a_day(tmp_path: Path) -> None:
+    clock, listener = Later(), Listening()
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
+        await broker.ensure([Topic(WAKES_0.topic, 1, None), Topic("payment.commands", 1, None)])
+        await broker.publish([event(t, "k", f"{n}") for t in (WAKES_0.topic, "payment.commands") for n in range(5)])
+        clock.days = 2
+        await broker.trim()
+        assert len([record async for record in broker.scan(WAKES_0.topic)]) == 5, "nobody has read them"
+        async with broker.join("payment", [WAKES_0.topic, "payment.commands"], listener) as membership:
+            await conformance.until(lambda: len(listener.has) == 2)
+            await membership.commit({WAKES_0: 3, Partition("payment.commands", 0): 3})
+            await broker.publish([event(WAKES_0.topic, "k", "new")])
+            await broker.trim()
+        assert values([record async for record in broker.scan(WAKES_0.topic)]) == ["3", "4", "new"]
+        assert len([record async for record in broker.scan("payment.commands")]) == 5, "the audit reads them"
+
+
+async def test_a_file_shrinks_when_most_of_it_is_free(tmp_path: Path) -> None:
+    path, clock = tmp_path / "broker.db", Later()
+    async with EmbeddedBroker(path, clock=clock) as broker:
+        await broker.ensure([Topic("orders", 1, retention_days=1)])
+        for n in range(20):
+            await broker.publish([event("orders", "k", f"{n}" + "x" * 100_000) for n in range(10)])
+        broker.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        large = path.stat().st_size
+        clock.days = 2
+        await broker.trim()
+        await broker.publish([event("orders", "k", "new")])
+        broker.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert large > 20_000_000
+        assert path.stat().st_size < FREE_PAGES_MIN * 4096 + 1_000_000
+        assert values([record async for record in broker.scan("orders")]) == ["new"]
+    async with EmbeddedBroker(path, clock=clock) as broker:
+        assert values([record async for record in broker.scan("orders")]) == ["new"]
 
 
 async def test_a_listener_that_is_called_again_after_leaving_gets_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from saga.administration import findings
 from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted
 from saga.broker.adapter import Copies
-from saga.broker.administration import DAY_MS, Bounds, Found
+from saga.broker.administration import DAY_MS, Away, Bounds, Found
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.messages import Partition, Topic
@@ -360,6 +360,27 @@ def test_positions_outside_the_log_are_errors() -> None:
     assert told(None) == told(10) == told(20) == []
     assert told(7) == ["error 3 records of cups/1 were removed before they were handled"]
     assert told(21) == ["error its position in cups/1 is 21, and the log ends at 20"]
+
+
+@pytest.mark.parametrize(
+    ("away", "says"),
+    [
+        (Away("potter", DAY_MS - 1, 7, False), None),
+        (Away("potter", 2 * DAY_MS, 0, False), None),
+        (Away("potter", 2 * DAY_MS, 1, False), "these stay beyond the retention of their topics, and the file grows"),
+        (Away("potter", 31 * DAY_MS, 7, True), "what is past its retention is removed, though it has not handled it"),
+    ],
+)
+def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: Away, says: str | None) -> None:
+    told = list(findings.about_away(away))
+    assert [each.severity for each in told] == ([] if says is None else ["warning"])
+    for each in told:
+        assert (each.about, each.remedy) == (
+            "group potter",
+            "start it; if it never comes back: saga positions forget potter",
+        )
+        assert says is not None
+        assert each.risk.startswith(says)
 
 
 def test_brokers_that_forget_positions_too_soon_are_told() -> None:

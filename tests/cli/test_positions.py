@@ -24,6 +24,7 @@ from saga.broker.administration import Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Record, texts_of
+from saga.testing.conformance.listening import Listening
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, a_worker, handled, the_broker
 
@@ -381,3 +382,28 @@ async def test_nothing_is_stepped_over_while_the_service_runs(saga: Call, potter
         result = await asyncio.to_thread(skip, saga, pottery_on, 0)
     assert result.exit_code == 1
     assert "stop all its processes first" in result.stderr
+
+
+# -------------------------------------------------------------------- forgotten
+
+
+def test_a_service_that_never_comes_back_is_forgotten(saga: Call, embedded_pottery: Pottery) -> None:
+    pottery = embedded_pottery
+    asyncio.run(handled(pottery, {0: 2, 1: 3}))
+    forgotten = saga("positions", "forget", pottery.service)
+    assert forgotten.exit_code == 0, forgotten.output
+    assert forgotten.stdout == f"{pottery.service} is forgotten; it had not handled 1 record\n"
+    again = saga("positions", "forget", pottery.service)
+    assert again.exit_code == 1
+    assert f"no service {pottery.service} has ever read anything here" in again.output
+
+
+def test_a_service_that_runs_is_not_forgotten_and_kafka_forgets_by_itself(saga: Call, pottery: Pottery) -> None:
+    async def asked() -> Result:
+        async with the_broker() as broker, broker.join(pottery.service, [pottery.topic], Listening()):
+            return await asyncio.to_thread(saga, "positions", "forget", pottery.service)
+
+    result = asyncio.run(asked())
+    assert result.exit_code == 1
+    assert "stop the service first" in result.output or "Kafka forgets a group without members" in result.output
+    assert positions_of(pottery)

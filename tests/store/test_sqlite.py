@@ -16,6 +16,8 @@ from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
 from saga.runtime.spilling import EXPIRY_S_MORE
+from saga.sqlite.opening import PAGE_BYTES
+from saga.sqlite.shrinking import FREE_PAGES_MIN, shrink
 from saga.store.port import Document, NewestFirst
 from saga.store.sqlite import WRITES_MAX, SqliteStore
 from saga.store.sqlite_adapter import sqlite_path
@@ -179,6 +181,30 @@ async def test_expired_documents_are_purged_by_later_writes(path: Path, clock: S
             await store.insert("saga", f"new {n}", b"0", expiry_s=60)
         assert rows(path) == 1 + 20
         assert await store.get("saga", "kept") is not None
+
+
+async def test_a_file_shrinks_when_most_of_it_has_expired(path: Path, clock: SettableClock) -> None:
+    async with SqliteStore(path, clock=clock) as store:
+        await asyncio.gather(*(store.insert("saga", f"old {n}", b"0" * 100_000, expiry_s=60) for n in range(200)))
+        clock.ahead_s = 7300
+        for n in range(400):
+            await store.insert("saga", f"new {n}", b"0", expiry_s=60)
+        assert [key async for key, _ in store.scan("saga", "old")] == []
+    assert size_of(path) < FREE_PAGES_MIN * PAGE_BYTES + 1_000_000, "it had twenty megabytes"
+    async with SqliteStore(path, clock=clock) as store:
+        assert len([key async for key, _ in store.scan("saga", "new")]) == 400
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def test_a_file_that_cannot_shrink_is_left_as_it_is(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE t (content BLOB)")
+        connection.execute(f"INSERT INTO t VALUES (zeroblob({2 * FREE_PAGES_MIN * PAGE_BYTES}))")
+        connection.execute("DELETE FROM t")
+        assert not shrink(connection)
 
 
 async def test_a_version_does_not_come_again_after_its_document_was_purged(path: Path, clock: SettableClock) -> None:

@@ -1,14 +1,29 @@
 """Description of the embedded broker: its address is a file. Loads no driver."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from saga.adapter_description import Chosen, Problem
+from saga import setting_readers
+from saga.adapter_description import Chosen, Options, Problem
 from saga.addresses import file_in
 from saga.broker.adapter import Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
 from saga.clock import Clock
+
+if TYPE_CHECKING:
+    from saga.broker.embedded.membership import Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedOptions:
+    """Settings that only the embedded broker has."""
+
+    embedded_away_days: float = 30.0
+    """Days for which the broker file keeps records, beyond the retention of their topic, for a service that does not
+    run. `saga doctor` names such services; `saga positions forget` forgets one that never comes back."""
 
 
 class EmbeddedAdapter:
@@ -18,7 +33,7 @@ class EmbeddedAdapter:
     takes = "embedded:///FILE"
     example = "embedded:///file (relative) or embedded:////folder/file (absolute)"
     makes_topics = True
-    options = None
+    options = Options(EmbeddedOptions, {"SAGA_EMBEDDED_AWAY_DAYS": setting_readers.number(float, 1, 36_500, "days")})
 
     def check(self, address: str) -> None:
         embedded_path(address)
@@ -29,14 +44,14 @@ class EmbeddedAdapter:
     def at(self, settings: Chosen, clock: Clock) -> Broker:
         from saga.broker.embedded.broker import EmbeddedBroker
 
-        file = embedded_path(settings.broker)
-        return EmbeddedBroker(file, clock=clock, record_bytes_max=settings.record_bytes_max)
+        file, timing = embedded_path(settings.broker), _timing(settings)
+        return EmbeddedBroker(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
     def administration(self, settings: Chosen, clock: Clock) -> Administration:
         from saga.broker.embedded.administration import EmbeddedAdministration
 
-        file = embedded_path(settings.broker)
-        return EmbeddedAdministration(file, clock=clock, record_bytes_max=settings.record_bytes_max)
+        file, timing = embedded_path(settings.broker), _timing(settings)
+        return EmbeddedAdministration(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
     def unmade(self, settings: Chosen) -> Path | None:
         file = embedded_path(settings.broker)
@@ -47,6 +62,12 @@ class EmbeddedAdapter:
 
 
 EMBEDDED = EmbeddedAdapter()
+
+
+def _timing(settings: Chosen) -> "Timing":
+    from saga.broker.embedded.membership import Timing
+
+    return Timing(away_s_max=settings.of(EmbeddedOptions).embedded_away_days * 86_400)
 
 
 def embedded_path(url: str) -> Path:

@@ -1,17 +1,17 @@
 """Embedded broker for tools: what its tables say, and the changes that people make, each one transaction."""
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from saga.broker.administration import DAY_MS, NO_IDS, Bounds, Found, Group, Reading, Unreadable
+from saga.broker.administration import NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.embedded import sums
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.log import Kept, Undecodable, kept_topics
 from saga.broker.embedded.reading import Reader
 from saga.broker.embedded.seats import is_vacant
 from saga.errors import BrokerError
-from saga.messages import Partition, Topic
+from saga.messages import Partition
 
 
 class EmbeddedAdministration(EmbeddedBroker):
@@ -29,8 +29,8 @@ class EmbeddedAdministration(EmbeddedBroker):
         return {}
 
     async def retain(self, topic: str, retention_ms: int | None) -> None:
-        days = None if retention_ms is None else retention_ms / DAY_MS
-        await self.ensure([Topic(topic, self._one(topic).partitions, days)])
+        kept, log = self._one(topic), self._open.log
+        await self._open.writer.do(lambda: log.retain(topic, kept, retention_ms))
 
     async def grow(self, topic: str, partitions: int) -> None:
         """Refuse: keys would change their partition, and there is no room beside those that are there."""
@@ -106,6 +106,25 @@ class EmbeddedAdministration(EmbeddedBroker):
             rows,
         )
         self.connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
+
+    async def away(self) -> Sequence[Away]:
+        with self._open.file.telling():
+            away_ms, lost = self._open.groups.away_ms(), self._lost()
+            ends = {log: end for log, _, end in sums.logs_of(self.connection.execute(sums.LOGS))}
+            behind = dict.fromkeys(away_ms, 0)
+            for group, log, offset in sums.positions_of(self.connection.execute(sums.POSITIONS)):
+                if group in behind:
+                    behind[group] += ends[log] - offset
+        return [Away(group, ms, behind[group], group in lost) for group, ms in sorted(away_ms.items())]
+
+    async def forget(self, group: str) -> None:
+        await self._open.writer.do(lambda: self._forget(group))
+
+    def _forget(self, group: str) -> None:
+        """Forget a group inside a transaction: nobody joins meanwhile."""
+        if members := self._members_of(group):
+            raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
+        self._open.groups.forget(group)
 
     async def stamp(self) -> int | None:
         await self._open.writer.do(lambda: None)  # a transaction: the file can be written

@@ -33,8 +33,6 @@ LOOK_GROWTH = 1.1
 NAMES_EVERY_S = 0.25
 """Pause before looking again whether the file is still the one of its name."""
 TRIM_EVERY_S = 60.0
-AWAY_S_MAX = 30 * 86_400.0
-"""Longest time for which retention waits for a group without members, unless a setting says otherwise."""
 PAGE = 500
 """Records that `scan` reads at a time."""
 
@@ -57,15 +55,13 @@ class EmbeddedBroker:
         lock_s: float = 10,
         bytes_max: int | None = None,
         record_bytes_max: int = RECORD_BYTES_MAX,
-        away_s_max: float = AWAY_S_MAX,
     ) -> None:
         """Note the file; nothing is opened yet. `path`: the file, made with its folder if missing. `lock_s`: how long
         to wait for another process that holds the write lock, before `BrokerUnavailable`. `bytes_max`: a bound on the
-        file's size; reaching it is like a full disk. `away_s_max`: how
-        long retention waits for a group without members."""
+        file's size; reaching it is like a full disk."""
         self.path = path.absolute()
         self._clock, self._lock_s, self._bytes_max = clock, lock_s, bytes_max
-        self.record_bytes_max, self._away_s_max = record_bytes_max, away_s_max
+        self.record_bytes_max = record_bytes_max
         self._timing = timing or Timing()
         self._members: list[Member] = []
         self._readers: list[Reader] = []
@@ -112,7 +108,7 @@ class EmbeddedBroker:
     # ---------------------------------------------------------------- the port
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
-        """Create topics as promised; retention follows whoever said it last."""
+        """Create topics as promised; records are kept for as long as whoever wants them for longest."""
         log = self._open.log
         await self._open.writer.do(lambda: log.ensure(topics))
 
@@ -210,7 +206,7 @@ class EmbeddedBroker:
     def _lost(self) -> Collection[str]:
         """Groups for which retention does not wait any more."""
         away_ms = self._open.groups.away_ms()
-        return {group for group, ms in away_ms.items() if ms > self._away_s_max * 1000}
+        return {group for group, ms in away_ms.items() if ms > self._timing.away_s_max * 1000}
 
     def _lives(self, seat: str) -> bool:
         return not is_vacant(self.path.parent / seat)

@@ -246,7 +246,8 @@ class Log:
         (self.id, _) = found
 
     def ensure(self, topics: Sequence[Topic]) -> None:
-        """Make the missing topics. All are checked before anything is written."""
+        """Make the missing topics, and keep records for longer where that is asked for. All are checked before anything
+        is written. Only people have them kept for less (`retain`): another release may want what this one does not."""
         there = kept_topics(self._connection())
         for topic in topics:
             kept = there.get(topic.name)
@@ -262,11 +263,15 @@ class Log:
             kept = there.get(topic.name)
             if kept is None:
                 there[topic.name] = self._make(topic, retention_ms)
-            elif kept.retention_ms != retention_ms:
-                sum_ = sums.row_sum(topic.name, kept.first_log, kept.partitions, retention_ms)
-                self._connection().execute(
-                    "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, topic.name)
-                )
+            elif kept.retention_ms is not None and (retention_ms is None or retention_ms > kept.retention_ms):
+                self.retain(topic.name, kept, retention_ms)
+
+    def retain(self, name: str, kept: Kept, retention_ms: int | None) -> None:
+        """Keep the records of a topic for so long from now on."""
+        sum_ = sums.row_sum(name, kept.first_log, kept.partitions, retention_ms)
+        self._connection().execute(
+            "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, name)
+        )
 
     def _make(self, topic: Topic, retention_ms: int | None) -> Kept:
         (first,) = self._connection().execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()

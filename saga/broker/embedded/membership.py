@@ -34,6 +34,8 @@ class Timing:
     """Longest wait of a partition for `Listener.revoked` of the member that is to lose it."""
     watch_s: float = 0.1
     """Pause before a member looks again whether the others live."""
+    away_s_max: float = 30 * 86_400.0
+    """Longest time for which retention waits for a group without members."""
 
 
 @dataclass(slots=True)

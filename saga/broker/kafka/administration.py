@@ -4,7 +4,7 @@ Requests go straight to a broker, since aiokafka's client for administrators hid
 a group is told that it has no positions.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 
-from saga.broker.administration import NO_IDS, Bounds, Found, Group, Reading, Unreadable
+from saga.broker.administration import NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.kafka.batches import PLACE_BYTES
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, bounds, failed, partitions_of
@@ -215,6 +215,15 @@ class KafkaAdministration(KafkaBroker):
         if codes - {0} and (members := (await self._groups([group]))[group].members):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         _check(((code, "") for code in codes), f"group {group!r}: moving positions in {', '.join(by_topic)}")
+
+    async def away(self) -> Sequence[Away]:
+        return ()
+
+    async def forget(self, group: str) -> None:
+        raise BrokerError(
+            f"group {group!r}: Kafka forgets a group without members by itself, after offsets.retention.minutes; at "
+            f"once: kafka-consumer-groups --bootstrap-server ... --delete --group {group}"
+        )
 
     # ---------------------------------------------------------------- a record of our own
 
