@@ -5,6 +5,7 @@ SagaError                    what happened, where, and what to do next
 +- ConfigurationError        mend the settings: all problems at once, before anything starts
 |  +- NotAStore              a tool asked for a store and found something else
 |  +- NoStore                a tool looked for stores and found none
+|     +- ServiceNeeded       each service has a store of its own there, and nobody says which services there are
 +- ContractError             mend `contracts/`: all problems at once, with file and path
 +- BadInput                  a message that can never be handled: dead letter at once
 |  +- UnknownSchema          of a schema that is not deployed here yet: parked, and looked at again
@@ -19,6 +20,7 @@ SagaError                    what happened, where, and what to do next
 |  +- Ambiguous              it may have been written: reload and decide again, never write it again
 |  +- StoreUnavailable       certainly not written: wait, nothing is lost
 |  |  +- KeysUnavailable     a key of sealed values cannot be had now: wait, too
+|  |  +- NoListing           a tool asked for a list, and the server has none: read documents by their keys
 |  +- StoreBroken            no waiting mends it: the service ends, a person has to act (a `Broken`)
 |  +- TooLarge               certainly not written, and never will be: give up this one document, tell by name
 +- BrokerError
@@ -57,6 +59,10 @@ class NotAStore(ConfigurationError):
 
 class NoStore(ConfigurationError):
     """Place without a store that tools could look at, or with one of which nobody says whose it is."""
+
+
+class ServiceNeeded(NoStore):
+    """Address of a store for each service, where nothing lists which services have one."""
 
 
 class ContractError(Problems):
@@ -127,6 +133,10 @@ class StoreUnavailable(StoreError):
 
 class KeysUnavailable(StoreUnavailable):
     """Outage of the folder of keys: nothing sealed can be read or written, and nothing is lost meanwhile."""
+
+
+class NoListing(StoreUnavailable):
+    """Server that reads documents by their keys, and cannot list them: tools name each saga."""
 
 
 class NewerHandler(SagaError):

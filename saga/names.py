@@ -43,6 +43,15 @@ def commands_of(service: str) -> str:
     return service + _COMMANDS
 
 
+def service_of_commands(topic: str) -> str | None:
+    """Service whose topic of commands this is: each that ever began has one. `None` for any other topic.
+
+    >>> service_of_commands("payment.commands"), service_of_commands("payments")
+    ('payment', None)
+    """
+    return topic.removesuffix(_COMMANDS) if topic.endswith(_COMMANDS) else None
+
+
 def wakes_of(service: str, tier: str) -> str:
     """Topic of the wakes of a service that lie there for the time of one tier.
 

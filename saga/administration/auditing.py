@@ -116,7 +116,7 @@ async def audit_of(service: str, addresses: Sequence[str], settings: Settings, c
     """Find what people have done to a service, as far as it is asked for. Raises `SagaError` if there is no store of
     it, or its book cannot be read."""
     said = await said_on_topics(service, settings, clock)
-    async with sources_of(addresses, clock) as sources:
+    async with sources_of(addresses, clock, (service,), settings) as sources:
         source = next((source for source in sources if source.service == service), None)
         if source is None:
             raise SagaError(

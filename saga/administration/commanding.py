@@ -114,7 +114,7 @@ async def answers(
     """State of each command, as soon as its service has written it down; those of which nothing is known
     after so many seconds come last. Raises `NoStore`, `StoreUnavailable`."""
     deadline_s, left = clock.monotonic_s() + within_s, list(sent)
-    async with sources_of(addresses, clock) as sources:
+    async with sources_of(addresses, clock, {each.letter.service for each in sent}) as sources:
         named = {source.service: source for source in sources}
         while left:
             for each in list(left):

@@ -38,7 +38,9 @@ async def noted(service: str, name: str, addresses: Sequence[str], clock: Clock,
     until_s = clock.monotonic_s() + within_s
     while True:
         try:
-            async with sources_of(addresses, clock) as sources:  # anew each time: it may just be making its store
+            async with sources_of(
+                addresses, clock, (service,)
+            ) as sources:  # anew each time: it may just be making its store
                 book = await _book(service, sources)
         except NoStore:
             book = None
@@ -52,7 +54,7 @@ async def noted(service: str, name: str, addresses: Sequence[str], clock: Clock,
 
 async def book_of(service: str, addresses: Sequence[str], clock: Clock) -> Book:
     """The service's book. Raises `SagaError` if there is no store of it, or it cannot be read."""
-    async with sources_of(addresses, clock) as sources:
+    async with sources_of(addresses, clock, (service,)) as sources:
         book = await _book(service, sources)
     if book is None:
         raise SagaError(f"there is no store of {service!r}: name it with --store, or see whether the service ever ran")

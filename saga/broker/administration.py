@@ -112,6 +112,9 @@ class Administration(Broker, Protocol):
     can_grow: bool
     """True if a topic may get more partitions at all."""
 
+    async def topics(self) -> Collection[str]:
+        """Names of all topics that we may see."""
+
     async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
         """Look for these topics; those that are not there are left out."""
 

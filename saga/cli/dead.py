@@ -73,8 +73,7 @@ def list_dead(  # an argument for each option of the command
     Exit code 0: listed, even if there is none.
     Exit code 2: no store, or one that cannot be read.
     """
-    prefix = sagas[0] if len(sagas) == 1 and not prefix else prefix
-    choice = Choice(addresses=addresses, prefix=prefix, services=services, limit=limit, only_dead=True)
+    choice = Choice(addresses=addresses, prefix=prefix, sagas=sagas, services=services, limit=limit, only_dead=True)
     before = before_of(None, age, SystemClock())
     which = Which(sagas=sagas, handler=handler, type=type_, reason=reason, blame=blame, owner=owner, before=before)
     asyncio.run(tell_dead(choice, Settings.from_environment(broker=broker), as_json, which))
@@ -96,7 +95,7 @@ def show(saga: str, addresses: tuple[str, ...], broker: str | None, as_json: boo
     Exit code 1: nothing was said of it.
     Exit code 2: no store, or one that cannot be read.
     """
-    choice = Choice(addresses=addresses, prefix=saga, limit=LIMIT_MAX, only_dead=True)
+    choice = Choice(addresses=addresses, sagas=(saga,), limit=LIMIT_MAX, only_dead=True)
     found = asyncio.run(attention(choice, Settings.from_environment(broker=broker), SystemClock(), tell_trouble))
     told = [each for each in found.told if each.letter.saga == saga]
     if as_json:

@@ -119,8 +119,7 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
             raise click.UsageError(
                 "say which: --saga, --handler, --type, --reason, --class, --owner, --before, --age, or --all"
             )
-        prefix = sagas[0] if len(sagas) == 1 else ""
-        choice = Choice(addresses=addresses, prefix=prefix, services=(service,), limit=limit, only_dead=True)
+        choice = Choice(addresses=addresses, sagas=sagas, services=(service,), limit=limit, only_dead=True)
         wish = Wish(wanted=wanted, who=who, why=why)
         settings = Settings.from_environment(broker=broker)
         code = _declared_in(modules, service) if modules else None
@@ -149,7 +148,7 @@ async def _done(  # what the command line says
     """Send the commands and print the answers; true if each was done."""
     clock = SystemClock()
     late = await too_old(choice, settings, clock, tell_trouble, meant) if older else []
-    found = [each async for each in blocking(choice, clock, tell_trouble)]
+    found = [each async for each in blocking(choice, settings, clock, tell_trouble)]
     if meant.owner is not None:
         found = await owned(found, choice.services[0], settings, clock, tell_trouble)
     found = [each for each in found if meant.holds(each.letter)]

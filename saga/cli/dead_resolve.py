@@ -87,7 +87,7 @@ def resolve(  # an argument for each option of the command
         raise click.UsageError("say --step with its answer, or --escalation")
     answer = None if step is None else _answer(step, number, answered, raised, arguments)
     services = (service,) if service is not None else ()
-    choice = Choice(addresses=addresses, prefix=saga, services=services, limit=LIMIT_MAX, only_dead=True)
+    choice = Choice(addresses=addresses, sagas=(saga,), services=services, limit=LIMIT_MAX, only_dead=True)
     which, settings, clock = (
         Which(sagas=(saga,), handler=handler),
         Settings.from_environment(broker=broker),
@@ -128,7 +128,7 @@ async def _done(  # what the command line says
     if wish.answered is None:
         letters = await _escalations(choice, which, escalations, settings, clock)
     else:
-        letters = [e.letter async for e in blocking(choice, clock, tell_trouble) if which.holds(e.letter)]
+        letters = [e.letter async for e in blocking(choice, settings, clock, tell_trouble) if which.holds(e.letter)]
         if len(letters) > 1:
             for letter in letters:
                 tell(f"{letter.service}  {letter.saga}  {letter.handler}  {letter.id}", err=True)

@@ -93,12 +93,12 @@ def list_sagas(  # an argument for each option of the command
     if only_dead:
         asyncio.run(tell_dead(choice, Settings.from_environment(broker=broker), as_json))
     else:
-        asyncio.run(_tell(choice, as_json))
+        asyncio.run(_tell(choice, Settings.from_environment(broker=broker) if broker else None, as_json))
 
 
-async def _tell(choice: Choice, as_json: bool) -> None:
+async def _tell(choice: Choice, settings: Settings | None, as_json: bool) -> None:
     found, more = list[Listed](), False
-    async for each in listed(choice, SystemClock(), tell_trouble):
+    async for each in listed(choice, SystemClock(), tell_trouble, settings):
         if each is None:
             more = True
             break

@@ -30,7 +30,7 @@ async def tell_rehearsals(  # what the command line says
 ) -> bool:
     """Print what each replay would do; true if none would die again, or cannot be rehearsed."""
     whole = True
-    async with sources_of(addresses, clock) as sources:
+    async with sources_of(addresses, clock, (declared.name,)) as sources:
         store = next((source.store for source in sources if source.service == declared.name), None)
         if store is None:
             tell_trouble(f"no store of {declared.name} is found")

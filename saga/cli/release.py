@@ -83,8 +83,7 @@ def release(  # an argument for each option of the command
     meant = Which(sagas=sagas, handler=handler, type=type_, reason=reason, before=before_of(before, age, clock))
     if meant == ALL and not all_:
         raise click.UsageError("say which: --saga, --handler, --type, --reason, --before, --age, or --all")
-    prefix = sagas[0] if len(sagas) == 1 else ""
-    choice = Choice(addresses=addresses, prefix=prefix, services=(service,), limit=limit, only_open=True)
+    choice = Choice(addresses=addresses, sagas=sagas, services=(service,), limit=limit, only_open=True)
     settings = Settings.from_environment(broker=broker)
     wish = Wish(wanted="release", who=who, why=why)
     if not asyncio.run(_done(choice, meant, wish, settings, clock, dry_run, within_s, as_json)):
@@ -102,7 +101,7 @@ async def _done(  # what the command line says
     as_json: bool,
 ) -> bool:
     """True if each was done, and did not fail again."""
-    runs = [run async for run in parked_runs(choice, meant, clock, tell_trouble)]
+    runs = [run async for run in parked_runs(choice, meant, settings, clock, tell_trouble)]
     unmeant = untold(meant.sagas, runs, "nothing that is parked")
     if not runs:
         tell("nothing is parked that is meant: `saga list --open` shows what waits for an attempt", err=True)

@@ -90,7 +90,8 @@ def show(  # an argument for each option of the command
             asyncio.run(_follow(saga_id, addresses, service, as_json))
         return
     clock = SystemClock()
-    seen = asyncio.run(shown(saga_id, addresses, clock, tell_trouble, service))
+    settings = Settings.from_environment(broker=broker) if broker else None
+    seen = asyncio.run(shown(saga_id, addresses, clock, tell_trouble, service, settings=settings))
     if not seen.histories:
         where = f"{service} does not know" if service else "no service knows"
         tell(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)

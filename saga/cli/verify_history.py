@@ -74,7 +74,7 @@ def verify_history(saga_id: str | None, addresses: tuple[str, ...], broker: str 
 async def _verified(addresses: tuple[str, ...], settings: Settings, saga: str | None) -> Verified:
     # First what was told: then all of it has to be there.
     witness = await witness_of(settings, SystemClock(), saga)
-    return await verified(addresses, SystemClock(), saga, witness)
+    return await verified(addresses, SystemClock(), saga, witness, settings)
 
 
 def _tell(found: Verified) -> None:

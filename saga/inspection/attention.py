@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from saga import envelope
 from saga.clock import Clock
 from saga.config import Settings
-from saga.errors import NoStore
+from saga.errors import NoListing, NoStore
 from saga.inspection.glance import Glance
 from saga.inspection.histories import Unreadable, document_of, snapshot_in, with_archives
 from saga.inspection.letters import ALL, Letter, Which, in_text, letters_of
@@ -47,7 +47,7 @@ async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn
     there is none and no service is named."""
     async with AsyncExitStack() as stack:
         try:
-            sources = await stack.enter_async_context(sources_of(choice.addresses, clock))
+            sources = await stack.enter_async_context(sources_of(choice.addresses, clock, choice.services, settings))
         except NoStore:
             if not choice.services:
                 raise
@@ -58,14 +58,14 @@ async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn
 async def _all(
     choice: Choice, which: Which, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn
 ) -> Attention:
-    names = {source.service for source in sources if not choice.services or source.service in choice.services}
+    names = {source.service for source in sources}
     found = await letters_of(sorted(names | set(choice.services)), settings, clock)
     if found.trouble:
         warn(f"not all that was said on the topics <service>.dead can be shown: {found.trouble}")
     blocking = list[Letter]()
     sagas, more = list[Listed](), False
     if sources:
-        async for each in listed(choice, clock, warn):
+        async for each in _listed(choice, settings, clock, warn):
             if each is None:
                 more = True
                 break
@@ -74,11 +74,34 @@ async def _all(
     said = {letter.id for letter in found.letters}
     letters = [*found.letters, *(letter for letter in blocking if letter.id not in said)]
     ended = {letter.ends: letter.what for letter in letters}
-    letters = [letter for letter in letters if (letter.saga or "").startswith(choice.prefix) and which.holds(letter)]
+    letters = [letter for letter in letters if _is_chosen(choice, letter) and which.holds(letter)]
     blocked = {letter.id for letter in blocking}
     letters.sort(key=lambda letter: letter.time, reverse=True)
     told = [Told(letter, await _now(letter, sources, blocked, ended)) for letter in letters[: choice.limit]]
     return Attention(told, sagas, more or len(letters) > choice.limit)
+
+
+def _is_chosen(choice: Choice, letter: Letter) -> bool:
+    saga = letter.saga or ""
+    return saga.startswith(choice.prefix) and (not choice.sagas or saga in choice.sagas)
+
+
+async def _listed(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
+    """Sagas that are chosen. Where a store cannot list them, those of which letters tell: all that are blocked have
+    one, on a topic that is kept for ever."""
+    try:
+        async for each in listed(choice, clock, warn, settings):
+            yield each
+        return
+    except NoListing:  # it comes before the first
+        async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
+            found = await letters_of([source.service for source in sources], settings, clock)
+    if found.trouble:
+        warn(f"not all sagas that are blocked can be found: {found.trouble}")
+    sagas = [letter.saga for letter in found.letters if letter.saga and _is_chosen(choice, letter)]
+    if sagas:
+        async for each in listed(replace(choice, sagas=sagas), clock, warn, settings):
+            yield each
 
 
 async def too_old(choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which) -> list[Letter]:
@@ -96,15 +119,14 @@ class Blocking(NamedTuple):
     """Times that dead letters of the saga were replayed in this service."""
 
 
-async def blocking(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[Blocking]:
+async def blocking(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> AsyncIterator[Blocking]:
     """Dead letters that block sagas, as the stores have them: sagas newest first. Raises `NoStore`."""
-    async with sources_of(choice.addresses, clock) as sources:
-        mine = [source for source in sources if not choice.services or source.service in choice.services]
-        async for each in listed(choice, clock, warn):
+    async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
+        async for each in _listed(choice, settings, clock, warn):
             if each is None:
                 warn(f"there are more than {choice.limit} sagas: --limit shows them")
                 return
-            for source in mine:
+            for source in sources:
                 p = await _progress(each.saga, source, warn)
                 for letter in await _letters(source, p, warn) if p is not None else ():
                     yield Blocking(letter, p.replays if p is not None else 0)

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from saga.clock import Clock, iso
+from saga.config import Settings
 from saga.errors import SagaError
 from saga.inspection.glance import Glance, glance
 from saga.inspection.histories import Unreadable, document_of, documents_of
@@ -26,6 +27,8 @@ class Choice:
 
     addresses: Sequence[str]
     prefix: str = ""
+    sagas: Sequence[str] = ()
+    """Only these sagas, each by one read in each service; empty: all, which the stores have to list."""
     services: Sequence[str] = ()
     """Services whose sagas are listed; empty: all."""
     limit: int
@@ -101,13 +104,16 @@ class Listed:
         return sum(s.waiting for s in self.statuses if s.started is not None)
 
 
-async def listed(choice: Choice, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
-    """Sagas that are chosen, newest first, no more than `limit`; then `None` if others were not looked at."""
+async def listed(
+    choice: Choice, clock: Clock, warn: Warn, settings: Settings | None = None
+) -> AsyncIterator[Listed | None]:
+    """Sagas that are chosen, newest first, or as they are named, no more than `limit`; then `None` if others were not
+    looked at. Raises `NoListing` before the first, where a store cannot list them and none is named."""
     async with AsyncExitStack() as stack:
-        sources = await stack.enter_async_context(sources_of(choice.addresses, clock))
-        mine = [source for source in sources if not choice.services or source.service in choice.services]
+        mine = await stack.enter_async_context(sources_of(choice.addresses, clock, choice.services, settings))
         shown = set[str]()
-        async for seen in _newest_first(mine, choice.prefix, warn, kept=choice.only_dead):
+        named = _named(mine, [s for s in choice.sagas if s.startswith(choice.prefix)]) if choice.sagas else None
+        async for seen in named or _newest_first(mine, choice.prefix, warn, kept=choice.only_dead):
             if seen.saga in shown or not _may_be_chosen(choice, seen):
                 continue
             if len(shown) == choice.limit:
@@ -161,6 +167,15 @@ def _seen_in(source: Source, saga: str, document: Document) -> Seen:
         return Seen(source, saga, glance(document.content))
     except SagaError as why:
         return Seen(source, saga, None, str(why))
+
+
+async def _named(sources: Sequence[Source], sagas: Sequence[str]) -> AsyncIterator[Seen]:
+    """Progresses of these sagas."""
+    for saga in dict.fromkeys(sagas):
+        for source in sources:
+            seen = await seen_of(source, saga)
+            if seen is not None:
+                yield seen
 
 
 async def _newest_first(

@@ -1,32 +1,67 @@
 """Runs that wait for their next attempt, as the stores have them: for whoever wants them tried at once."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from saga.clock import LATEST_MS, Clock, iso
+from saga.config import Settings
+from saga.errors import NoListing
 from saga.inspection.histories import Unreadable, document_of, snapshot_in
 from saga.inspection.letters import Letter, Which
-from saga.inspection.listing import Choice, listed
-from saga.inspection.sources import Source, Warn, sources_of
+from saga.inspection.listing import Choice, Listed, listed
+from saga.inspection.sources import Source, Warn, administration_of, sources_of
+from saga.messages import Partition
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 from saga.progress.parked import Parked, parked
+from saga.wakes import tiers_of
 
 WHAT = "parked"
 """Kind of these letters: they are on no topic, and need nobody."""
 
 
-async def parked_runs(choice: Choice, which: Which, clock: Clock, warn: Warn) -> AsyncIterator[Letter]:
+async def parked_runs(
+    choice: Choice, which: Which, settings: Settings, clock: Clock, warn: Warn
+) -> AsyncIterator[Letter]:
     """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
     the last attempt, its reason what that said, and until when. Raises `NoStore`."""
-    async with sources_of(choice.addresses, clock) as sources:
-        mine = [source for source in sources if not choice.services or source.service in choice.services]
-        async for each in listed(choice, clock, warn):
+    async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
+        async for each in _listed(choice, sources, settings, clock, warn):
             if each is None:
                 warn(f"there are more than {choice.limit} sagas: --limit shows them")
                 return
-            for source in mine:
+            for source in sources:
                 for letter in await _letters(source, each.saga, warn):
                     if which.holds(letter):
                         yield letter
+
+
+async def _listed(
+    choice: Choice, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn
+) -> AsyncIterator[Listed | None]:
+    """Sagas that are chosen. Where a store cannot list them, those that have a wake to come: whatever is parked has."""
+    try:
+        async for each in listed(choice, clock, warn, settings):
+            yield each
+        return
+    except NoListing:  # it comes before the first
+        sagas = dict[str, None]()
+        for source in sources:
+            async for saga in _woken(source.service, settings, clock):
+                sagas[saga] = None
+    if sagas:
+        async for each in listed(replace(choice, sagas=[*sagas]), clock, warn, settings):
+            yield each
+
+
+async def _woken(service: str, settings: Settings, clock: Clock) -> AsyncIterator[str]:
+    """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
+    async with administration_of(settings, clock) as broker:
+        positions = (await broker.group(service)).positions
+        for topic in await broker.partitions(list(tiers_of(service))):
+            async for record in broker.scan(topic):
+                at = Partition(record.topic, record.partition)
+                if record.key is not None and record.offset >= positions.get(at, 0):
+                    yield record.key.decode("utf-8", "backslashreplace")
 
 
 async def _letters(source: Source, saga: str, warn: Warn) -> list[Letter]:

@@ -41,17 +41,17 @@ async def shown(
     warn: Warn,
     service: str | None = None,
     known: Mapping[str, int] | None = None,
+    settings: Settings | None = None,
 ) -> Shown:
     """A saga as the services in these stores, or one of them, have written it down.
 
     Services whose progress cannot be read are warned about and left out. `known`: for each service how many transitions
-    nobody needs to see again. Raises `NoStore`, and `SagaError` for a transition that cannot be read.
+    nobody needs to see again. `settings`: see `sources_of`. Raises `NoStore`, and `SagaError` for a transition that
+    cannot be read.
     """
     histories = []
-    async with sources_of(addresses, clock) as sources:
+    async with sources_of(addresses, clock, () if service is None else (service,), settings) as sources:
         for source in sources:
-            if service not in (None, source.service):
-                continue
             try:
                 found = await history_of(source, saga, (known or {}).get(source.service, 0))
             except Unreadable as why:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from saga.clock import Clock
+from saga.config import Settings
 from saga.inspection.histories import Unreadable, document_of, documents_of, snapshot_in, whole_history
 from saga.inspection.sources import Source, sources_of
 from saga.inspection.witness import Contradiction, History, Witness
@@ -52,11 +53,15 @@ class Verified:
 
 
 async def verified(
-    addresses: Sequence[str], clock: Clock, saga: str | None = None, witness: Witness | str = NOBODY
+    addresses: Sequence[str],
+    clock: Clock,
+    saga: str | None = None,
+    witness: Witness | str = NOBODY,
+    settings: Settings | None = None,
 ) -> Verified:
     """Everything wrong with the histories in these stores, of all sagas or of one. `witness`: what the services told
-    before, or the reason that nobody knows."""
-    async with sources_of(addresses, clock) as sources:
+    before, or the reason that nobody knows. `settings`: see `sources_of`."""
+    async with sources_of(addresses, clock, settings=settings) as sources:
         return await verified_in(sources, clock, saga, witness)
 
 

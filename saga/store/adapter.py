@@ -29,8 +29,8 @@ class StoreAdapter(Adapter, Protocol):
         """Address of a service's store: services of the same address share one."""
 
     def stores_of(self, address: str) -> Sequence[StoreAddress]:
-        """Stores that an address means in which `{service}` may be any. Raises `NoStore` if there is none, and
-        `ValueError` as `check`."""
+        """Stores that an address means in which `{service}` may be any. Raises `NoStore` if there is none,
+        `ServiceNeeded` if nothing there tells of which services there are, and `ValueError` as `check`."""
 
     def unmade(self, settings: Chosen, service: str) -> Path | None:
         """File that the service will make when it starts; `None` if there is nothing to be made."""

@@ -89,3 +89,12 @@ class NewestFirst(Protocol):
         """Read documents as `Store.scan`, those first that were inserted last: so a look at a few costs a few. `kept`:
         only those that never expire. One that was inserted meanwhile may be left out. A damaged one is given as it lies
         there. For tools, never while handling."""
+
+
+@runtime_checkable
+class KeysInOrder(Protocol):
+    """Ability of stores that find the next key without reading those before it: not every one does."""
+
+    async def next_key(self, collection: str, after: str) -> str | None:
+        """Find the least key of a collection that is greater than `after`, of an expired document perhaps; `None` if
+        there is none. For tools, never while handling."""

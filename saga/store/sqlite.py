@@ -53,6 +53,7 @@ WHATEVER_IT_IS = (
 )
 """Columns of a document for those who list: what was damaged, or edited by hand, may be a text, and one that is not
 UTF-8 would end the look at all others."""
+NEXT = "SELECT key FROM documents WHERE collection = ? AND key > ? ORDER BY key LIMIT 1"
 NEWEST = (
     # Along the row ids, which grow: `+` keeps SQLite from going along the keys and sorting all there are.
     f"SELECT id, {WHATEVER_IT_IS} FROM documents"
@@ -208,6 +209,10 @@ class SqliteStore:
                 if expires_at_ms is None or not self._is_past(expires_at_ms):
                     yield key, Document(content, cas)
             before = page[-1][0]
+
+    async def next_key(self, collection: str, after: str) -> str | None:
+        """Find a key as `saga.store.port.KeysInOrder` promises."""
+        return next((str(key) for (key,) in self._rows(NEXT, (collection, after))), None)
 
     def _rows(self, query: str, values: Sequence[object]) -> list[Any]:
         try:

@@ -81,6 +81,19 @@ async def publish_everywhere(broker: Tools, topic: str, partitions: int, each: i
 # -------------------------------------------------------------------- topics
 
 
+async def test_all_topics_are_named(broker: Tools, name: str) -> None:
+    names = {f"{name}.commands", f"{name}.dead"}
+    assert not names & {*await broker.topics()}
+    await broker.ensure([Topic(each, 1) for each in names])
+    await until_known(broker, names)
+
+
+async def until_known(broker: Tools, names: set[str]) -> None:
+    """Wait for them: a Kafka broker may hear of a topic later than who has made it."""
+    while not names <= {*await broker.topics()}:
+        await CLOCK.sleep(0.05)
+
+
 async def test_topics_are_told_as_they_were_made(broker: Tools, name: str) -> None:
     await broker.ensure([Topic(name, 3, 2), Topic(f"{name}.dead", 2, None)])
     found = await broker.found([name, f"{name}.dead", f"{name}.missing"])

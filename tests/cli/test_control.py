@@ -166,7 +166,7 @@ def put(folder: Path, book: controls.Book) -> None:
         (("route", "payment", "--event", "A", "--off", "--for", "1h", *SAID), "--off ends a route: leave out --for"),
         (("pause", "payment", "--for", "0s", *SAID), "it would be over at once"),
         (("pause", "paymnet", *SAID), "no service 'paymnet' has ever run here"),
-        (("show", "nobody"), "there is no store of 'nobody'"),
+        (("show", "nobody"), "no service nobody is known here, there are: "),
     ],
 )
 def test_a_wish_is_asked_for_in_full(saga: Call, shop: Path, args: tuple[str, ...], told: str) -> None:

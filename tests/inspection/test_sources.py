@@ -1,16 +1,20 @@
 """Stores that are found: every service in them by name, and what cannot be read told to whoever asked."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.clock import SystemClock
-from saga.errors import NoStore
+from saga.errors import NoStore, SagaError
 from saga.inspection.listing import Choice, Listed, listed
 from saga.inspection.showing import shown
 from saga.inspection.sources import sources_of
+from saga.messages import Topic
 from saga.names import PROGRESS
 from saga.progress.document import Snapshot, encode, progress_key
+from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 
 CLOCK = SystemClock()
@@ -59,3 +63,64 @@ async def test_what_cannot_be_read_is_told_and_the_rest_is_given(tmp_path: Path)
     assert [history.service for history in seen.histories] == ["order"]
     [what] = told
     assert "saga order-1 in payment" in str(what)
+
+
+class Counted(SqliteStore):
+    """Store that counts its reads of sagas."""
+
+    scans = 0
+
+    async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
+        Counted.scans += 1
+        async for each in super().scan(collection, prefix):
+            yield each
+
+
+async def test_services_of_one_file_are_found_without_a_look_at_their_sagas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = await a_store(tmp_path, "payment", "payment-eu", "pay", "order")
+    monkeypatch.setattr("saga.store.sqlite.SqliteStore", Counted)
+    async with sources_of([address], CLOCK) as sources:
+        assert [source.service for source in sources] == ["order", "pay", "payment", "payment-eu"]
+    assert Counted.scans == 0
+
+
+async def test_only_the_stores_of_services_that_are_named_are_opened(tmp_path: Path) -> None:
+    for service in ("order", "payment"):
+        await a_store(tmp_path, service)
+    (tmp_path / "order.db").write_bytes(b"damaged" * 1000)
+    async with sources_of([f"sqlite:///{tmp_path}/{{service}}.db"], CLOCK, ["payment"]) as sources:
+        assert [source.service for source in sources] == ["payment"]
+
+
+@pytest.mark.parametrize("one_file", [True, False])
+async def test_a_service_that_nobody_knows_is_told_with_those_that_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, one_file: bool
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path}/broker.db")
+    address = await a_store(tmp_path, "order", "payment") if one_file else f"sqlite:///{tmp_path}/{{service}}.db"
+    if not one_file:
+        await a_store(tmp_path, "order")
+        await a_store(tmp_path, "payment")
+    for _ in range(2):
+        with pytest.raises(SagaError, match=r"no service paymnet is known here, there are: .*order, payment"):
+            async with sources_of([address], CLOCK, ["paymnet", "order"]):
+                pass
+        async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
+            await broker.ensure([Topic("shipping.commands", 1), Topic("orders", 1)])
+    async with sources_of([address], CLOCK, ["shipping"]) as sources:
+        assert [source.service for source in sources] == [], "it has said nothing yet"
+
+
+async def test_where_the_broker_cannot_tell_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAGA_BROKER", "redis://here")
+    async with sources_of([await a_store(tmp_path, "order")], CLOCK, ["payment"]) as sources:
+        assert sources == []
+
+
+async def test_a_saga_that_is_named_is_read_and_others_are_not_looked_at(tmp_path: Path) -> None:
+    address = await a_store(tmp_path, "order", "payment")
+    choice = Choice(addresses=[address], sagas=["order-1", "order-2", "order-1"], limit=5)
+    found = [each async for each in listed(choice, CLOCK, print)]
+    assert [(each.saga, len(each.statuses)) for each in found if each is not None] == [("order-1", 2)]

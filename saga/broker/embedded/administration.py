@@ -21,6 +21,9 @@ class EmbeddedAdministration(EmbeddedBroker):
     can_grow = False
     """False: a topic's partitions are neighbours in the file."""
 
+    async def topics(self) -> Collection[str]:
+        return list(self._kept())
+
     async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
         kept = self._kept()
         return {name: Found(kept[name].partitions, kept[name].retention_ms) for name in topics if name in kept}

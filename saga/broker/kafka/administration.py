@@ -66,6 +66,10 @@ class KafkaAdministration(KafkaBroker):
 
     can_grow = True
 
+    async def topics(self) -> Collection[str]:
+        answer = await self._asked(lambda: self._send(Topics()), "asking for topics")
+        return [name for _, name, *_ in answer.topics]
+
     async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
         return await self._asked(lambda: self._found(topics), "asking for topics")
 

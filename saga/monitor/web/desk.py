@@ -275,8 +275,8 @@ class Desk:
         letters: dict[tuple[str, str], Letter] = {}
         looping = []
         for saga in sagas:
-            choice = Choice(addresses=self._stores, prefix=saga, limit=LETTERS_MAX, only_dead=True)
-            async for each in blocking(choice, self.clock, lambda why: troubles.append(str(why))):
+            choice = Choice(addresses=self._stores, sagas=(saga,), limit=LETTERS_MAX, only_dead=True)
+            async for each in blocking(choice, self._settings, self.clock, lambda why: troubles.append(str(why))):
                 key = (each.letter.service, each.letter.id)
                 if key not in keys or key in letters:
                     continue

@@ -10,7 +10,7 @@ from saga import setting_readers
 from saga.adapter_description import Chosen, Finding, Options, Problem, driver, path, secret, secret_problems
 from saga.addresses import HOST, scheme_of
 from saga.clock import Clock
-from saga.errors import NoStore
+from saga.errors import ServiceNeeded
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
 from saga.store.roles import Keyspace
@@ -110,9 +110,12 @@ class CouchbaseAdapter:
     def stores_of(self, address: str) -> Sequence[StoreAddress]:
         self.check(address)
         if "{service}" in address:
-            raise NoStore(
+            raise ServiceNeeded(
                 "there is no store to be read:",
-                [f"{address} is one of several, and nobody says of which services: name each with --store"],
+                [
+                    f"{address} is one for each service, and neither broker nor manifests tell which there are: name "
+                    "each with --store"
+                ],
             )
         return [StoreAddress(address, None)]
 

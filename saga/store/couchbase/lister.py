@@ -12,10 +12,10 @@ import sys
 import msgspec
 
 from saga.clock import Clock, SystemClock
-from saga.errors import SagaError
+from saga.errors import NoListing, SagaError
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster
-from saga.store.couchbase.errors import Doing, failure
+from saga.store.couchbase.errors import NO_FEATURE, UNSUPPORTED, Doing, code_of, failure
 from saga.store.couchbase.listing import Told
 from saga.store.couchbase.opening import OPEN_S_MAX, open_bucket
 from saga.store.couchbase.settings import CouchbaseSettings
@@ -29,6 +29,8 @@ def main() -> None:
     settings, name, prefix = pickle.load(sys.stdin.buffer)
     try:
         asyncio.run(_list(settings, name, prefix, SystemClock()))
+    except NoListing as why:
+        _tell(Told("unlisted", str(why)))
     except SagaError as why:
         _tell(Told("failed", str(why)))
 
@@ -48,7 +50,8 @@ async def _list(settings: CouchbaseSettings, name: str, prefix: str, clock: Cloc
         async for key in collection.keys(prefix):
             _tell(Told("key", key))
     except FAILURES as why:
-        raise failure(why, Doing.READ, settings.where, f"{prefix}*") from why
+        failed = failure(why, Doing.READ, settings.where, f"{prefix}*")
+        raise NoListing(str(failed)) if code_of(why) in (NO_FEATURE, UNSUPPORTED) else failed from why
     _tell(Told("end"))
 
 

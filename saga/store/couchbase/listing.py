@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from saga.clock import Clock
-from saga.errors import StoreUnavailable
+from saga.errors import NoListing, StoreUnavailable
 from saga.store.couchbase.driver import SCAN_S
 from saga.store.couchbase.opening import OPEN_S_MAX
 from saga.store.couchbase.settings import CouchbaseSettings
@@ -37,16 +37,19 @@ EVICTS_S = 5.0
 class Told(msgspec.Struct, frozen=True, array_like=True):
     """Line of the answer."""
 
-    what: Literal["key", "failed", "end", "evicts", "keeps"]
+    what: Literal["key", "failed", "unlisted", "end", "evicts", "keeps"]
     text: str = ""
 
 
 async def keys_of(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> AsyncIterator[str]:
-    """Keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`."""
+    """Keys in a collection of Couchbase that begin with `prefix`, in no order. Raises `StoreUnavailable`, and
+    `NoListing`."""
     async with _process(settings, name, prefix, stderr=None) as process:
         while (told := await _line(process, settings, clock)).what != "end":
             if told.what == "failed":
                 raise StoreUnavailable(told.text)
+            if told.what == "unlisted":
+                raise NoListing(told.text)
             yield told.text
 
 
