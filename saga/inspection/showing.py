@@ -34,7 +34,7 @@ class Shown:
         return frozenset(h.service for h in self.histories if any(i.kind == "undo" for i in h.snapshot.intents))
 
 
-async def shown(
+async def shown(  # which saga, where it is looked for, and what of it is known
     saga: str,
     addresses: Sequence[str],
     clock: Clock,
