@@ -238,7 +238,10 @@ class Listening(Generic[E]):
         if self._is_open:
             self._is_open = False
             self._closed(self)
-            await self._taking.close()
+            try:
+                await self._taking.close()
+            except BrokerUnavailable as why:
+                log.warning("the broker was away when listening ended: %s", printable(str(why)))
 
     async def _begin(self) -> None:
         await self._ready()
