@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Concatenate, Generic, Never, TypeAlias, overload
 
 from typing_extensions import TypeVar
@@ -18,7 +18,7 @@ from saga.declarations.handlers import (
 from saga.declarations.limits import check_refused
 from saga.declarations.migrations import migration_of
 from saga.declarations.resources import check_retry, check_seconds, check_state, document_of, resource_of
-from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource
+from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction, Resource, Start
 from saga.errors import DeclarationError
 from saga.later import Later
 from saga.messages import Event
@@ -70,11 +70,13 @@ class Service(Generic[_S_co]):
         state: Callable[[], _S_co] | None = None,
         memory: timedelta = timedelta(days=30),
         retry: Retry | None = None,
+        start: Start | None = None,
+        was: str = "",
     ) -> None:
         """Begin the declaration of a service.
 
-        `name`: part of document keys, topics and ids; at most 64 lower case letters, digits and `-`. Never change it
-        while sagas are open.
+        `name`: part of document keys, topics, ids and idempotency keys; at most 64 lower case letters, digits and `-`.
+        Whoever changes it without `was` has a new service: it handles everything again, with other idempotency keys.
         `state`: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
         begins with `state()`. A field with a default may be added at any time. Left out: no state, plain `Saga`.
         `memory`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as one
@@ -82,21 +84,30 @@ class Service(Generic[_S_co]):
         years: Couchbase has no times after 2106.
         `retry`: how often and when what failed is tried again, where neither a handler nor a resource says; also
         of compensations and deadlines.
+        `start`: where it begins in a topic that it has never read: `"beginning"`, at the oldest record; `"now"`, at
+        what is published from its first start on; or at a time, a `datetime` with a time zone. Decided once, and kept
+        in its store. Left out, it begins at the oldest record, and `saga doctor` asks whether that is meant.
+        `was`: the name under which it ran first, if `name` is a new one. Progress, group, topics, ids, idempotency
+        keys, metrics and the owner in its contracts keep that name for ever, so nothing is done twice, and releases
+        with either name can run side by side.
 
-        Raises `DeclarationError`: a name with other characters; a state that is no frozen dataclass of plain fields, or
-        one without a default; a memory that is no time; a retry that is none.
+        Raises `DeclarationError`: a name with other characters; a start that is no place; a state that is no frozen
+        dataclass of plain fields, or one without a default; a memory that is no time; a retry that is none.
         """
-        if not _NAME.fullmatch(name):
+        for each in (name, was) if was else (name,):
+            _check_name(each, f"Service({name!r}" + (f", was={was!r})" if was else ")"))
+        if was == name:
+            raise DeclarationError(f"Service({name!r}, was={was!r}): that is its name; leave `was` out")
+        if start not in (None, "beginning", "now") and not (isinstance(start, datetime) and start.tzinfo):
             raise DeclarationError(
-                f"Service({name!r}): a name is at most 64 lower case letters, digits and `-`, and begins with a letter"
+                f'Service({name!r}, start={start!r}): give "beginning", "now", or a datetime with a time zone'
             )
-        if name in _TAKEN:
-            raise DeclarationError(f"Service({name!r}): {_TAKEN[name]}; choose another name")
         kind = None if state is None else check_state(state, f"Service({name!r}, state=...)")
         if not isinstance(memory, timedelta) or not _MEMORY_MIN <= memory <= _MEMORY_MAX:
             raise DeclarationError(f"Service({name!r}, memory={memory!r}): give a timedelta, from 1 second to 50 years")
         check_retry(retry, f"Service({name!r})")
-        self._declared = Declared(name=name, state=kind, memory=memory, retry=retry)
+        stored, renamed = (was, name) if was else (name, "")
+        self._declared = Declared(name=stored, renamed=renamed, start=start, state=kind, memory=memory, retry=retry)
 
     @property
     def declared(self) -> Declared:
@@ -104,7 +115,7 @@ class Service(Generic[_S_co]):
         return self._declared
 
     def __repr__(self) -> str:
-        return f"Service({self._declared.name!r})"
+        return f"Service({self._declared.title!r})"
 
     @overload
     def handler(self, handler: _Handler, /) -> _Handler: ...
@@ -342,3 +353,12 @@ class Service(Generic[_S_co]):
         cannot be made again from its `args`; a `saga` that is no field of `kind`.
         """
         self._declared.documents.append(document_of(self._declared, kind, collection, answers, saga))
+
+
+def _check_name(name: str, where: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{where}: a name is at most 64 lower case letters, digits and `-`, and begins with a letter"
+        )
+    if name in _TAKEN:
+        raise DeclarationError(f"{where}: {_TAKEN[name]}; choose another name")

@@ -59,12 +59,15 @@ class Wake(Message, frozen=True, kw_only=True, gc=False):
     """Hint that something of a saga waits for this time."""
 
     due_ms: int
+    unknown_ms: int = 0
+    """Time for which it was published first, if a store did not know its saga since; 0: none did."""
 
 
-class _Said(Struct, frozen=True, kw_only=True):
+class _Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Value of the record."""
 
     due_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)]
+    unknown_ms: Annotated[int, Meta(ge=0, le=LATEST_MS)] = 0
 
 
 def tier_for(left_ms: int) -> Tier:
@@ -81,11 +84,12 @@ def tier_for(left_ms: int) -> Tier:
     return tier
 
 
-def to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int) -> Outgoing:
-    """Record of a wake, for the topic in which it lies from now on."""
+def to_record(service: str, saga: str, id_: str, due_ms: int, now_ms: int, *, unknown_ms: int = 0) -> Outgoing:
+    """Record of a wake, for the topic in which it lies from now on. `unknown_ms`: see `Wake`."""
     headers = envelope.headers_of_ours(TYPE, id_, service, iso(now_ms), saga)
     topic = wakes_of(service, tier_for(due_ms - now_ms).name)
-    return Outgoing(topic, saga.encode(), msgspec.json.encode(_Said(due_ms=min(due_ms, LATEST_MS))), headers)
+    value = msgspec.json.encode(_Said(due_ms=min(due_ms, LATEST_MS), unknown_ms=unknown_ms))
+    return Outgoing(topic, saga.encode(), value, headers)
 
 
 def wake_in(record: Record) -> Wake:
@@ -106,6 +110,7 @@ def wake_in(record: Record) -> Wake:
         time=message.time,
         value=b"",
         due_ms=said.due_ms,
+        unknown_ms=said.unknown_ms,
     )
 
 

@@ -89,6 +89,9 @@ class Scenario:
     """Wakes that are published, at most: more, and they multiply."""
     counts_calls: bool = False
     """True if no worker may make a call twice, as long as it lives."""
+    stranger: bool = False
+    """True if the second worker is of another project with a service of that name: it has an empty store of its own.
+    Only the log of wakes moves."""
     may_die: bool = False
     """True if dead letters are part of it."""
     at_the_end: AtTheEnd = nothing_more
@@ -106,7 +109,12 @@ class Scenario:
     def space(self) -> StateSpace:
         """Its state space, with nothing visited yet."""
         return StateSpace(
-            self.service, self.logs, batched=bool(self.batch), books=self.books, counts_calls=self.counts_calls
+            self.service,
+            self.logs,
+            batched=bool(self.batch),
+            books=self.books,
+            counts_calls=self.counts_calls,
+            stranger=self.stranger,
         )
 
     def first(self, space: StateSpace) -> State:

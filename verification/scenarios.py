@@ -32,8 +32,8 @@ from verification.scenario import Scenario, has_run
 from verification.schema_scenarios import schemas
 from verification.services import message
 from verification.taking_back_scenarios import taking_back
-from verification.version_scenarios import improvements, versions
-from verification.wake_scenarios import parked, parked_and_undone
+from verification.version_scenarios import improvements, renamings, versions
+from verification.wake_scenarios import parked, parked_and_undone, strangers
 
 
 def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
@@ -122,11 +122,13 @@ def scenarios() -> Iterator[Scenario]:  # a list: one scenario after another
     yield from later()
     yield from taking_back()
     yield from parked()
+    yield from strangers()
     yield from releases()
     yield from parked_and_undone()
     yield from schemas()
     yield from versions()
     yield from improvements()
+    yield from renamings()
     yield from paused()
     yield from paused_later()
     yield from routed()

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from saga import Service
 from saga.clock import from_iso, iso
 from saga.contracts.library import Contract, Library, Version
 from saga.declarations.values import Declared, DocumentKind, Reaction
@@ -68,6 +69,8 @@ class Explored:
     """True if the later release, with the same handlers, has another state, and a migration to it."""
     improves: bool = False
     """True if the later release has the same handlers in version 2, which do what is `if new`, too."""
+    renamed: bool = False
+    """True if the later release, with the same handlers, has another name, and says what it was."""
     learns: bool = False
     """True if the later release, with the same handlers, knows schemas that the first one does not."""
     bounds: Bounds = BOUNDS
@@ -76,8 +79,16 @@ class Explored:
     @property
     def releases(self) -> tuple[tuple[Reacts, ...], ...]:
         """The handlers of each release, oldest first."""
-        later = self.added or self.learns or self.migrates or self.improves
+        later = self.added or self.learns or self.migrates or self.improves or self.renamed
         return (self.handlers, (*self.handlers, *self.added)) if later else (self.handlers,)
+
+
+def declared_by(explored: Explored, release: int) -> Declared:
+    """Declaration of the service in this release, without its handlers."""
+    memory = timedelta(seconds=MEMORY_S)
+    if explored.renamed and release:
+        return Service("renamed", was=SERVICE, memory=memory).declared
+    return Service(SERVICE, memory=memory).declared
 
 
 class LooksEachTime(KnownControls):
@@ -205,7 +216,8 @@ def _role_of(h: Reacts, explored: Explored, undo: Undo | None, known: frozenset[
 
 def participant(explored: Explored, ports: Ports, release: int = 0, *, controlled: bool = False) -> Participant:
     """The service, ready to handle messages. `controlled`: each run looks into the book of controls; else nobody."""
-    reacts = explored.releases[release]
+    reacts, declared = explored.releases[release], declared_by(explored, release)
+    name = declared.name
     delay_s = TICK_MS / 1000
     retry = Retry(
         attempts_max=explored.attempts_max,
@@ -216,10 +228,10 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
     types = {t for h in reacts for ts in (*h.to, h.types, h.unless, h.until) for t in ts}
     types |= explored.failures
     classes: dict[str, type[ExploredEvent]] = {}
-    for name in sorted(types):
-        contract = {"__contract__": f"explored/{name}.v1"}
-        classes[name] = make_dataclass(
-            name, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract
+    for type_ in sorted(types):
+        contract = {"__contract__": f"explored/{type_}.v1"}
+        classes[type_] = make_dataclass(
+            type_, [("content", str)], bases=(ExploredEvent,), frozen=True, namespace=contract
         )
     state = state_class(reacts, version := 2 if explored.migrates and release else 1)
     handlers: dict[str, Reaction] = {}
@@ -237,16 +249,16 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
         roles.append(_role_of(h, explored, undo, explored.outcomes & types))
     emitted = frozenset(e for h in reacts for e in h.types)
     return ExploredParticipant(
-        declared=Declared(name=SERVICE, state=None, memory=timedelta(seconds=MEMORY_S)),
-        name=SERVICE,
-        commands=commands_of(SERVICE),
-        wakes=tiers_of(SERVICE),
+        declared=declared,
+        name=name,
+        commands=commands_of(name),
+        wakes=tiers_of(name),
         changes={},
-        set_apart=frozenset((commands_of(SERVICE), *tiers_of(SERVICE))),
-        roles=Roles(SERVICE, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
+        set_apart=frozenset((commands_of(name), *tiers_of(name))),
+        roles=Roles(name, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,
         classes=takes,
-        contracts={name: _contract(name, explored) for name in sorted(types)},
+        contracts={type_: _contract(type_, explored) for type_ in sorted(types)},
         consumed=frozenset(
             types - (emitted - explored.said) - (explored.failures if all(h.undo is None for h in reacts) else set())
         ),

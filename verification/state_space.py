@@ -83,10 +83,12 @@ class StateSpace(Contents):
         batched: bool = False,
         books: Sequence[Book] = (),
         counts_calls: bool = False,
+        stranger: bool = False,
     ) -> None:
         """`batched`: another saga's lane uses the business document too. `books`: of controls, one after the other.
-        `counts_calls`: each worker remembers which calls it has made."""
-        self.counts_calls = counts_calls
+        `counts_calls`: each worker remembers which calls it has made. `stranger`: the second worker has a store of its
+        own, and that is empty."""
+        self.counts_calls, self.stranger = counts_calls, stranger
         self.explored, self.logs = explored, logs
         self.store, self.clock, other = ExploredStore(), SetClock(ms_after(0)), OtherLane()
         ports = explored_ports(self.store, self.clock, other)
@@ -277,7 +279,7 @@ class StateSpace(Contents):
                 yield from self._goes_together(s, w)
 
     def _read(self, s: State, w: int, operation: Get) -> Found:
-        version = s.version_of(operation.collection, operation.key)
+        version = 0 if self.stranger and w == 1 else s.version_of(operation.collection, operation.key)
         if (operation.collection, operation.key) != PROGRESS:
             return Found(self.document(version), frozenset())
         begins = (0, s.b_begins, 0)
@@ -365,7 +367,7 @@ class StateSpace(Contents):
                 yield "a late write lands, or is refused", self._landed(rest, operation) or rest
 
     def _rebalances(self, s: State) -> Iterator[Move]:
-        for t in (0, 1, WAKES):
+        for t in (WAKES,) if self.stranger else (0, 1, WAKES):
             if not s.move or s.committed[t] >= len(s.wakes if t == WAKES else self.logs[t]):
                 continue
             old, new = s.owner[t], 1 - s.owner[t]

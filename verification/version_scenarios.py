@@ -139,3 +139,31 @@ def versions() -> Iterator[Scenario]:  # a list: one scenario after another
         crash=1,
         at_the_end=needed,
     )
+
+
+def renamings() -> Iterator[Scenario]:
+    """A service gets another name, on two workers of either release."""
+    both, alone = (replace(of(*each, parks=True), renamed=True) for each in ((reserve, note), (reserve,)))
+    ran = has_run("reserve", "note")
+    yield Scenario(
+        name="renamed: a crash", service=both, a=(ORD,), b=(N,), fail=1, crash=1, ticks_max=3, at_the_end=ran
+    )
+    yield Scenario(
+        name="renamed: lost answers", service=both, a=(ORD,), b=(N,), fail=1, lost=1, ticks_max=3, at_the_end=ran
+    )
+    yield Scenario(
+        name="renamed: a rebalance",
+        service=alone,
+        a=(ORD,),
+        fail=1,
+        move=1,
+        ticks_max=3,
+        at_the_end=has_run("reserve"),
+    )
+    yield Scenario(
+        name="renamed: undone under the other name",
+        service=replace(of(hold, parks=True), renamed=True),
+        a=(ORD, X),
+        crash=1,
+        ticks_max=3,
+    )

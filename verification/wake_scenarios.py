@@ -35,6 +35,21 @@ from verification.scenario import Scenario, has_run
 from verification.services import message
 
 
+def strangers() -> Iterator[Scenario]:
+    """Another project has a service of the same name on the same broker, and gets the wakes."""
+    yield Scenario(
+        name="parked: the wake comes to another project's service of that name",
+        service=of(reserve, parks=True),
+        a=(ORD,),
+        fail=1,
+        stranger=True,
+        wakes_at=1,
+        move=1,
+        crash=1,
+        wakes_max=16,
+    )
+
+
 def parked() -> Iterator[Scenario]:  # a list: one scenario after another
     """A run is parked, with all that may come meanwhile."""
     reserved = has_run("reserve")

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from saga import adapters
@@ -12,7 +12,7 @@ from saga.administration import connectors, findings, keys, watched
 from saga.administration.position_moves import partition_states
 from saga.administration.registering import findings_of
 from saga.administration.topic_plans import Wanted, wanted_by
-from saga.broker.administration import Administration, Found
+from saga.broker.administration import Administration, Found, Group
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
@@ -22,6 +22,7 @@ from saga.names import PROBE, PROBED, PROGRESS, is_without_events
 from saga.registry.settings import RegistryOptions
 from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
 from saga.runtime.prepared import reads_of
+from saga.runtime.service_record import begun_topics, read_record
 from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.store.port import Store
 
@@ -42,18 +43,30 @@ class Diagnosis:
         return sum(finding.severity == severity for finding in self.findings)
 
 
+@dataclass(slots=True)
+class Known:
+    """What broker and stores say of the services, to be compared."""
+
+    groups: dict[str, tuple[Group, int]] = field(default_factory=dict)
+    """Group of each service, with the number of records in the topics of its events."""
+    stores: dict[str, str | None] = field(default_factory=dict)
+    """Id of the store of each service; `None`: it has never run on it."""
+
+
 async def examined(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     """Diagnosis of the broker and the stores of these services. Raises `ConfigurationError` for settings that cannot
     work."""
-    wanted = wanted_by(services, settings.told)
+    wanted, known = wanted_by(services, settings.told), Known()
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
-        asked = [tasks.create_task(_broker(services, wanted, settings, clock))]
+        asked = [tasks.create_task(_broker(services, wanted, settings, clock, known))]
         asked.append(tasks.create_task(_registry(services, settings, clock)))
         asked.append(tasks.create_task(_keys(services, settings, clock)))
         asked.append(tasks.create_task(_changes(services, settings)))
-        asked += [tasks.create_task(_store(each, settings, clock)) for each in _by_store(services, settings).values()]
+        shared = _by_store(services, settings).values()
+        asked += [tasks.create_task(_store(each, settings, clock, known)) for each in shared]
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
+    found += _compared(services, known)
     order: list[Severity] = ["error", "warning", "ok"]
     return Diagnosis(
         tuple(sorted(dict.fromkeys(found), key=lambda finding: order.index(finding.severity))),
@@ -61,11 +74,20 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
     )
 
 
+def _compared(services: Sequence[Declared], known: Known) -> Iterator[Finding]:
+    """Findings about what broker and store say of each service, where both have answered."""
+    for service in services:
+        if service.name in known.groups and service.name in known.stores:
+            (group, records), store = known.groups[service.name], known.stores[service.name]
+            yield from findings.about_members(service, group, store)
+            yield from findings.about_beginning(service, group, records, store)
+
+
 # -------------------------------------------------------------------- the broker
 
 
 async def _broker(
-    services: Sequence[Declared], wanted: Mapping[str, Wanted], settings: Settings, clock: Clock
+    services: Sequence[Declared], wanted: Mapping[str, Wanted], settings: Settings, clock: Clock, known: Known
 ) -> Diagnosis:
     about = f"broker {settings.broker}"
     if unmade(settings) is not None:
@@ -74,7 +96,8 @@ async def _broker(
     try:
         async with administration_of(settings, clock) as broker:
             seen.append(Finding("ok", about, "it lets us in"))
-            await _see(seen, services, wanted, settings, broker, clock)
+            await _see(seen, services, wanted, settings, broker, known)
+            seen += await _clock(settings, broker, clock)
     except SagaError as why:
         return Diagnosis((*seen, _unasked(about, why) if seen else _unreachable(about, why)), bool(seen))
     return Diagnosis(tuple(seen), True)
@@ -86,7 +109,7 @@ async def _see(
     wanted: Mapping[str, Wanted],
     settings: Settings,
     broker: Administration,
-    clock: Clock,
+    known: Known,
 ) -> None:
     """Add to what was seen, which is told even if the broker then fails."""
     found = await broker.found(list(wanted))
@@ -98,11 +121,13 @@ async def _see(
     for service in services:
         reads = reads_of(service)
         seen += findings.about_partitions(service, found, reads)
-        states = partition_states(await broker.group(service.name), await broker.bounds(sorted(reads & set(found))))
+        group = await broker.group(service.name)
+        states = partition_states(group, await broker.bounds(sorted(reads & set(found))))
         seen += findings.about_positions(service, states)
+        begun = begun_topics(service)
+        known.groups[service.name] = group, sum(b.end - b.begin for p, (b, _) in states.items() if p.topic in begun)
     seen += [finding for away in await broker.away() for finding in findings.about_away(away)]
     seen += await _servers(found, broker)
-    seen += await _clock(settings, broker, clock)
 
 
 async def _servers(found: Mapping[str, Found], broker: Administration) -> Sequence[Finding]:
@@ -171,10 +196,11 @@ def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, 
     return shared
 
 
-async def _store(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+async def _store(services: Sequence[Declared], settings: Settings, clock: Clock, known: Known) -> Diagnosis:
     adapter, name = adapters.store_adapter(settings.store), services[0].name
     about = f"store {adapter.shared_as(settings, name)}"
     if (file := adapter.unmade(settings, name)) is not None:
+        known.stores.update(dict.fromkeys((each.name for each in services), None))
         return Diagnosis((_not_made_yet(about, file),), True)
     try:
         store = adapters.store_at(settings, name, clock)
@@ -189,6 +215,9 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock)
         after_ms = clock.now_ms()
         lasting = await _lasting(about, store, services)
         untaken = [finding for service in services for finding in watched.findings_about(service, store)]
+        for each in services:
+            record = await read_record(store, each.name)
+            known.stores[each.name] = None if record is None else record.store
     except StoreError as why:
         return Diagnosis((_unasked(about, why),), True)
     finally:

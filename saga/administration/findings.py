@@ -8,7 +8,8 @@ from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
 from saga.broker.acls import Right, allow
 from saga.broker.adapter import Copies
-from saga.broker.administration import DAY_MS, Away, Found
+from saga.broker.administration import DAY_MS, Away, Found, Group
+from saga.broker.identity import MemberIdentity, strangers_among
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
 from saga.messages import Partition
@@ -289,6 +290,36 @@ def about_away(away: Away) -> Iterator[Finding]:
             else "these stay beyond the retention of their topics, and the file grows, for SAGA_EMBEDDED_AWAY_DAYS; "
             "then what is past its retention is removed",
             f"start it; if it never comes back: saga positions forget {away.group}",
+        )
+
+
+def about_members(service: Declared, group: Group, store: str | None) -> Iterator[Finding]:
+    """Finding if the group has members of another service, or of this one on another store. `store`: id of the store
+    that the settings name; `None`: the service has never run on it."""
+    ours = MemberIdentity(service=service.name, store=store or "")
+    if strangers := strangers_among(ours, group.identities):
+        this = f"this store is {store!r}" if store else "the service has never run on the store of these settings"
+        yield Finding(
+            "error",
+            service.name,
+            f"its group has members that work for somebody else ({'; '.join(strangers)}), and {this}",
+            "each side takes messages, timers and commands that the other one needs, and their sagas wait for ever",
+            "have all processes of the service use one SAGA_STORE; give another project a broker of its own",
+        )
+
+
+def about_beginning(service: Declared, group: Group, records: int, store: str | None) -> Iterator[Finding]:
+    """Finding if a service that has never run begins with what others have published before, and nobody said that it
+    is to. `records`: those that lie in the topics of its events."""
+    if service.start is None and store is None and not group.positions and not group.members and records:
+        yield Finding(
+            "error",
+            service.name,
+            f"it has never run here, nobody said where it begins, and {counted(records, 'record')} lie in its topics",
+            "it handles all of them, whatever their age; if it ran under another name it does everything again, with "
+            "idempotency keys that the outside has never seen",
+            f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<the name '
+            'before>"',
         )
 
 

@@ -1,7 +1,8 @@
 """Moves of a group's positions: which are refused, and the record of those that are made.
 
-A position says what is handled. Moved forward, it would skip what is not, and sagas would stand still for ever. Moved
-back behind the service's memory, messages would come again of which nobody knows that they were handled.
+A position says what is handled. Moved forward, it would skip what is not, and sagas would stand still for ever: only in
+a topic that the service has never read may a person say where it begins. Moved back behind the service's memory,
+messages would come again of which nobody knows that they were handled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,15 +59,21 @@ def goes_back(state: PartitionState, to: int) -> bool:
     return state.position is not None and to < state.position
 
 
-def refusal(state: PartitionState, to: int, floor: int) -> str | None:
+def is_unread(states: Mapping[Partition, PartitionState]) -> bool:
+    """True if the group has no position in any of these partitions, all of one topic: a person may say where it begins.
+    A single partition without a position is one that was added: others of its topic are handled."""
+    return all(state.position is None for state in states.values())
+
+
+def refusal(state: PartitionState, to: int, floor: int, *, unread: bool = False) -> str | None:
     """Reason that a position must not move to `to`. `floor`: the first record that is younger than the service's
-    memory."""
+    memory; `unread`: see `is_unread`."""
     begin, end = state.bounds
     if to < begin:
         return f"its oldest record is {begin}"
     if to > end:
         return f"it ends at {end}"
-    if to > state.next:
+    if to > state.next and not unread:
         return (
             f"{to - state.next} records from {state.next} on are not handled, and would be skipped: have the service "
             "handle them; a message that it cannot handle becomes a dead letter"

@@ -205,7 +205,11 @@ async def _refused(
         floors = await broker.since(wish.topic, clock.now_ms() - wish.memory_ms)
     elif any(position_moves.goes_back(state, targets[partition]) for partition, state in states.items()):
         raise _senseless("this goes back: say --module, so that it is known how far the service remembers")
-    reasons = {p: position_moves.refusal(state, targets[p], floors.get(p, 0)) for p, state in states.items()}
+    group = await broker.group(wish.service)
+    unread = position_moves.is_unread(partition_states(group, await broker.bounds([wish.topic])))
+    reasons = {
+        p: position_moves.refusal(state, targets[p], floors.get(p, 0), unread=unread) for p, state in states.items()
+    }
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
 
 

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from saga.broker.identity import MemberIdentity
 from saga.broker.port import Broker
 from saga.messages import Partition, Record, Standstill
 
@@ -58,6 +59,8 @@ class Group(NamedTuple):
     position was committed in the log of a topic that has been deleted and created again since."""
     reads: frozenset[str] = frozenset()
     """Topics that its members read now, those too in which nothing was committed yet."""
+    identities: frozenset[MemberIdentity] = frozenset()
+    """Identities that its members state."""
 
 
 class Unreadable(NamedTuple):

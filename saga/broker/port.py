@@ -13,6 +13,8 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
   the partition is assigned to this member again, or lost: whoever runs something of it need not wait to know.
 - `commit` moves the group's position; when it returns, the position survives what the log survives.
 - What is noted of a partition as it is begun is there until it is ended, or its position is moved by people.
+- Members that state an identity and disagree do not work in one group: `join` raises `ConfigurationError` while such a
+  member is there, and one that meets another later is told by `strangers`.
 - Records that were removed before the group had them are told: of each partition which. The others lose nothing.
 - A position belongs to one log. A topic that is deleted and created again has another log, with another id: its members
   notice within seconds, whether they were running or not, and read it from its beginning. What they had read of it
@@ -23,8 +25,10 @@ Not promised: that a record comes once; an order between partitions; that a posi
 
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, Self
 
+from saga.broker.identity import MemberIdentity
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic
 
 RECORD_BYTES_MAX = 1_000_000
@@ -38,6 +42,10 @@ FRAME_BYTES = 100
 """Most bytes that a log adds to a record: the frames of the record and of a batch that holds it alone."""
 
 
+FROM_THE_OLDEST: Mapping[str, int] = MappingProxyType({})
+"""Starts of a group that begins in every topic at the oldest record."""
+
+
 def size_of(message: Outgoing) -> int:
     """Bytes that count against `Broker.record_bytes_max`."""
     size = len(message.key) + len(message.value or b"") + FRAME_BYTES
@@ -49,6 +57,15 @@ def size_of(message: Outgoing) -> int:
 def value_bytes_max(record_bytes_max: int) -> int:
     """Largest value of an event, so that with headers it is a record, and one day a dead letter."""
     return record_bytes_max - BESIDE_BYTES
+
+
+class Subscription(NamedTuple):
+    """What a member of a group was told when it joined: see `Broker.join`."""
+
+    group: str
+    topics: Sequence[str]
+    identity: MemberIdentity | None = None
+    starts: Mapping[str, int] = FROM_THE_OLDEST
 
 
 class Listener(Protocol):
@@ -110,6 +127,9 @@ class Membership(Protocol):
         is asked; a partition of which nothing was heard yet is left out. `None`: the group has not said yet what is
         ours, which may be nothing."""
 
+    def strangers(self) -> Sequence[str]:
+        """List the members of the group whose identity disagrees with ours, as last seen; each in a line."""
+
     def standstills(self) -> Sequence[Standstill]:
         """Parts of what is ours, or ought to be, that cannot be read now. They are tried again; and whenever they
         become different, the poll under way, or else the next one, returns."""
@@ -154,8 +174,22 @@ class Broker(Protocol):
         """Append all messages, in this order per key. Raises `BrokerUnavailable`; `BrokerError` for a topic that is not
         there, a record that is too large: then nothing was appended."""
 
-    def join(self, group: str, topics: Sequence[str], listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        """Be a member of `group`, which reads `topics`, inside the block. Leaving it revokes what the member has."""
+    def join(
+        self,
+        group: str,
+        topics: Sequence[str],
+        listener: Listener,
+        *,
+        identity: MemberIdentity | None = None,
+        starts: Mapping[str, int] = FROM_THE_OLDEST,
+    ) -> AbstractAsyncContextManager[Membership]:
+        """Be a member of `group`, which reads `topics`, inside the block. Leaving it revokes what the member has.
+
+        `identity`: who the member is. Raises `ConfigurationError` if the group has a member that disagrees; `None`:
+        nobody is compared.
+        `starts`: for a topic the time, in milliseconds since 1970, at which a group without a position begins: at the
+        first record appended then or later. 0, or no entry: at the oldest record.
+        """
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
         """Read all records of a topic that are there now, partition by partition. For tools only."""

@@ -4,10 +4,12 @@ import inspect
 import sys
 from collections.abc import Iterable
 from dataclasses import fields
+from datetime import datetime
 from typing import get_type_hints
 
 from saga.choreography.fields_read import Read, fields_read, keys_named
 from saga.choreography.manifest import ALL, FORMAT, Consumed, Emitted, Manifest, State, Told
+from saga.clock import iso
 from saga.contracts.library import Binding, binding_of, contract_of
 from saga.contracts.upcast import upcaster_of
 from saga.declarations.annotations import spelt
@@ -25,7 +27,9 @@ def manifest_of(declared: Declared) -> Manifest:
     said = {event for reaction in declared.reactions for event in reaction.emits}
     return Manifest(
         format=FORMAT,
-        service=declared.name,
+        service=declared.title,
+        was=declared.name if declared.renamed else "",
+        start=_start(declared),
         doc=_first_paragraph(sys.modules[first.function.__module__].__doc__),
         kind=contract_of(first.takes[0]).key,
         memory_s=declared.memory.total_seconds(),
@@ -37,6 +41,12 @@ def manifest_of(declared: Declared) -> Manifest:
         documents={each.collection: spelt(each.kind) for each in declared.documents},
         changes={name_of(each): kind.collection for each in changes if (kind := kind_of(each)) is not None},
     )
+
+
+def _start(declared: Declared) -> str:
+    if isinstance(declared.start, datetime):
+        return iso(round(declared.start.timestamp() * 1000))
+    return declared.start or ""
 
 
 def _consumed(declared: Declared, event: type[Event]) -> Consumed:

@@ -7,7 +7,7 @@ from pathlib import Path
 from saga.choreography import manifest
 from saga.choreography.declared import manifest_of
 from saga.choreography.manifest import Manifest
-from saga.choreography.releases import Difference, differences
+from saga.choreography.releases import Difference, differences, new
 from saga.contracts.library import Library
 from saga.declarations.changes import library_of
 from saga.declarations.values import Declared
@@ -23,9 +23,14 @@ class Compared:
     manifest: Manifest
     path: Path
     """File of the last release."""
-    is_new: bool
-    """True if there is none yet."""
+    replaces: Path | None
+    """File that is there of it: of the last release, which may have had another name for it; `None`: it is new."""
     differences: Sequence[Difference]
+
+    @property
+    def is_new(self) -> bool:
+        """True if there is no manifest of it yet."""
+        return self.replaces is None
 
     @property
     def is_refused(self) -> bool:
@@ -41,15 +46,15 @@ def compared(services: Sequence[Declared], folder: Path | None = None) -> list[C
         library = library_of(declared.reactions[0].takes[0])
         place = folder or folder_beside(library)
         released, made = manifests_in(place), manifest_of(declared)
-        old = released.get(declared.name)
-        others = [each for name, each in released.items() if name != declared.name]
+        old = next((each for each in released.values() if each.stored == made.stored), None)
+        others = [each for each in released.values() if each is not old]
         heard_outside = {name for name, contract in library.contracts.items() if contract.heard_outside}
         found.append(
             Compared(
                 manifest=made,
-                path=place / f"{declared.name}.json",
-                is_new=old is None,
-                differences=() if old is None else differences(old, made, others, heard_outside),
+                path=place / f"{made.service}.json",
+                replaces=None if old is None else place / f"{old.service}.json",
+                differences=new(made, others) if old is None else differences(old, made, others, heard_outside),
             )
         )
     return found
@@ -89,4 +94,6 @@ def save(made: Compared) -> bool:
         return False
     made.path.parent.mkdir(parents=True, exist_ok=True)
     made.path.write_text(text, "utf-8")
+    if made.replaces is not None and made.replaces != made.path:
+        made.replaces.unlink(missing_ok=True)
     return True

@@ -96,6 +96,10 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     format: int
     service: str
+    was: str = ""
+    """Name under which all of it is stored, if that is another one: the owner in its contracts, too."""
+    start: str = ""
+    """Place where it begins in a topic that it has never read: `beginning`, `now`, or a time; empty: nobody said."""
     doc: str = ""
     kind: str
     """Name of the key field of all its events."""
@@ -111,6 +115,11 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Business documents by collection, each with its class."""
     changes: dict[str, str] = {}
     """Collections of documents whose changes are taken, by the name under which reactions take them."""
+
+    @property
+    def stored(self) -> str:
+        """Name under which all of it is stored."""
+        return self.was or self.service
 
     def reaction(self, name: str) -> Told | None:
         """Reaction of that name, if there is one."""
@@ -149,7 +158,8 @@ def read(text: str, place: str) -> Manifest:
 
 def _odd(manifest: Manifest) -> list[str]:
     """Names in it that nothing can have: pages and messages are made of them."""
-    problems = [] if _SERVICE.fullmatch(manifest.service) else [f"{quoted(manifest.service)} is no name of a service"]
+    services = (manifest.service, manifest.stored)
+    problems = [f"{quoted(name)} is no name of a service" for name in services if not _SERVICE.fullmatch(name)]
     reactions = manifest.reactions
     events: tuple[Emitted, ...] = (*manifest.consumes, *manifest.emits)
     names = {

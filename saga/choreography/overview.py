@@ -79,7 +79,7 @@ class Overview:
         """True if a service reads an event from the log: others may say it, and a handler or deadline names it, or it
         is an outcome on which a compensation acts."""
         known = self.contracts.get(contract)
-        if known is not None and known.owner == manifest.service and not known.said_outside:
+        if known is not None and known.owner == manifest.stored and not known.said_outside:
             return False
         is_outcome = known is None or known.outcome is not None
         return any(contract in r.hears for r in manifest.reactions if r.kind != "compensation" or is_outcome)

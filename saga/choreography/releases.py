@@ -34,6 +34,7 @@ def differences(
     services; `heard_outside`: contracts with consumers that nobody knows."""
     comparison = _Comparison(old, new, others, heard_outside)
     found = [
+        *comparison.name(),
         *comparison.kind(),
         *comparison.reactions(),
         *comparison.events(),
@@ -44,6 +45,43 @@ def differences(
     if not found and old != new:
         found = [Difference(new.service, new.service, "says something else of itself: texts, times or fields read")]
     return sorted(found, key=lambda each: not each.way_out)
+
+
+def new(made: Manifest, others: Sequence[Manifest]) -> list[Difference]:
+    """Differences of a service of which there is no manifest yet: one that does what another one does may be that one,
+    renamed. Whoever declares where it begins has seen that it is a new one."""
+    if made.start:
+        return []
+    service, twins = made.service, [each for each in others if _is_twin(made, each)]
+    name = service.replace("-", "_")
+    found = [
+        Difference(
+            service,
+            service,
+            f"is new, and reacts as {twin.service} does: if it is that one, renamed, it does everything again, with "
+            "idempotency keys that the outside has never seen",
+            f'if it is: {name} = Service("{service}", was="{twin.stored}"); if it is another service, say where it '
+            f'begins: Service("{service}", start="now"), or start="beginning"',
+        )
+        for twin in twins
+    ]
+    said = sorted({each.topic for each in made.consumes if any(each.contract in other.emitted for other in others)})
+    if said and not found:
+        found.append(
+            Difference(
+                service,
+                service,
+                f"is new, and handles all that lies in {_and(said)}, whatever its age: Service({service!r}, "
+                'start="now") begins with what is published from its first start on',
+            )
+        )
+    return found
+
+
+def _is_twin(one: Manifest, other: Manifest) -> bool:
+    """Return whether two services have a reaction of one name to the same events."""
+    known = {(each.name, each.kind, each.takes) for each in other.reactions}
+    return any((each.name, each.kind, each.takes) in known for each in one.reactions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +99,26 @@ class _Comparison:
     def told(self, where: str, what: str) -> Difference:
         return Difference(self.new.service, where, what)
 
+    def name(self) -> Iterator[Difference]:
+        """Its name, which may change with `was`, and where it begins."""
+        if self.old.service != self.new.service:
+            yield self.told(
+                self.new.service,
+                f"was called {self.old.service}; stored, in topics, keys and metrics it stays {self.new.stored}",
+            )
+        if self.old.start != self.new.start:
+            yield self.told(
+                self.new.service,
+                f"begins in topics that are new to it at {self.new.start or 'beginning'}; where it has begun it stays",
+            )
+
     def kind(self) -> Iterator[Difference]:
         """The key by which its sagas are known, and the keys and topics of single events."""
         if self.old.kind != self.new.kind:
             yield self.refused(
                 self.new.service,
                 f"its sagas were known by {self.old.kind!r}, now by {self.new.kind!r}: none of the open ones is found",
-                f"keep {self.old.kind!r}, or declare a service with another name beside this one",
+                f"keep {self.old.kind!r}, or declare a service beside this one, with a start of its own",
             )
         before, now = ({each.contract: each for each in _events(one)} for one in (self.old, self.new))
         for name in sorted(before.keys() & now.keys()):

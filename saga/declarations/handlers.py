@@ -281,7 +281,7 @@ def _check_owner(declared: Declared, contract: Contract, where: str) -> None:
     if contract.owner != declared.name and not contract.said_outside:
         raise DeclarationError(
             f"{where} returns {contract.name}, which only its owner {contract.owner!r} may say: return an event of "
-            f"{declared.name!r}, or let {contract.owner!r} react to one and decide"
+            f"{declared.name!r}, or let {contract.owner!r} react to one and decide{_of_renamed(declared, contract)}"
         )
 
 
@@ -317,3 +317,10 @@ def _names(events: Iterable[type[Event]]) -> frozenset[str]:
 
 def _either(events: Iterable[type[Event]]) -> str:
     return " | ".join(event.__name__ for event in events)
+
+
+def _of_renamed(declared: Declared, contract: Contract) -> str:
+    """Advice where the owner is the new name of a service: ids of events are compared with the stored one."""
+    if contract.owner != declared.renamed:
+        return ""
+    return f"; {declared.renamed!r} was {declared.name!r}, and stays the owner {declared.name!r} in its contracts"

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, cast
 
 from saga.declarations.returns import Either, One, Shape, any_of, described
@@ -12,6 +12,8 @@ from saga.messages import Event
 from saga.policies.breaker import Breaker
 from saga.policies.retry import Retry, Rule
 
+Start: TypeAlias = Literal["beginning", "now"] | datetime
+"""Place where a service begins in a topic: at the oldest record, at its own first start, or at a time."""
 ReactionKind: TypeAlias = Literal["handler", "compensation", "deadline"]
 """Purpose of a reaction: to handle an event, to undo what a handler did, or to do something if nothing else came."""
 
@@ -176,12 +178,21 @@ class Declared:
     name: str
     state: type | None
     memory: timedelta
+    renamed: str = ""
+    """Name that the code has for it, if that is another one than `name`, under which all of it is stored."""
+    start: Start | None = None
+    """Place where it begins in a topic that it has never read; `None`: nobody said, so at the oldest record."""
     retry: Retry | None = None
     """Rules for attempts that failed, where neither handler nor resource has any."""
     reactions: list[Reaction] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
     documents: list[DocumentKind] = field(default_factory=list)
     migrations: list[Migration] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Name that the code has for it."""
+        return self.renamed or self.name
 
     @property
     def handlers(self) -> list[Reaction]:

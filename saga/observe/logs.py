@@ -60,6 +60,8 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Lost: logging.WARNING,
     moments.StandsStill: logging.ERROR,
     moments.GoesOn: logging.INFO,
+    moments.TimerKept: logging.WARNING,
+    moments.StrangersMet: logging.ERROR,
 }
 """Level of each moment's line. A test compares it with the moments there are."""
 

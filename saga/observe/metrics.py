@@ -145,16 +145,15 @@ class Metrics(Collector):
             "saga_escalations", "What only a person can put right; compensations are tried on.", "service", "handler"
         )
         self._stuck = count("saga_stuck", "Times that a lane could not decide: it waits and tries again.", "service")
-        self._recovery_s = count(
-            "saga_recovery_seconds", "From start until all that the log had then was handled.", "service"
-        )
-        self._drained_s = count("saga_drained_seconds", "How long the drain took, once it is over.", "service")
         self._counts_of_the_log()
         self._histograms()
         self._listens = self._listeners()
 
     def _counts_of_the_log(self) -> None:
-        """Make the metrics about partitions."""
+        """Make the metrics about partitions, and who else has them."""
+        self._strangers = Counts(
+            "saga_strangers_met", "Minutes with members of another service or store in the group.", "service"
+        )
         self._of_partitions = Counts(
             *("saga_partition_messages", "Messages brought to their end, by partition that this worker has."),
             *("service", "topic", "partition"),
@@ -173,6 +172,10 @@ class Metrics(Collector):
 
     def _histograms(self) -> None:
         """Make the metrics of durations."""
+        self._recovery_s = Counts(
+            "saga_recovery_seconds", "From start until all that the log had then was handled.", "service"
+        )
+        self._drained_s = Counts("saga_drained_seconds", "How long the drain took, once it is over.", "service")
         self._durations = Histograms(
             *("saga_stage_seconds", "Handled messages by stage: queued, handler, persisted, published; and in total."),
             *("service", "type", "stage"),
@@ -204,6 +207,7 @@ class Metrics(Collector):
             moments.ReplayEnded: lambda m: self._replays.add(m.service, m.handler, m.result),
             moments.Escalated: lambda m: self._escalated.add(m.service, m.handler),
             moments.Stuck: lambda m: self._stuck.add(m.service),
+            moments.StrangersMet: lambda m: self._strangers.add(m.service),
             moments.Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
             moments.LogReplaced: lambda m: self._replaced.add(m.service, m.topic, str(m.partition)),
             moments.Assigned: self._on_assigned,
@@ -279,6 +283,7 @@ class Metrics(Collector):
         for how in ("assigned", "revoked", "lost"):
             self._moved.add(worker.name, how, by=0)
         self._stuck.add(worker.name, by=0)
+        self._strangers.add(worker.name, by=0)
 
     def look(self) -> None:
         """Note the workers that have recovered: to be called often, for Prometheus asks seldom."""
@@ -298,7 +303,7 @@ class Metrics(Collector):
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
             *(self._parked, self._put_off, self._fallbacks, self._escalated, self._stuck, self._expired, self._moved),
-            *(self._failures, self._replays, self._of_partitions, self._replaced),
+            *(self._failures, self._replays, self._of_partitions, self._replaced, self._strangers),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

@@ -379,6 +379,23 @@ class GoesOn(Moment, frozen=True, kw_only=True, gc=False):
     partition: int | None
 
 
+class TimerKept(Moment, frozen=True, kw_only=True, gc=False):
+    """Timer of a saga that this store does not know: it is published again, for a process that has the store which
+    does. Does the service have another store elsewhere, or another project a service of the same name?"""
+
+    saga: str
+    timer: str
+    again_s: float
+    """Seconds until it comes again."""
+
+
+class StrangersMet(Moment, frozen=True, kw_only=True, gc=False):
+    """Members of another service, or of one on another store, are in the service's group: each side loses the messages
+    that the other one takes. Reported once a minute as long as they are there."""
+
+    members: tuple[str, ...]
+
+
 Report: TypeAlias = Callable[[Moment], None]
 
 

@@ -58,6 +58,9 @@ class SendOn(Struct, frozen=True, gc=False):
     """Publish the current wake again, for the earliest time that something waits for; then nothing is left to do."""
 
     due_ms: int
+    unknown_ms: int = 0
+    """Time for which the wake in hand was published first, if the store does not know its saga: that one is published
+    again."""
 
 
 class Note(Struct, frozen=True, gc=False):

@@ -78,7 +78,10 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
     if ready is not None:
         return ready
     # What ends without a write is decided on a progress that was read in this turn.
-    return _at_rest(p, message, now.ms, certain) if certain or only_had else RELOAD
+    if not (certain or only_had):
+        return RELOAD
+    unknown = timing.unknown_timer(p, message, now.ms, now.memory_s)
+    return _at_rest(p, message, now.ms, certain) if unknown is None else SendOn(*unknown)
 
 
 def _at_rest(p: Snapshot, message: Message, now_ms: int, certain: bool) -> Action:

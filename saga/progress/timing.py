@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from saga.messages import Message
 from saga.progress.document import Continuation, Kept, Snapshot, Timer
+from saga.wakes import Wake
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
 """Bounds of the pause before what is overdue, and cannot run yet, is looked at again: as long as it is overdue.
@@ -62,6 +64,21 @@ def _look_at(due_ms: int, now_ms: int) -> int:
     if due_ms > now_ms:
         return due_ms
     return now_ms + min(max(now_ms - due_ms, AGAIN_MS_MIN), AGAIN_MS_MAX)
+
+
+def unknown_timer(p: Snapshot, message: Message, now_ms: int, memory_s: int) -> tuple[int, int] | None:
+    """Time at which a wake of a saga that this store does not know comes again, and the one for which it was published
+    first. `None`: the saga is known, or forgotten since.
+
+    Another store may know the saga: that of a process with other settings, or of another project with a service of the
+    same name. As with what is overdue, each pause is as long as it has been due.
+    """
+    if not isinstance(message, Wake) or p.n or p.intents:
+        return None
+    first_ms = message.unknown_ms or message.due_ms
+    if now_ms - first_ms > memory_s * 1000:
+        return None
+    return _look_at(first_ms, now_ms), first_ms
 
 
 def earliest_ms(p: Snapshot) -> int | None:

@@ -8,11 +8,12 @@ counts as an attempt.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Self, cast
 
 from saga.broker.administration import NO_IDS, Administration, Reading
-from saga.broker.port import Broker, Listener, Membership
+from saga.broker.identity import MemberIdentity
+from saga.broker.port import FROM_THE_OLDEST, Broker, Listener, Membership
 from saga.clock import Clock
 from saga.contracts.contract import Contract, Version
 from saga.errors import RegistryUnavailable
@@ -80,13 +81,19 @@ class RegistryEdge:
     async def _published(self, messages: Sequence[Outgoing]) -> None:
         await self._broker.publish([await self.known.in_wire_format(message) for message in messages])
 
-    def join(self, group: str, topics: Sequence[str], listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        return self._joined(group, topics, listener)
-
     @asynccontextmanager
-    async def _joined(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
+    async def join(
+        self,
+        group: str,
+        topics: Sequence[str],
+        listener: Listener,
+        *,
+        identity: MemberIdentity | None = None,
+        starts: Mapping[str, int] = FROM_THE_OLDEST,
+    ) -> AsyncIterator[Membership]:
         held = Held(self.known, self._clock)
-        async with self._broker.join(group, topics, Listening(listener, held)) as membership:
+        joining = self._broker.join(group, topics, Listening(listener, held), identity=identity, starts=starts)
+        async with joining as membership:
             asking = asyncio.get_running_loop().create_task(held.ask(membership.wake), name=f"{group} schemas")
             try:
                 yield _Member(membership, held, self._clock)
@@ -309,6 +316,9 @@ class _Member:
         if lag is None:
             return None
         return {partition: count + len(self._held.records.get(partition, ())) for partition, count in lag.items()}
+
+    def strangers(self) -> Sequence[str]:
+        return self._membership.strangers()
 
     def standstills(self) -> Sequence[Standstill]:
         return [*self._membership.standstills(), *self._held.standstills()]

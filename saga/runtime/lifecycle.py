@@ -25,6 +25,7 @@ from saga.runtime.prepared import Prepared, relayed_by
 from saga.runtime.relay import Relay
 from saga.runtime.room import Limits
 from saga.runtime.schemas import ReadAnew, beside
+from saga.runtime.service_record import ServiceRecord, ensure_record, starts_of
 from saga.runtime.sources import EventTopics, Sources
 from saga.runtime.spans import misfits
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -72,6 +73,8 @@ class Options:
     """Choice of what is traced; `None`: nothing is."""
     watch: Watch | None = None
     """Told of the worker, to look at it while it runs."""
+    record: ServiceRecord | None = None
+    """Record of the service, where it is known: `None`: its store has it."""
     tells: Topic | None = None
     """Topic on which its transitions are told to whoever watches; `None`: they are not."""
 
@@ -90,6 +93,7 @@ async def serve(
         resources = await open_resources(declared, stack, clock, open_by_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         assignment = WorkerAssignment(watching := Watching(declared.name, clock, report, tracing=options.tracing))
+        record = options.record or await ensure_record(declared, store, clock, watching)
         through, worker_name, contracts = options.through, options.worker, options.contracts
         telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
         ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
@@ -97,7 +101,10 @@ async def serve(
         service = participant_of(prepared, resources, ports)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)
-            sources = Sources([EventTopics(broker, declared.name, sorted(service.topics))])
+            events = EventTopics(
+                broker, declared.name, sorted(service.topics), record.identity(worker_name), starts_of(record)
+            )
+            sources = Sources([events])
             worker = Worker(service, assignment, options.limits, tasks, sources, telling)
             for what in misfits(declared):
                 report(Misfit(service=declared.name, what=what))

@@ -4,13 +4,14 @@ is no message of any saga becomes a dead letter beside them."""
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
 from saga.broker.port import Membership
 from saga.envelope import type_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, Standstill
-from saga.observe.moments import DeadLettered, GoesOn, StandsStill
+from saga.observe.moments import DeadLettered, GoesOn, StandsStill, StrangersMet
 from saga.printable import printable, shortened
 from saga.runtime import arriving, deadletters, persistence
 from saga.runtime.errors import Draining
@@ -30,6 +31,8 @@ Place: TypeAlias = tuple[str, int | None]
 
 POLL_S = 86_400.0
 """Longest wait of an idle poll: whatever changes wakes it."""
+TELL_EVERY_S = 60.0
+"""Pause before people are told again of members that do not belong in the group."""
 AGAIN_S = 0.2
 """Pause before a log that cannot be read is read again."""
 FULL_S = 0.005
@@ -54,7 +57,8 @@ class Polling:
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Take from one source until `stop`."""
         ports, prefixes, yielding = self.service.ports, self.assignment.prefixes, self.yielding
-        away, told = False, dict[Place, Standstill]()
+        away, told, met_s = False, dict[Place, Standstill](), -inf
+        idle_s = POLL_S
         while not stop.is_set():
             open_, room = self.room.open()
             if not open_ and prefixes:  # without any, what keeps it so comes out of the poll
@@ -66,7 +70,7 @@ class Polling:
             try:
                 # One that has its share may have room again in a moment: then the others are not waited for for long.
                 # What yields goes on as soon as nothing else comes.
-                timeout_s = FULL_S if self.room.soon or (yielding is not None and yielding.count) else POLL_S
+                timeout_s = FULL_S if self.room.soon or (yielding is not None and yielding.count) else idle_s
                 records = await membership.poll(open_, records_max=max(1, room), timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
@@ -74,6 +78,13 @@ class Polling:
                 await ports.clock.sleep(AGAIN_S)
                 continue
             told = _tell_standstills(ports.watching, told, membership.standstills())
+            if strangers := membership.strangers():
+                idle_s, now_s = TELL_EVERY_S, ports.clock.monotonic_s()
+                if now_s - met_s >= TELL_EVERY_S:
+                    met_s = now_s
+                    ports.watching.report(StrangersMet(service=self.service.name, members=tuple(strangers)))
+            else:
+                idle_s = POLL_S
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
                 ports.watching.answered("broker")

@@ -9,9 +9,10 @@ from saga.runtime import deadletters
 from saga.runtime.participant import Participant
 
 
-def wake_record(service: Participant, saga: str, id_: str, due_ms: int) -> Outgoing:
+def wake_record(service: Participant, saga: str, id_: str, due_ms: int, *, unknown_ms: int = 0) -> Outgoing:
     """Record of a wake that is published now."""
-    return wakes.to_record(service.name, saga, id_, due_ms, service.ports.clock.now_ms())
+    now_ms = service.ports.clock.now_ms()
+    return wakes.to_record(service.name, saga, id_, due_ms, now_ms, unknown_ms=unknown_ms)
 
 
 def records_of(service: Participant, p: Snapshot, entry: Entry) -> list[Outgoing]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from saga.clock import iso
 from saga.messages import Message, Partition
 from saga.progress import takeover, timing
+from saga.progress.actions import SendOn
 from saga.progress.record import Written
 from saga.runtime import arriving, persistence, waking
 from saga.runtime.beginning import begin
@@ -63,7 +64,7 @@ async def woken_again(service: Participant, saga: str) -> None:
     if p.wake is None or timing.comes_too_late(p, service.ports.clock.now_ms()):
         await take_turn(service, turn)  # it gets one that is in time
     else:
-        await waking.send_on(service, turn, due_ms)
+        await waking.send_on(service, turn, SendOn(due_ms))
 
 
 def _without_message(service: Participant, saga: str, stages: Stages) -> TurnState:

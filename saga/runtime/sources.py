@@ -5,7 +5,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from saga.broker.port import Broker, Listener, Membership
+from saga.broker.identity import MemberIdentity
+from saga.broker.port import FROM_THE_OLDEST, Broker, Listener, Membership
 from saga.messages import Partition, Standstill
 
 
@@ -26,9 +27,12 @@ class EventTopics(NamedTuple):
     broker: Broker
     group: str
     topics: Sequence[str]
+    identity: MemberIdentity | None = None
+    """Identity that the worker states in the group."""
+    starts: Mapping[str, int] = FROM_THE_OLDEST
 
     def join(self, listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        return self.broker.join(self.group, self.topics, listener)
+        return self.broker.join(self.group, self.topics, listener, identity=self.identity, starts=self.starts)
 
 
 @dataclass(slots=True)

@@ -65,7 +65,7 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             case Recall():
                 return await spilling.recalled(service, turn)
             case SendOn():
-                return await waking.send_on(service, turn, action.due_ms)
+                return await waking.send_on(service, turn, action)
             case Undo():
                 turn = await handling.undo(service, turn, action)
             case CloseSealed():

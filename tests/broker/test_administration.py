@@ -12,7 +12,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request
 
 from saga.administration.positions import shown
-from saga.broker.administration import DAY_MS, Administration, Bounds
+from saga.broker.administration import DAY_MS, Administration, Bounds, Group
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
 from saga.broker.kafka.requests import TOPIC, Topics
@@ -186,7 +186,7 @@ async def test_embedded_topics_keep_their_partitions(tmp_path: Path) -> None:
 async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: Tools, name: str) -> None:
     await broker.ensure([Topic(name, 2), Topic(f"{name}.other", 2)])
     await publish_everywhere(broker, name, 2, 3)
-    assert await broker.group(name) == ((), {}, frozenset())
+    assert await broker.group(name) == Group()
     async with a_member(broker, name, name, 2):
         group = await broker.group(name)
         assert len(group.members) == 1

@@ -12,6 +12,7 @@ from saga.broker.kafka.fetching import Fetching, StandingStill
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.prefetch import Prefetch
 from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.port import Subscription
 from saga.messages import Partition, Record, Standstill
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import CLOCK, until
@@ -141,7 +142,7 @@ async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_f
 
     monkeypatch.setattr(client, "bounds", bounds)
     settings, place, listening = KafkaSettings(servers=("127.0.0.1:9",)), Partition(*PLACE), Listening()
-    member = Member("payment", ["orders"], listening, settings, Access(settings), CLOCK)
+    member = Member(Subscription("payment", ["orders"]), listening, settings, Access(settings), CLOCK)
     member._owned = {place: Owned(5, 5, asyncio.get_running_loop().create_future())}
     raising, fetching = Raising(), Fetching(consumer, CLOCK, lambda: None)
     member._prefetch.begin(raising)

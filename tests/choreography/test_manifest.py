@@ -1,5 +1,6 @@
 """Manifests: what the example's services say of themselves, and files that others wrote."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +12,7 @@ import pytest
 from saga import Event, Later, Saga, Service, upcast
 from saga.choreography import manifest
 from saga.choreography.declared import manifest_of
-from saga.choreography.folder import compared, manifests_in
+from saga.choreography.folder import compared, manifests_in, save
 from saga.choreography.manifest import State, Told
 from saga.errors import ConfigurationError
 from services.inventory import inventory
@@ -219,3 +220,18 @@ def test_all_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
     assert manifests_in(tmp_path / "nowhere") == {}
+
+
+def test_a_renamed_service_is_compared_with_its_manifest_under_the_name_of_before(tmp_path: Path) -> None:
+    (before,) = compared([payment.declared], tmp_path)
+    assert before.is_new
+    assert save(before)
+    renamed = dataclasses.replace(payment.declared, renamed="payments")
+    (now,) = compared([renamed], tmp_path)
+    assert not now.is_new
+    assert not now.is_refused
+    assert save(now)
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["payments.json"]
+    (again,) = compared([renamed], tmp_path)
+    assert not again.differences
+    assert not save(again)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.choreography.manifest import FORMAT, Consumed, Emitted, Manifest, State, Told
-from saga.choreography.releases import Difference, differences
+from saga.choreography.releases import Difference, differences, new
 
 RESERVE = Told(
     name="reserve",
@@ -356,3 +356,36 @@ def test_what_is_refused_comes_first() -> None:
 @pytest.mark.parametrize("old", OLD.reactions, ids=lambda r: r.name)
 def test_no_reaction_goes_unnoticed(old: Told, change: Callable[[Told], Manifest]) -> None:
     assert old.name in {each.where for each in found(change(old)) if each.verdict == "refused"}
+
+
+# -------------------------------------------------------------------- a service that was not there before
+
+
+def test_a_new_service_that_reacts_as_a_known_one_does_is_refused_until_it_says_which_it_is() -> None:
+    renamed = replace(OLD, service="pay-ments")
+    (refused,) = new(renamed, [OLD])
+    assert refused.verdict == "refused"
+    assert "reacts as payment does" in refused.what
+    assert 'pay_ments = Service("pay-ments", was="payment")' in refused.way_out
+    assert 'Service("pay-ments", start="now")' in refused.way_out
+    assert new(replace(renamed, start="beginning"), [OLD]) == []
+    (refused,) = new(renamed, [replace(OLD, service="paid", was="payment")])
+    assert 'was="payment"' in refused.way_out, "the name of the first release"
+
+
+def test_of_another_new_service_is_told_that_it_works_through_all_history() -> None:
+    mailer = replace(OLD, service="mailer", reactions=(replace(RESERVE, name="tell"),))
+    sayer = replace(OLD, service="order", reactions=(), emits=(emitted("OrderConfirmed", "orders"),))
+    (told,) = new(mailer, [sayer])
+    assert told.verdict == "told"
+    assert "all that lies in orders, whatever its age" in told.what
+    assert new(mailer, [replace(sayer, emits=())]) == []
+    assert new(replace(mailer, start="now"), [sayer]) == []
+
+
+def test_another_name_is_told_and_harms_nobody() -> None:
+    (told,) = differences(OLD, replace(OLD, service="payments", was="payment"), [])
+    assert (told.verdict, told.where) == ("told", "payments")
+    assert "was called payment; stored, in topics, keys and metrics it stays payment" in told.what
+    (told,) = differences(OLD, replace(OLD, start="now"), [])
+    assert told.what == "begins in topics that are new to it at now; where it has begun it stays"

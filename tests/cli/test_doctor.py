@@ -4,8 +4,10 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -14,12 +16,15 @@ from saga.administration import findings
 from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted
 from saga.broker.adapter import Copies
-from saga.broker.administration import DAY_MS, Away, Bounds, Found
+from saga.broker.administration import DAY_MS, Away, Bounds, Found, Group
+from saga.broker.identity import MemberIdentity
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.messages import Partition, Topic
+from saga.messages import Outgoing, Partition, Topic
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite import SqliteStore
+from saga.testing.conformance.listening import Listening
+from tests.broker.waiting import until
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.servers.couchbase import BUCKET, CouchbaseMock
@@ -100,6 +105,61 @@ def test_on_kafka_only_what_was_asked_for_by_name_is_warned_of(saga: Call, kafka
     fine = [each.what for each in found if each.severity == "ok"]
     assert "a record was written, and read again" in fine
     assert "its clock is that of this machine, to 2 seconds" in fine
+
+
+# -------------------------------------------------------------------- whose group it is, and where a service begins
+
+
+def test_a_service_that_was_never_here_has_to_say_where_it_begins(saga: Call, embedded_pottery: Pottery) -> None:
+    async def published() -> None:
+        async with the_broker() as broker:
+            await broker.publish([Outgoing(embedded_pottery.topic, b"cup-1", b"old", ())])
+
+    saga("topics", "apply", embedded_pottery.module)
+    assert wrong(found_by(saga, embedded_pottery.module, exit_code=0)) == []
+    asyncio.run(published())
+    (found,) = [each for each in found_by(saga, embedded_pottery.module, exit_code=1) if each.severity == "error"]
+    assert found.what == "it has never run here, nobody said where it begins, and 1 record lie in its topics"
+    assert f'Service("{embedded_pottery.service}", start="now")' in found.remedy
+    said = saga("positions", "move", embedded_pottery.service, "--topic", embedded_pottery.topic, "--to", "latest",
+                "--who", "ada", "--why", "it is new")  # fmt: skip
+    assert said.exit_code == 0, said.output
+    assert wrong(found_by(saga, embedded_pottery.module, exit_code=0)) == []
+
+
+async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None:
+    declared = Declared(name=pottery_on.service, state=None, memory=timedelta(days=30))
+    theirs = MemberIdentity(service=pottery_on.service, store="theirs", worker="there:2")
+    listener = Listening()
+    async with the_broker() as broker:
+        await broker.ensure([Topic(pottery_on.topic, 2)])
+        async with broker.join(pottery_on.service, [pottery_on.topic], listener, identity=theirs):
+            await until(lambda: len(listener.has) == 2)
+            group = await broker.group(pottery_on.service)
+    for store, said in (("ours", "this store is 'ours'"), (None, "has never run on the store of these settings")):
+        (found,) = findings.about_members(declared, group, store)
+        assert found.severity == "error"
+        assert f"service '{pottery_on.service}' in process 'there:2' with store 'theirs'" in found.what
+        assert said in found.what
+    assert not list(findings.about_members(declared, group, "theirs"))
+
+
+@pytest.mark.parametrize(
+    ("start", "group", "records", "store"),
+    [
+        ("beginning", Group(), 7, None),
+        (None, Group(), 0, None),
+        (None, Group(), 7, "a store"),
+        (None, Group(positions={Partition("t", 0): 3}), 7, None),
+        (None, Group(members=("somebody",)), 7, None),
+    ],
+)
+def test_nothing_is_asked_of_a_service_that_has_run_or_said_it(
+    start: Literal["beginning"] | None, group: Group, records: int, store: str | None
+) -> None:
+    declared = Declared(name="payment", state=None, memory=timedelta(days=30), start=start)
+    assert not list(findings.about_beginning(declared, group, records, store))
+    assert list(findings.about_beginning(replace(declared, start=None), Group(), 7, None))
 
 
 # -------------------------------------------------------------------- all is not well

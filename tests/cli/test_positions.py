@@ -16,6 +16,7 @@ from saga.administration.position_moves import (
     Move,
     PartitionState,
     goes_back,
+    is_unread,
     moves_of,
     record_of,
     refusal,
@@ -23,7 +24,7 @@ from saga.administration.position_moves import (
 from saga.broker.administration import Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Partition, Record, texts_of
+from saga.messages import Outgoing, Partition, Record, Topic, texts_of
 from saga.testing.conformance.listening import Listening
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, a_worker, handled, the_broker
@@ -130,6 +131,35 @@ def test_positions_go_back_and_the_move_is_recorded(saga: Call, pottery: Pottery
     headers = dict(record.headers)
     assert (headers["dead_what"], headers["dead_who"]) == (b"position moved", b"ada")
     assert headers["dead_service"] == pottery.service.encode()
+
+
+def test_before_its_first_start_a_person_says_where_a_service_begins(saga: Call, pottery_on: Pottery) -> None:
+    async def published() -> None:
+        async with the_broker() as broker:
+            await broker.ensure([Topic(pottery_on.topic, 2)])
+            await broker.publish([Outgoing(pottery_on.topic, f"cup-{n}".encode(), b"old", ()) for n in range(9)])
+
+    asyncio.run(published())
+    moved = move(saga, pottery_on, "--to", "latest", module=None)
+    assert moved.exit_code == 0, moved.output
+    assert sum(positions_of(pottery_on).values()) == 9
+    assert [texts_of(each.headers)["dead_what"] for each in records_on(pottery_on.dead)] == [MOVED]
+
+
+def test_a_partition_that_was_added_to_a_topic_is_not_skipped() -> None:
+    states = {
+        Partition("t", 0): PartitionState(Bounds(0, 9), 9),
+        Partition("t", 1): PartitionState(Bounds(0, 9), None),
+    }
+    assert not is_unread(states)
+    assert is_unread({at: state._replace(position=None) for at, state in states.items()})
+    unread = states[Partition("t", 1)]
+    assert refusal(unread, 9, 0) == (
+        "9 records from 0 on are not handled, and would be skipped: have the service handle them; a message that it "
+        "cannot handle becomes a dead letter"
+    )
+    assert refusal(unread, 9, 0, unread=True) is None
+    assert refusal(unread, 10, 0, unread=True) == "it ends at 9"
 
 
 def test_one_partition_moves_alone(saga: Call, pottery: Pottery) -> None:

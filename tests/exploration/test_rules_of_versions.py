@@ -1,11 +1,13 @@
 """Each rule about states and handlers of another version is there for a loss: take it away, and the exploration finds
 it."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from saga.declarations.values import Declared
 from saga.progress.document import Intent, Snapshot
 from saga.progress.formats import PLAIN
 from saga.runtime import migrating, persistence
@@ -13,6 +15,7 @@ from saga.runtime.prepared import Prepared
 from saga.runtime.recalling import Recalling
 from saga.runtime.saga import RunningSaga
 from tests.exploration.without_a_rule import Take, check_loss
+from verification import services
 
 migrated = migrating.migrated
 
@@ -62,7 +65,19 @@ def a_rerun_has_the_version_of_now(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunningSaga, "version", property(lambda saga: saga.handler.version))
 
 
+def a_renamed_service_forgets_what_it_was(patch: pytest.MonkeyPatch) -> None:
+    """As if its declaration did not say so: ids, keys and the progress are made of the new name."""
+    declared_by = services.declared_by
+
+    def forgetful(explored: services.Explored, release: int) -> Declared:
+        declared = declared_by(explored, release)
+        return dataclasses.replace(declared, name=declared.title)
+
+    patch.setattr(services, "declared_by", forgetful)
+
+
 RULES: dict[Take, str] = {
+    a_renamed_service_forgets_what_it_was: "renamed: a crash",
     an_older_release_goes_on_with_what_a_newer_one_began: "improved: begun under either, gone on with by either",
     a_rerun_has_the_version_of_now: "improved: a worker dies between two steps",
     a_migration_is_made_twice: "version: one run before, one after",

@@ -152,6 +152,10 @@ def what_is_for_a_deadline_alone_is_not_written_down(patch: pytest.MonkeyPatch) 
     patch.setattr(deadlines, "is_new", lambda p, roles, message: False)
 
 
+def timers_of_unknown_sagas_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(timing, "unknown_timer", lambda *_: None)
+
+
 RULES: dict[Take, str] = {
     what_waits_newly_relies_on_the_wake_that_there_is: "deadline: two of them, and what is parked",
     wakes_that_come_early_are_dropped: "parked: wakes come too early, a rebalance",
@@ -173,6 +177,7 @@ RULES: dict[Take, str] = {
     what_a_deadline_has_begun_is_dropped_with_it: "deadline: closed while it is under way",
     deadlines_that_began_are_not_gone_on_with: "deadline: closed while it is under way",
     what_is_for_a_deadline_alone_is_not_written_down: "deadline: alone",
+    timers_of_unknown_sagas_are_dropped: "parked: the wake comes to another project's service of that name",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from saga import Service
 from saga.broker.embedded.broker import EmbeddedBroker
@@ -189,8 +189,10 @@ class FailingBroker:
             raise BrokerUnavailable(f"planted: the broker failed, {mode} it appended")
 
     @asynccontextmanager
-    async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
-        async with self.broker.join(group, topics, listener) as membership:
+    async def join(
+        self, group: str, topics: Sequence[str], listener: Listener, **options: Any
+    ) -> AsyncIterator[Membership]:
+        async with self.broker.join(group, topics, listener, **options) as membership:
             yield FailingMembership(self.service, membership, self.plan)
 
 
@@ -201,6 +203,9 @@ class FailingMembership:
         self.service, self.membership, self.plan = service, membership, plan
         self._held: Sequence[Record] = ()
         """Polled, and not handed out: nothing of it is lost."""
+
+    def strangers(self) -> Sequence[str]:
+        return self.membership.strangers()
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
         held, self._held = self._held, ()

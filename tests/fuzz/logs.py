@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from aiokafka import AIOKafkaProducer, TopicPartition, codec
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -116,7 +116,9 @@ class InMemory:
             self._append(message.topic, Written(message.key, message.value, message.headers, CLOCK.now_ms()))
 
     @asynccontextmanager
-    async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
+    async def join(
+        self, group: str, topics: Sequence[str], listener: Listener, **options: Any
+    ) -> AsyncIterator[Membership]:
         ours = [Partition(topic, number) for topic in topics for number in range(PARTITIONS)]
         await listener.assigned({partition: self.done.get(partition, 0) for partition in ours})
         yield _Member(self, dict.fromkeys(ours, 0))
@@ -172,6 +174,9 @@ class _Member:
 
     def lag(self) -> Mapping[Partition, int] | None:
         return None
+
+    def strangers(self) -> Sequence[str]:
+        return ()
 
     def standstills(self) -> Sequence[Standstill]:
         return ()

@@ -21,7 +21,13 @@ VARIABLES = {"$__rate_interval": "5m", "$service": ".+"}
 """What Grafana puts in the place of its variables."""
 NOT_SHOWN = {
     *("saga_control", "saga_drained_seconds", "saga_partitions", "saga_recovery_seconds", "saga_redelivered_total"),
-    *("saga_fallbacks_total", "saga_replays_total", "saga_yielding_messages"),
+    *(
+        "saga_fallbacks_total",
+        "saga_replaced_logs_total",
+        "saga_replays_total",
+        "saga_strangers_met_total",
+        "saga_yielding_messages",
+    ),
 }
 """Metrics that are looked at when there is a reason to."""
 

@@ -168,6 +168,7 @@ def test_levels_say_what_a_person_has_to_look_at() -> None:
         moments.LogReplaced,
         moments.ContractsUnreadable,
         moments.StandsStill,
+        moments.StrangersMet,
     ]
 
 

@@ -43,7 +43,9 @@ from saga.observe.moments import (
     Started,
     StepDone,
     Stopped,
+    StrangersMet,
     Stuck,
+    TimerKept,
     Traced,
     Unavailable,
     Untold,
@@ -98,6 +100,7 @@ ESCALATED = Escalated(service="payment", saga=SECRET, handler="release", reason=
 REPLAYED = ReplayEnded(service="payment", saga=SECRET, handler="reserve", message=SECRET, result="succeeded")
 STEP = StepDone(service="payment", saga=SECRET, handler="reserve", step="charge", ms=40.0)
 STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retry_s=0.5)
+STRANGERS = StrangersMet(service="payment", members=(SECRET,))
 EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
 REPLACED = LogReplaced(service="payment", topic="orders", partition=1, first=7)
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
@@ -113,7 +116,7 @@ SEEN_ELSEWHERE = {
     Misfit,
     PartitionsRaised,
 }
-SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold}
+SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold, TimerKept}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -173,6 +176,7 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
         (REPLAYED, series("saga_replays_total", service="payment", handler="reserve", result="succeeded")),
         (ESCALATED, series("saga_escalations_total", service="payment", handler="release")),
         (STEP, series("saga_step_seconds_count", service="payment", handler="reserve", step="charge")),
+        (STRANGERS, series("saga_strangers_met_total", service="payment")),
         (STUCK, series("saga_stuck_total", service="payment")),
         (EXPIRED, series("saga_expired_records_total", service="payment", topic="orders", partition="1")),
         (REPLACED, series("saga_replaced_logs_total", service="payment", topic="orders", partition="1")),

@@ -10,6 +10,8 @@ from saga import Saga, Service
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
 from saga.observe.moments import WriteRefused
 from saga.progress.history import TRANSITIONS_MAX
+from saga.runtime.service_record import ensure_record
+from saga.runtime.watching import Watching
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced
@@ -87,9 +89,11 @@ async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeyp
     async def note(event: OrderPlaced, saga: Saga) -> None:
         """The progress grows."""
 
+    watching = Watching("payment", place.clock, place.moments.append)
+    await ensure_record(payment.declared, place.store, place.clock, watching)  # the first document of that collection
     refuse_once(place, monkeypatch, "saga-archive", Ambiguous("no answer"))
     async with at_work(place, payment):
         await place.publish(*(an_order(quantity=number + 1) for number in range(TRANSITIONS_MAX + 2)))
         await place.at_rest(payment)
     assert [(refused.operation, refused.why) for refused in place.told(WriteRefused)] == [("archive", "ambiguous")]
-    assert [document async for document in place.store.scan("saga-archive")]
+    assert len([document async for document in place.store.scan("saga-archive")]) > 1

@@ -184,8 +184,8 @@ class Broken:
 async def test_a_worker_that_has_nothing_to_do_notices_that_the_store_is_away_by_looking(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Broken(place, monkeypatch)
     async with watched(place, service_that_waits_for(asyncio.Event())) as worker:
+        broken = Broken(place, monkeypatch)
         await worker.look()
         assert worker.away().keys() == {"store"}
         assert [moment.what for moment in place.told(Unavailable)] == ["store"]
@@ -200,8 +200,8 @@ async def test_a_store_that_gives_but_does_not_take_is_still_away(
 ) -> None:
     may_end = asyncio.Event()
     may_end.set()
-    broken = Broken(place, monkeypatch)
     async with watched(place, service_that_waits_for(may_end)) as worker:
+        broken = Broken(place, monkeypatch)
         await place.publish(an_order())
         await place.until(lambda: bool(worker.away()))
         with monkeypatch.context() as readable:  # a full disk can be read

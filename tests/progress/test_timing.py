@@ -135,7 +135,21 @@ def test_the_current_wake_that_is_early_is_sent_on_for_the_next_time() -> None:
 def test_any_other_wake_ends_here() -> None:
     p = waiting_for(LATER, wake=CURRENT)
     assert following(p, replace(WAKE, id="wake-2")) == Done()
-    assert following(blank(), WAKE) == Done()
+    assert following(replace(blank(), n=1), WAKE) == Done()
+
+
+def test_a_timer_of_a_saga_that_this_store_does_not_know_comes_again_until_the_memory_is_over() -> None:
+    assert following(blank(), WAKE) == SendOn(LATER, LATER), "before its time"
+    assert following(blank(), WAKE, certain=False) == Reload()
+    for overdue_ms, again_ms in ((0, 1000), (999, 1000), (5000, 5000), (10**9 - 1, 86_400_000), (10**9, 86_400_000)):
+        first_ms = NOW_MS - overdue_ms
+        late, again = replace(WAKE, due_ms=first_ms), replace(WAKE, due_ms=NOW_MS, unknown_ms=first_ms)
+        assert following(blank(), late) == following(blank(), again) == SendOn(NOW_MS + again_ms, first_ms)
+    assert following(blank(), replace(WAKE, due_ms=NOW_MS, unknown_ms=NOW_MS - 10**9 - 1)) == Done()
+
+
+def test_a_timer_of_a_saga_that_has_only_begun_is_known() -> None:
+    assert following(replace(blank(), intents=(an_intent("first", A),)), WAKE) == Done()
 
 
 def test_a_message_of_nobody_sends_the_current_wake_on() -> None:

@@ -55,8 +55,10 @@ class Unframing(Framing):
         await self._broker.publish(messages)
 
     @asynccontextmanager
-    async def join(self, group: str, topics: Sequence[str], listener: Listener) -> AsyncIterator[Membership]:
-        async with self._broker.join(group, topics, listener) as membership:
+    async def join(
+        self, group: str, topics: Sequence[str], listener: Listener, **options: Any
+    ) -> AsyncIterator[Membership]:
+        async with self._broker.join(group, topics, listener, **options) as membership:
             yield Unframed(membership)
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:

@@ -221,10 +221,10 @@ PAUSE_S = 0.5
 def _fail_once(place: Workplace, monkeypatch: pytest.MonkeyPatch, why: Exception) -> None:
     insert, left = place.store.insert, [why]
 
-    async def failing(*args: Any, **kwargs: Any) -> int:
-        if left:
+    async def failing(collection: str, *args: Any, **kwargs: Any) -> int:
+        if left and collection == "saga":
             raise left.pop()
-        return await insert(*args, **kwargs)
+        return await insert(collection, *args, **kwargs)
 
     monkeypatch.setattr(place.store, "insert", failing)
 

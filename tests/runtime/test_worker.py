@@ -194,7 +194,7 @@ async def test_a_long_history_is_archived_and_verified_as_a_whole(tmp_path: Path
         await place.at_rest(payment)
         p = await place.progress(payment)
         assert p is not None
-        archives = [history.decode_archive(d.content) async for _, d in place.store.scan("saga-archive")]
+        archives = [history.decode_archive(d.content) async for _, d in place.store.scan("saga-archive", "payment::")]
         whole = [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
         assert p.n == len(whole) == 200
         assert len(p.transitions) <= history.TRANSITIONS_MAX
@@ -383,7 +383,7 @@ async def test_a_member_that_cannot_be_one_ends_the_worker_before_it_has_any_par
             raise BrokerError("the group does not let us in")
 
     @asynccontextmanager
-    async def join(*_: object) -> AsyncIterator[Refused]:
+    async def join(*_: object, **options: object) -> AsyncIterator[Refused]:
         yield Refused()
 
     payment, _ = doored()

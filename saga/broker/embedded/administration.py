@@ -7,9 +7,11 @@ from typing import Any
 from saga.broker.administration import NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.embedded import sums
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.embedded.groups import Fellow
 from saga.broker.embedded.log import Kept, Undecodable, kept_topics
 from saga.broker.embedded.reading import Reader
 from saga.broker.embedded.seats import is_vacant
+from saga.broker.identity import MemberIdentity
 from saga.errors import BrokerError
 from saga.messages import Partition
 
@@ -45,7 +47,8 @@ class EmbeddedAdministration(EmbeddedBroker):
     async def group(self, name: str) -> Group:
         members, positions = self._members_of(name), self._positions_of(name)
         # Who joins begins at a position, so each topic that is read has one.
-        return Group(members, positions, frozenset({p.topic for p in positions} if members else ()))
+        reads = frozenset({p.topic for p in positions} if members else ())
+        return Group(members, positions, reads, self._identities_of(name))
 
     async def readers(self, topic: str) -> Mapping[str, Group]:
         self._one(topic)
@@ -149,8 +152,17 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     def _members_of(self, group: str) -> tuple[str, ...]:
         """Members that may be alive: a frozen one holds its seat, a dead one does not, and is in nobody's way."""
+        return tuple(fellow.seat for fellow in self._living(group))
+
+    def _identities_of(self, group: str) -> frozenset[MemberIdentity]:
+        with self._open.file.telling():
+            stated = self._open.groups.identities(group)
+        living = [stated.get(fellow.id) for fellow in self._living(group)]
+        return frozenset(identity for identity in living if identity is not None)
+
+    def _living(self, group: str) -> list[Fellow]:
         fellows = self._open.groups.fellows(group)
-        return tuple(fellow.seat for fellow in fellows if not is_vacant(self.path.parent / fellow.seat))
+        return [fellow for fellow in fellows if not is_vacant(self.path.parent / fellow.seat)]
 
     def _positions_of(self, group: str) -> Mapping[Partition, int]:
         with self._open.file.telling():

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from saga.broker.embedded import sums
 from saga.broker.embedded.log import Kept
+from saga.broker.identity import MemberIdentity, decode, encode, strangers_among
+from saga.broker.port import FROM_THE_OLDEST
 from saga.errors import Fenced
 
 
@@ -41,6 +43,16 @@ class Fellow(NamedTuple):
     seat: str
 
 
+class Newcomer(NamedTuple):
+    """Member that is to enter a group."""
+
+    seat: str
+    topics: Sequence[str]
+    identity: MemberIdentity | None = None
+    starts: Mapping[str, int] = FROM_THE_OLDEST
+    """Time, in milliseconds since 1970, at which the group begins in a topic in which it has no position."""
+
+
 class Grant(NamedTuple):
     """Log that has been taken: from which offset on, and under which generation."""
 
@@ -54,6 +66,8 @@ class Grant(NamedTuple):
 _IN_HAND = "CREATE TABLE IF NOT EXISTS in_hand (grp TEXT, log INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID"
 """Logs of which messages may be in hand. It is made when it is needed: files of before have none, and nobody who does
 not know it is in its way."""
+_IDENTITIES = "CREATE TABLE IF NOT EXISTS identities (member INTEGER PRIMARY KEY, identity BLOB)"
+"""Identities that members state, made when it is needed, as the table above."""
 
 
 def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, Kept]) -> dict[int, int]:
@@ -102,25 +116,40 @@ class Groups:
         rows = self._connection().execute("SELECT id, seat FROM members WHERE grp = ? ORDER BY id", (group,))
         return [Fellow(*row) for row in rows]
 
+    def identities(self, group: str) -> dict[int, MemberIdentity | None]:
+        """Read what each member states of itself, by its id."""
+        if not self._connection().execute("SELECT 1 FROM sqlite_master WHERE name = 'identities'").fetchone():
+            return {}
+        rows = self._connection().execute(
+            "SELECT id, CAST(identity AS BLOB) FROM identities JOIN members ON id = member WHERE grp = ?", (group,)
+        )
+        return {member: decode(identity) for member, identity in rows}
+
     def enter(
-        self,
-        group: str,
-        seat: str,
-        topics: Sequence[str],
-        kept: Mapping[str, Kept],
-        *,
-        instead_of: Collection[Fellow] = (),
-    ) -> int:
-        """Take in a new member, and put those dead ones out, in a new generation; its id, which never comes back."""
-        self._connection().executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
-        cursor = self._connection().execute(
-            "INSERT INTO members (grp, seat, topics) VALUES (?, ?, ?)", (group, seat, json.dumps(topics))
+        self, group: str, newcomer: Newcomer, kept: Mapping[str, Kept], *, instead_of: Collection[Fellow] = ()
+    ) -> tuple[int, tuple[str, ...]]:
+        """Take in a new member, and put those dead ones out, in a new generation; its id, which never comes back. If
+        members that live disagree with its identity nothing is changed, and these are given instead."""
+        connection = self._connection()
+        if newcomer.identity is not None:
+            dead = {fellow.id for fellow in instead_of}
+            living = [identity for member, identity in self.identities(group).items() if member not in dead]
+            if strangers := strangers_among(newcomer.identity, living):
+                return 0, strangers
+        connection.executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
+        cursor = connection.execute(
+            "INSERT INTO members (grp, seat, topics) VALUES (?, ?, ?)",
+            (group, newcomer.seat, json.dumps(newcomer.topics)),
         )
         self._is_back(group)
         member = cursor.lastrowid
         assert member is not None  # an INSERT of one row has one
-        self._regroup(group, kept)
-        return member
+        if newcomer.identity is not None:
+            connection.execute(_IDENTITIES)
+            connection.execute("DELETE FROM identities WHERE member NOT IN (SELECT id FROM members)")
+            connection.execute("INSERT INTO identities VALUES (?, ?)", (member, encode(newcomer.identity)))
+        self._regroup(group, kept, newcomer.starts)
+        return member, ()
 
     def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> None:
         """Put these members out as dead, unless they are gone."""
@@ -240,21 +269,26 @@ class Groups:
     def _is_back(self, group: str) -> None:
         self._connection().execute("DELETE FROM absences WHERE grp = ?", (group,))
 
-    def _regroup(self, group: str, kept: Mapping[str, Kept]) -> None:
+    def _regroup(self, group: str, kept: Mapping[str, Kept], starts: Mapping[str, int] = FROM_THE_OLDEST) -> None:
         """Begin a new generation: targets for all logs, and those of members that are gone are free.
 
-        A log gets its position here, at the oldest record, before anybody reads it: from now on retention spares what
-        the group has not committed.
+        A log gets its position here, at the oldest record or where the group starts, before anybody reads it: from now
+        on retention spares what the group has not committed.
         """
         execute, executemany = self._connection().execute, self._connection().executemany
         rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
         topics: dict[int, list[str]] = {member: json.loads(text) for member, text in rows}
         targets = ranges(sorted(topics), topics, kept)
         known = {log for (log,) in execute("SELECT log FROM positions WHERE grp = ?", (group,))}
-        oldest = {log: sums.one_log(self._connection(), log)[0] for log in targets.keys() - known}
+        times = {
+            first + number: starts[topic]
+            for topic, (first, partitions, _) in kept.items()
+            for number in range(partitions if topic in starts else 0)
+        }
+        begins = {log: self._begin_of(log, times.get(log, 0)) for log in targets.keys() - known}
         executemany(
             "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)",
-            [(group, log, offset, sums.row_sum(group, log, offset)) for log, offset in oldest.items()],
+            [(group, log, offset, sums.row_sum(group, log, offset)) for log, offset in begins.items()],
         )
         execute("UPDATE positions SET target = NULL WHERE grp = ?", (group,))
         execute(
@@ -271,3 +305,12 @@ class Groups:
             " ON CONFLICT (name) DO UPDATE SET generation = generation + 1, version = version + 1",
             (group,),
         )
+
+    def _begin_of(self, log: int, start_ms: int) -> int:
+        """Offset of the first record of a log that was appended at that time or later; 0: of the oldest one."""
+        oldest, end = sums.one_log(self._connection(), log)
+        if not start_ms:
+            return oldest
+        statement = f"SELECT min(offset) FROM log_{log} WHERE time_ms >= ?"
+        (first,) = self._connection().execute(statement, (start_ms,)).fetchone()
+        return end if first is None else int(first)

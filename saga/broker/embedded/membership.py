@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from saga.broker.embedded.groups import Groups, View
+from saga.broker.embedded.groups import Groups, Newcomer, View
 from saga.broker.embedded.log import Log, Undecodable
 from saga.broker.embedded.seats import Liveness, Seat, is_vacant
 from saga.broker.embedded.transaction import Transaction
-from saga.broker.port import Listener
+from saga.broker.identity import MemberIdentity, refusal, strangers_among
+from saga.broker.port import Listener, Subscription
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, Standstill
@@ -75,11 +76,11 @@ class Shared:
 class Member:
     """Member of a group on the broker's file. See `saga.broker.port.Membership` for the promises."""
 
-    def __init__(self, group: str, topics: Sequence[str], listener: Listener, seat: Seat, shared: Shared) -> None:
-        self.group = group
+    def __init__(self, subscription: Subscription, listener: Listener, seat: Seat, shared: Shared) -> None:
+        self.group, self._subscription = subscription.group, subscription
         self.changed = asyncio.Event()
         """Event that is set when the group is not what it was."""
-        self._topics, self._listener, self._seat, self._shared = list(topics), listener, seat, shared
+        self._listener, self._seat, self._shared = listener, seat, shared
         self._id = 0
         self._owned: dict[Partition, Owned] = {}
         self._by_log: dict[int, Partition] = {}
@@ -92,6 +93,7 @@ class Member:
         self._generation, self._since_s = 0, 0.0
         self._broken: BaseException | None = None
         self._woken = False
+        self._strangers: tuple[str, ...] = ()
         self._placed = False
         """True if we have had all that was free for us once: it may be nothing."""
 
@@ -161,6 +163,9 @@ class Member:
         heads = self._shared.log.heads
         return {p: max(0, heads.get(owned.log, 0) - owned.position) for p, owned in self._owned.items()}
 
+    def strangers(self) -> Sequence[str]:
+        return self._strangers
+
     def standstills(self) -> Sequence[Standstill]:
         return [standstill for _, standstill in self._standstills.values()]
 
@@ -229,19 +234,24 @@ class Member:
     # ---------------------------------------------------------------- lifetime
 
     async def enter(self) -> None:
-        """Join the group. Raises `BrokerError` for a topic that is not there."""
+        """Join the group. Raises `BrokerError` for a topic that is not there, `ConfigurationError` if a member
+        disagrees with our identity."""
         log, groups, folder = self._shared.log, self._shared.groups, self._shared.file.path.parent
         try:
             with self._shared.file.telling():
-                for topic in self._topics:
+                for topic in self._subscription.topics:
                     log.kept(topic)
                 self._seat.renew()
                 dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
         except OSError as why:
             raise BrokerUnavailable(f"broker file {self._shared.file.path}: a member's lock failed: {why}") from why
-        self._id = await self._shared.writer.do(
-            lambda: groups.enter(self.group, self._seat.path.name, self._topics, log.topics, instead_of=dead)
+        _, topics, identity, starts = self._subscription
+        newcomer = Newcomer(self._seat.path.name, topics, identity, starts)
+        self._id, strangers = await self._shared.writer.do(
+            lambda: groups.enter(self.group, newcomer, log.topics, instead_of=dead)
         )
+        if strangers:
+            raise refusal(self.group, identity, strangers)
         self._shared.changed(self.group)
 
     async def follow(self) -> None:
@@ -326,6 +336,7 @@ class Member:
             return 0
         if view.generation != self._generation:
             self._generation, self._since_s = view.generation, now_s
+            self._meet(shared.groups.identities(self.group).values())
         held = {h.log: h.granted for h in view.holdings if h.owner == self._id}
         self._lose([p for p, owned in self._owned.items() if held.get(owned.log) != owned.granted])
         if leaving := [h.log for h in view.holdings if h.owner == self._id and h.target != self._id]:
@@ -344,6 +355,13 @@ class Member:
             await self._take(view, ready)
             return 0
         return patience_s if wanted else None
+
+    def _meet(self, members: Collection[MemberIdentity | None]) -> None:
+        """Note who in the group disagrees with us: they came while we were taken for dead, or did not look."""
+        strangers = strangers_among(self._subscription.identity, members)
+        if strangers != self._strangers:
+            self._strangers = strangers
+            self.wake()
 
     async def _take(self, view: View, logs: list[int]) -> None:
         shared, member = self._shared, self._id

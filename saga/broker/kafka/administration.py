@@ -30,7 +30,7 @@ from aiokafka.protocol.fetch import FetchRequest
 from saga.broker.administration import NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.kafka.batches import PLACE_BYTES
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.client import FAILED, bounds, failed, partitions_of
+from saga.broker.kafka.client import FAILED, bounds, failed, partitions_of, since, stated_by
 from saga.broker.kafka.committing import is_of_another_log, to_metadata
 from saga.broker.kafka.consumers import FETCH_BYTES, of_nobody
 from saga.broker.kafka.errors import translated
@@ -148,7 +148,9 @@ class KafkaAdministration(KafkaBroker):
                 if at >= 0 and not is_of_another_log(metadata, ids.get(topic))
             }
             reads = frozenset(topic for _, _, _, told, *_ in members for topic in _subscribed(told))
-            found[name] = Group(tuple(_member(client, host) for _, client, host, *_ in members), positions, reads)
+            names_of = tuple(_member(client, host) for _, client, host, *_ in members)
+            stated = [stated_by(told) for _, _, _, told, *_ in members]
+            found[name] = Group(names_of, positions, reads, frozenset(each for each in stated if each is not None))
         return found
 
     async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
@@ -167,9 +169,8 @@ class KafkaAdministration(KafkaBroker):
     async def _since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         async with self._consumer() as consumer:
             places = await self._places(consumer, topic)
-            ends = await consumer.end_offsets(places)  # before: what comes in between is later than the time
-            firsts = await consumer.offsets_for_times(dict.fromkeys(places, max(0, time_ms)))
-        return {Partition(*place): ends[place] if firsts[place] is None else firsts[place].offset for place in places}
+            found = await since(consumer, dict.fromkeys(places, max(0, time_ms)))
+        return {Partition(*place): offset for place, offset in found.items()}
 
     @asynccontextmanager
     async def read(

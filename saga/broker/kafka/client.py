@@ -16,15 +16,18 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
-from aiokafka.protocol.admin import SaslAuthenticateRequest
+from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError, for_code
+from aiokafka.protocol.admin import DescribeGroupsRequest, SaslAuthenticateRequest
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import RecordMetadata
 
+from saga.broker.identity import MemberIdentity, decode
 from saga.broker.kafka.errors import GUESS, translated
 from saga.broker.kafka.refusals import refusal
 from saga.broker.kafka.settings import ClientId
+from saga.broker.port import FROM_THE_OLDEST
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Standstill
@@ -337,16 +340,49 @@ async def bounds(
     return {place: (int(begins[place]), int(ends[place])) for place in places}
 
 
+async def identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[MemberIdentity | None]:
+    """Ask what each member of a group states of itself; nothing where we are not allowed to see it. Goes on until it is
+    answered: the coordinator of a new group is known after a moment."""
+    while True:
+        try:
+            node = await client.coordinator_lookup(0, group)
+            answer = await client.send(node, DescribeGroupsRequest([group]))
+            ((code, _, _, _, _, members, *_),) = answer.groups
+            if not (code and for_code(code).retriable):
+                return [stated_by(member[3]) for member in members]
+        except KafkaError as why:
+            if not why.retriable:
+                raise
+        await clock.sleep(LOOK_S)
+
+
+def stated_by(subscription: bytes) -> MemberIdentity | None:
+    """Identity that a member states in its subscription, which is empty while it joins."""
+    return decode(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
+
+
 async def positions(
-    consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
+    consumer: AIOKafkaConsumer, places: Collection[TopicPartition], starts: Mapping[str, int] = FROM_THE_OLDEST
 ) -> Mapping[Partition, tuple[int, str]]:
-    """Positions of the group, and of the other partitions where they begin; each with what is noted with it. Goes on
-    until it is answered."""
+    """Positions of the group, each with what is noted with it; and of the other partitions where the group begins: at
+    the time that `starts` has for their topics, else at the oldest record. Goes on until it is answered."""
     committed = await consumer._coordinator.fetch_committed_offsets(list(places)) if places else {}
     found = {place: (position.offset, position.metadata or "") for place, position in committed.items()}
     if new := [place for place in places if place not in found]:
         found |= {place: (offset, "") for place, offset in (await consumer.beginning_offsets(new)).items()}
+        times = {place: starts[place.topic] for place in new if starts.get(place.topic)}
+        found |= {place: (offset, "") for place, offset in (await since(consumer, times)).items()}
     return {Partition(*place): position for place, position in found.items()}
+
+
+async def since(consumer: AIOKafkaConsumer, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+    """First offset of each partition whose record has this time, in milliseconds since 1970, or a later one; its end if
+    there is none."""
+    if not times:
+        return {}
+    ends = await consumer.end_offsets(list(times))  # before: what comes in between is later than the time
+    firsts = await consumer.offsets_for_times(times)
+    return {place: int(ends[place] if firsts[place] is None else firsts[place].offset) for place in times}
 
 
 async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
+from saga.broker.kafka.assignor import IdentityAssignor
 from saga.broker.kafka.client import FAILED, end_consumer, failed, starting
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.clock import Clock
@@ -21,7 +21,9 @@ END_S = 2.0
 FOREVER_MS = (1 << 31) - 1
 
 
-def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access: Access) -> AIOKafkaConsumer:
+def of_group(
+    group: str, topics: Sequence[str], settings: KafkaSettings, access: Access, assignor: IdentityAssignor
+) -> AIOKafkaConsumer:
     """Make a consumer that is to be a member of a group that reads these topics. Raises `BrokerUnavailable` without a
     password."""
     return _consumer(
@@ -29,7 +31,7 @@ def of_group(group: str, topics: Sequence[str], settings: KafkaSettings, access:
         group_id=group,
         group_instance_id=settings.instance_for(topics),
         auto_offset_reset="earliest",
-        partition_assignment_strategy=(RangePartitionAssignor,),
+        partition_assignment_strategy=(assignor,),
         session_timeout_ms=int(settings.session_s * 1000),
         heartbeat_interval_ms=int(settings.heartbeat_s * 1000),
         rebalance_timeout_ms=int(settings.rebalance_s * 1000),

@@ -96,7 +96,8 @@ PERSON: Mapping[type[Exception], str] = {
     kafka.IllegalOperation: _DEFECT,
     kafka.IllegalSaslStateError: _MECHANISM,
     kafka.IncompatibleBrokerVersion: _VERSION,
-    kafka.InconsistentGroupProtocolError: "members of another kind are in the group: give the service another name",
+    kafka.InconsistentGroupProtocolError: "a program that is no saga service is a member of this group: see who it is "
+    "(kafka-consumer-groups --describe --members), and give that program a group of its own",
     kafka.InvalidCommitOffsetSizeError: _DEFECT,
     kafka.InvalidConfigurationError: "the brokers refuse a setting of the topic: see the message",
     kafka.InvalidFetchRequestError: _DEFECT,

@@ -12,7 +12,9 @@ from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from saga.broker.identity import refusal, strangers_among
 from saga.broker.kafka import client, consumers, private_names
+from saga.broker.kafka.assignor import IdentityAssignor
 from saga.broker.kafka.client import FAILED, failed, partitions_of
 from saga.broker.kafka.committing import CLEAN, IN_HAND, Owned, commit, from_metadata, is_of_another_log
 from saga.broker.kafka.consumers import Rebalances
@@ -22,7 +24,7 @@ from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.log_ids import LogIds
 from saga.broker.kafka.prefetch import Prefetch
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.broker.port import Listener
+from saga.broker.port import Listener, Subscription
 from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, Standstill
@@ -45,14 +47,17 @@ class Member:
 
     def __init__(
         self,
-        group: str,
-        topics: Sequence[str],
+        subscription: Subscription,
         listener: Listener,
         settings: KafkaSettings,
         access: Access,
         clock: Clock,
     ) -> None:
-        self._group, self._topics, self._listener = group, list(topics), listener
+        group = subscription.group
+        self._group, self._topics, self._listener = group, list(subscription.topics), listener
+        self._identity, self._starts = subscription.identity, subscription.starts
+        self._assignor = IdentityAssignor(subscription.identity)
+        self._strangers: tuple[str, ...] = ()
         self._settings, self._access, self._clock = settings, access, clock
         self._consumer: AIOKafkaConsumer | None = None
         self._owned: dict[Partition, Owned] = {}
@@ -150,6 +155,9 @@ class Member:
             return None
         ends = {partition: self._consumer.last_stable_offset(TopicPartition(*partition)) for partition in self._open}
         return {p: max(0, end - self._read_to(p)) for p, end in ends.items() if end is not None}
+
+    def strangers(self) -> Sequence[str]:
+        return self._strangers
 
     def standstills(self) -> Sequence[Standstill]:
         fetched = () if self._fetching is None else self._fetching.standstills()
@@ -281,6 +289,11 @@ class Member:
         async with self._changing:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
+            self._strangers = strangers_among(self._identity, self._assignor.members)
+            if self._strangers and not self._was_in:  # it came while we were joining
+                self._broken = refusal(self._group, self._identity, self._strangers)
+                self._prefetch.news.set()
+                return
             try:
                 owned, replaced = await self._clock.within(
                     self._settings.session_s / 2, self._positions(consumer, places)
@@ -303,7 +316,7 @@ class Member:
             except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
                 self._broken = why
             self._open = set(offsets)
-            self._prefetch.news.set()
+            self.wake() if self._strangers else self._prefetch.news.set()
 
     async def _positions(
         self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
@@ -313,7 +326,7 @@ class Member:
         ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
         # Before the positions: of a topic that is created again in between, the position is found not to count later.
         await ids.learn({place.topic for place in places}, consumer._client)
-        found = await client.positions(consumer, places)
+        found = await client.positions(consumer, places, self._starts)
         gone = {p: at for p, (at, metadata) in found.items() if is_of_another_log(metadata, ids.get(p.topic))}
         begins = await consumer.beginning_offsets([TopicPartition(*partition) for partition in gone]) if gone else {}
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -383,11 +396,13 @@ class Member:
 
     async def _connect(self) -> None:
         settings = self._settings
-        consumer = consumers.of_group(self._group, self._topics, settings, self._access)
+        consumer = consumers.of_group(self._group, self._topics, settings, self._access, self._assignor)
         try:
             with client.starting(consumer._client):
                 await self._clock.within(settings.connect_s, consumer.start())
             await self._see(consumer)
+            if not self._was_in:
+                await self._refuse_strangers(consumer)
         except BaseException as why:  # a cancelled join, too, must leave no consumer behind
             await client.end_consumer(consumer, self._clock, 0)
             if isinstance(why, FAILED) or client.given_up(why):
@@ -402,6 +417,15 @@ class Member:
         self._fetching = keep_apart(consumer, self._clock, self.wake)
         self._prefetch.begin(consumer)
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.given_up, self.given))
+
+    async def _refuse_strangers(self, consumer: AIOKafkaConsumer) -> None:
+        """Look who is in the group before we disturb it. Raises `ConfigurationError` if somebody disagrees with our
+        identity."""
+        if self._identity is not None:
+            asked = client.identities(consumer._client, self._group, self._clock)
+            members = await self._clock.within(self._settings.connect_s, asked)
+            if strangers := strangers_among(self._identity, members):
+                raise refusal(self._group, self._identity, strangers)
 
     async def _see(self, consumer: AIOKafkaConsumer) -> None:
         """Have the consumer know our topics. One that is missing is an error at the beginning, and waited for later

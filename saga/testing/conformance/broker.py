@@ -17,9 +17,11 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from msgspec.structs import replace
 
+from saga.broker.identity import MemberIdentity
 from saga.broker.port import Broker
-from saga.errors import Fenced, SagaError
+from saga.errors import ConfigurationError, Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
 from saga.testing.conformance.listening import Listening, event, values
@@ -240,7 +242,65 @@ class BrokerConformance(
                 lags = (one.lag, two.lag)
                 await self.until(lambda: sorted(-1 if (had := lag()) is None else len(had) for lag in lags) == [0, 1])
 
+    # ---------------------------------------------------------------- where a group begins
+
+    async def test_a_group_begins_at_the_time_that_it_is_told_and_goes_on_where_it_committed(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        await broker.publish([event(topic, f"k{n}", f"old {n}") for n in range(20)])
+        begins_ms = 1 + max([record.time_ms async for record in broker.scan(topic)])
+        await CLOCK.sleep(0.01)  # what comes from here on has a later time
+        starts, listener = {topic: begins_ms}, Listening()
+        async with broker.join(group, [topic], listener, starts=starts) as membership:
+            await self.complete(listener)
+            await membership.begin(dict(listener.has))
+            await broker.publish([event(topic, f"k{n}", f"new {n}") for n in range(20)])
+            assert sorted(values(await self.read(membership, 20, listener=listener))) == sorted(
+                f"new {n}" for n in range(20)
+            )
+        listener = Listening()  # what was read and not committed comes again, and nothing of before
+        async with connect() as other, other.join(group, [topic], listener, starts={topic: CLOCK.now_ms()}) as again:
+            await self.complete(listener)
+            assert sorted(values(await self.read(again, 20, listener=listener))) == sorted(
+                f"new {n}" for n in range(20)
+            )
+
     # ---------------------------------------------------------------- members
+
+    async def test_a_member_that_works_for_somebody_else_is_refused_and_takes_nothing(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        ours = MemberIdentity(service="payment", store="1", worker="here:1")
+        others = [replace(ours, store="2"), replace(ours, service="payments")]
+        first, second = Listening(), Listening()
+        async with broker.join(group, [topic], first, identity=ours) as membership:
+            await self.complete(first)
+            for other in others:
+                listener = Listening()
+                async with connect() as elsewhere:
+                    with pytest.raises(ConfigurationError, match=f"group '{group}' belongs to somebody else") as told:
+                        async with elsewhere.join(group, [topic], listener, identity=other):
+                            raise AssertionError("it has joined")
+                assert told.value.problems == ("service 'payment' in process 'here:1' with store '1'",)
+                assert not listener.has
+            assert not membership.strangers()
+            async with connect() as elsewhere:
+                fellow = replace(ours, worker="there:2")
+                async with elsewhere.join(group, [topic], second, identity=fellow) as beside:
+                    await self.until(lambda: bool(second.has))
+                    assert not membership.strangers()
+                    assert not beside.strangers()
+
+    async def test_who_comes_after_the_others_have_left_may_work_for_somebody_else(
+        self, connect: Connect, broker: Broker, topic: str, group: str
+    ) -> None:
+        for store in ("1", "2"):
+            listener = Listening()
+            async with broker.join(
+                group, [topic], listener, identity=MemberIdentity(service="payment", store=store)
+            ) as membership:
+                await self.complete(listener)
+                assert not membership.strangers()
 
     async def test_members_share_the_partitions_and_none_has_two_members(
         self, connect: Connect, broker: Broker, topic: str, group: str

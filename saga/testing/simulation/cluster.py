@@ -114,6 +114,12 @@ class Cluster:
         """Offset of the first record that is still there."""
         return self.topics[partition.topic][partition.number].begins
 
+    def since(self, partition: Partition, time_ms: int) -> int:
+        """Offset of the first record that was appended then or later; of 0 the beginning of the log."""
+        records = self.topics[partition.topic][partition.number].records
+        later = (record.offset for record in records if record.time_ms >= time_ms)
+        return next(later, len(records)) if time_ms else 0
+
     def mend(self, partition: Partition) -> None:
         """Let all of the partition be read again."""
         self.broken.pop(partition, None)

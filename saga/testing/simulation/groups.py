@@ -2,10 +2,11 @@
 messages."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from saga.broker.identity import MemberIdentity
 from saga.errors import Fenced
 from saga.messages import Partition
 
@@ -19,6 +20,7 @@ class GroupMember(Protocol):
     """Member of a group, as the broker sees it."""
 
     topics: list[str]
+    identity: MemberIdentity | None
 
     def partitions_of(self, topic: str) -> int: ...
 
@@ -93,14 +95,20 @@ class Group:
         """Partitions that a member is to have, in the order of the topics."""
         return [partition for partition, target in self.target.items() if target == id_]
 
-    def take(self, id_: int, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Give the member its share of these partitions; each with the position from which on to read."""
+    def take(
+        self, id_: int, partitions: Sequence[Partition], begins: Callable[[Partition], int]
+    ) -> dict[Partition, int]:
+        """Give the member its share of these partitions; each with the position from which on to read. `begins`: where
+        the group begins in one in which it has none."""
         if id_ not in self.members:
             return {}
         taken = [p for p in partitions if self.target.get(p) == id_]
         for partition in taken:
             self.owner[partition] = id_
             self.grants[partition] = self.grants.get(partition, 0) + 1
+        for partition in taken:
+            if partition not in self.committed and (begin := begins(partition)):
+                self.committed[partition] = begin
         return {partition: self.committed.get(partition, 0) for partition in taken}
 
     def release(self, id_: int, partitions: Collection[Partition]) -> None:

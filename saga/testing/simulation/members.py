@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from saga.broker.port import Listener
+from saga.broker.identity import strangers_among
+from saga.broker.port import Listener, Subscription
 from saga.errors import BrokerUnavailable
 from saga.messages import Partition, Record, Standstill
 from saga.testing.simulation.cluster import Cluster
@@ -30,13 +31,14 @@ class Connection(Protocol):
 class SimulatedMember:
     """See `saga.broker.port.Membership` for the promises."""
 
-    def __init__(self, broker: Connection, group: str, topics: Sequence[str], listener: Listener) -> None:
-        self.topics = list(topics)
+    def __init__(self, broker: Connection, subscription: Subscription, listener: Listener) -> None:
+        self.topics, self.identity = list(subscription.topics), subscription.identity
+        self._starts = subscription.starts
         self.process = broker.process
         self._broker, self._listener = broker, listener
         self._cluster = broker.cluster
         self._network = broker.network
-        self._group = broker.cluster.group(group)
+        self._group = broker.cluster.group(subscription.group)
         self._id = 0
         self._at: dict[Partition, int] = {}
         """Partitions that are ours, with the offset to read next."""
@@ -124,6 +126,10 @@ class SimulatedMember:
         if not self._placed:
             return None
         return {partition: self._cluster.behind(partition, at) for partition, at in self._at.items()}
+
+    def strangers(self) -> Sequence[str]:
+        others = self._group.members.values()
+        return strangers_among(self.identity, [other.identity for other in others if other is not self])
 
     def standstills(self) -> Sequence[Standstill]:
         broken = self._cluster.broken
@@ -248,7 +254,7 @@ class SimulatedMember:
                 self.has_news(partition)
 
     async def _take(self, partitions: Sequence[Partition]) -> None:
-        taken = self._group.take(self._id, partitions)
+        taken = self._group.take(self._id, partitions, lambda p: self._cluster.since(p, self._starts.get(p.topic, 0)))
         if not taken:
             return
         for partition, at in list(taken.items()):

@@ -18,6 +18,7 @@ from saga.runtime.ports import Step
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.room import Limits
 from saga.runtime.schemas import at_once
+from saga.runtime.service_record import ServiceRecord
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock
@@ -214,6 +215,7 @@ class Workers(Disruptions):
                     contracts=at_once,
                     waits_for_schemas=False,  # else a world with a schema of nobody would never be quiet
                     keys=self.keys,
+                    record=ServiceRecord(service=process.service, store=process.service, starts={}),
                 ),
             )
 

@@ -1,0 +1,117 @@
+"""Record that a service keeps of itself in its store: the id of the store, and where it began in each topic.
+
+Both are decided once and then stay: the id by chance, so that another store never has the same; the beginning by the
+declaration, `Service(start=...)`, when a release first reads the topic. A group without a position begins there on
+every broker, also where positions were lost, or a topic gets more partitions later.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from saga.broker.identity import MemberIdentity
+from saga.clock import Clock
+from saga.declarations.values import Declared
+from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable
+from saga.names import ARCHIVES, OURS, is_changes, is_without_events
+from saga.runtime.prepared import reads_of
+from saga.runtime.watching import Watching
+from saga.store.port import Document, Store
+
+AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
+"""Pauses before a store that cannot be reached is asked again."""
+BITS = 52
+"""Random bits that one draw gives."""
+
+
+class ServiceRecord(Struct, frozen=True, kw_only=True):
+    """The record, as it is stored."""
+
+    service: str
+    store: str
+    """Id of the store."""
+    starts: dict[str, int]
+    """Topics that the service has ever read, each with the time in milliseconds since 1970 at which it began there; 0:
+    at the oldest record."""
+
+    def identity(self, worker: str) -> MemberIdentity:
+        """Identity of a member of the service's group."""
+        return MemberIdentity(service=self.service, store=self.store, worker=worker)
+
+
+def record_key(service: str) -> str:
+    """Key of the record, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
+    return f"{service}|identity::{OURS}::record"
+
+
+def decode(service: str, document: Document) -> ServiceRecord:
+    """Decode the record. Raises `StoreError`: without it nobody knows whether this is the store of the service."""
+    try:
+        return msgspec.json.decode(document.content, type=ServiceRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
+        raise StoreError(
+            f"the record of {service!r} ({record_key(service)!r} in {ARCHIVES!r}) cannot be read: {why}; restore it"
+        ) from why
+
+
+def start_ms(declared: Declared, now_ms: int) -> int:
+    """Time at which a service begins in a topic that it has never read; 0: at the oldest record."""
+    if declared.start == "now":
+        return now_ms
+    if declared.start is None or declared.start == "beginning":
+        return 0
+    return round(declared.start.timestamp() * 1000)
+
+
+def begun_topics(declared: Declared) -> frozenset[str]:
+    """Topics in which the declared start counts: those of events. What lies on the service's own topics is for it."""
+    return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_changes(name))
+
+
+def extended(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:
+    """The record with the topics that are new."""
+    new = dict.fromkeys(sorted(set(topics) - record.starts.keys()), begins_ms)
+    return replace(record, starts={**record.starts, **new}) if new else record
+
+
+async def read_record(store: Store, service: str) -> ServiceRecord | None:
+    """Read the record of a service; `None` if it never ran on this store."""
+    document = await store.get(ARCHIVES, record_key(service))
+    return None if document is None else decode(service, document)
+
+
+async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: Watching) -> ServiceRecord:
+    """Return the record of a service, made or extended if it has to be: durable before anything is read from the log.
+    While the store cannot be reached it waits, and people are told."""
+    service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
+    while True:
+        begins_ms = start_ms(declared, clock.now_ms())
+        try:
+            document = await store.get(ARCHIVES, record_key(service))
+            if document is None:
+                made = extended(ServiceRecord(service=service, store=_new_id(clock), starts={}), topics, begins_ms)
+                await store.insert(ARCHIVES, record_key(service), msgspec.json.encode(made))
+                return made
+            known = decode(service, document)
+            made = extended(known, topics, begins_ms)
+            if made is not known:
+                content = msgspec.json.encode(made)
+                await store.replace(ARCHIVES, record_key(service), content, cas=document.cas)
+            return made
+        except (Exists, Conflict, Ambiguous):
+            continue  # another process was faster, or the answer was lost: what is there by now counts
+        except StoreUnavailable as why:
+            watching.unavailable("get", why)
+            await clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, AGAIN_S_MAX)
+
+
+def _new_id(clock: Clock) -> str:
+    return "".join(f"{int(clock.chance() * (1 << BITS)):013x}" for _ in range(2))
+
+
+def starts_of(record: ServiceRecord) -> Mapping[str, int]:
+    """Starts to join the group with: see `saga.broker.port.Broker`."""
+    return {topic: at_ms for topic, at_ms in record.starts.items() if at_ms}

@@ -1,0 +1,60 @@
+"""Identity of members of a group: what is compared, and what others state."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from saga.broker.identity import TEXT_MAX, MemberIdentity, decode, encode, refusal, strangers_among
+from saga.broker.kafka import assignor
+from saga.broker.kafka.assignor import TOLD_MAX
+
+OURS = MemberIdentity(service="payment", store="1a", worker="here:7")
+
+
+def test_service_and_store_are_compared_and_the_process_is_not() -> None:
+    fellow, other_store, other_service = (
+        replace(OURS, worker="there:8"),
+        replace(OURS, store="2b"),
+        replace(OURS, service="payments"),
+    )
+    assert strangers_among(OURS, [OURS, fellow, None]) == ()
+    assert strangers_among(OURS, [fellow, other_store, other_service, other_store]) == (
+        "service 'payment' in process 'here:7' with store '2b'",
+        "service 'payments' in process 'here:7' with store '1a'",
+    )
+    assert strangers_among(None, [OURS]) == ()
+    assert str(replace(OURS, worker="")) == "service 'payment' with store '1a'"
+
+
+def test_the_refusal_names_both_sides_and_what_to_do() -> None:
+    told = refusal("payment", OURS, ["somebody"])
+    assert told.problems == ("somebody",)
+    for part in ("group 'payment'", "'1a'", "SAGA_STORE", "its own broker"):
+        assert part in told.heading
+
+
+@given(st.from_type(MemberIdentity))
+def test_an_identity_is_read_as_it_was_stated(identity: MemberIdentity) -> None:
+    is_short = max(map(len, (identity.service, identity.store, identity.worker))) <= TEXT_MAX
+    assert decode(encode(identity)) == (identity if is_short else None)
+
+
+@pytest.mark.parametrize("stated", [None, b"", b"\xff", b"{}", b"[]", b'{"service": 1, "store": "x"}', b"[" * 9999])
+def test_what_another_program_states_is_nobody_that_we_know(stated: bytes | None) -> None:
+    assert decode(stated) is None
+    assert assignor._decode_members(stated) == []
+
+
+@given(st.binary())
+def test_whatever_is_stated_raises_nothing(stated: bytes) -> None:
+    decode(stated)
+    assignor._decode_members(stated)
+
+
+def test_a_leader_tells_one_member_of_each_service_and_store_and_not_too_many() -> None:
+    many = [replace(OURS, worker=f"here:{n}") for n in range(100)]
+    assert len(assignor._decode_members(assignor._encode_members([*many, None]))) == 1
+    assert assignor._encode_members([None, None]) == b""
+    different = [replace(OURS, store=str(n)) for n in range(100)]
+    assert len(assignor._decode_members(assignor._encode_members(different))) == TOLD_MAX

@@ -1,0 +1,46 @@
+"""Members of different services and stores in one group on Kafka that did not see one another before they joined."""
+
+import pytest
+from msgspec.structs import replace
+
+from saga.broker.identity import MemberIdentity
+from saga.broker.kafka import client
+from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.broker import KafkaBroker
+from saga.broker.kafka.settings import KafkaSettings
+from saga.errors import ConfigurationError
+from saga.messages import Partition, Record, Topic
+from saga.testing.conformance.listening import Listening, event
+from tests.broker.waiting import CLOCK, until
+
+OURS = MemberIdentity(service="payment", store="1", worker="here:1")
+THEIRS = replace(OURS, store="2", worker="there:2")
+
+
+async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_told(
+    kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if both had looked before either of them joined."""
+    first, second = Listening(), Listening()
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as one, KafkaBroker(kafka_settings, clock=CLOCK) as two:
+        await one.ensure([Topic(kafka_topic, 4)])
+        async with one.join(kafka_topic, [kafka_topic], first, identity=OURS) as ours:
+            await until(lambda: len(first.has) == 4)
+            assert (await one.group(kafka_topic)).identities == {OURS}
+
+            async def nobody(*_: object) -> list[MemberIdentity | None]:
+                return []
+
+            monkeypatch.setattr(client, "identities", nobody)
+            async with two.join(kafka_topic, [kafka_topic], second, identity=THEIRS) as theirs:
+                with pytest.raises(ConfigurationError, match="belongs to somebody else"):
+                    await theirs.poll([Partition(kafka_topic, n) for n in range(4)], records_max=1, timeout_s=20)
+                assert not second.heard("assigned")
+                await until(lambda: ours.strangers() == ("service 'payment' in process 'there:2' with store '2'",))
+                assert (await one.group(kafka_topic)).identities == {OURS, THEIRS}
+            await until(lambda: not ours.strangers() and len(first.has) == 4)
+            await one.publish([event(kafka_topic, "k", "goes on")])
+            records: list[Record] = []
+            while not records:
+                records = list(await ours.poll(list(first.has), records_max=10, timeout_s=1))
+            assert [record.value for record in records] == [b"goes on"]
