@@ -7,7 +7,7 @@ resources. Store and broker belong to the caller, who closes them last.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from saga.broker.port import Broker
 from saga.changes.port import ChangeSource
@@ -19,6 +19,7 @@ from saga.messages import Topic
 from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Misfit, Report, Started, Stopped
 from saga.observe.worker_view import Watch
+from saga.runtime.limiting import Gates
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Outside, Step
 from saga.runtime.prepared import Prepared, relayed_by
@@ -67,6 +68,8 @@ class Options:
     """Way to the contracts as they are deployed by now."""
     waits_for_schemas: bool = True
     """False where what is not deployed after ten attempts never will be: a message that waits for it is given up."""
+    gates: Gates = field(default_factory=Gates)
+    """Counts of limited calls: those of all services that run with these options, in one process."""
     keys: Keys | None = None
     """Keys of sealed values."""
     tracing: Tracing | None = None
@@ -98,7 +101,7 @@ async def serve(
         telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
         ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
         ports = replace(ports, waits_for_schemas=options.waits_for_schemas)
-        service = participant_of(prepared, resources, ports)
+        service = participant_of(prepared, resources, ports, options.gates)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)
             events = EventTopics(

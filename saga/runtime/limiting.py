@@ -57,17 +57,50 @@ class _Waiting:
         self.woken: asyncio.Future[None] | None = None
 
 
-class Limiter:
-    """Gate through which all calls of steps to one resource go, in this process; or all of one call that has limits
-    of its own."""
+class Gate:
+    """Count of the calls that are under way, were begun and wait: one for all services of this process that limit the
+    same in the same way, for whoever is called sees the process."""
 
-    def __init__(self, service: str, resource: Resource, ports: Ports) -> None:
+    __slots__ = ("line", "waiting")
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.waiting: deque[_Waiting] = deque()
+
+
+class Gates:
+    """Gates of one process, by what is limited, and how."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Gate] = {}
+
+    def of(self, *what: object) -> Gate:
+        """Gate of this."""
+        return self._known.setdefault(what, Gate())
+
+
+class Limiter:
+    """Way of all calls of steps to one resource, in this service; or of all of one call that has limits of its own."""
+
+    def __init__(self, service: str, resource: Resource, ports: Ports, gate: Gate | None = None) -> None:
         self._service, self._resource, self._ports = service, resource, ports
+        self._gate = gate or Gate()
         self.is_needed = resource.is_limited
         """False if each call is made at once."""
         self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
-        self._circuit, self._line = Circuit(), Line()
-        self._waiting: deque[_Waiting] = deque()
+        self._circuit = Circuit()
+
+    @property
+    def _line(self) -> Line:
+        return self._gate.line
+
+    @_line.setter
+    def _line(self, line: Line) -> None:
+        self._gate.line = line
+
+    @property
+    def _waiting(self) -> "deque[_Waiting]":
+        return self._gate.waiting
 
     def limit(self, switch: Switch | None) -> None:
         """Have what a person has set hold, in the place of what is declared; `None`: what is declared."""

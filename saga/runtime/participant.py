@@ -17,7 +17,7 @@ from saga.in_force import Names, Target
 from saga.messages import Event, name_of
 from saga.policies.remembering import Memory, Remembered
 from saga.runtime.known_controls import KnownControls
-from saga.runtime.limiting import Limiter
+from saga.runtime.limiting import Gates, Limiter
 from saga.runtime.ports import Ports
 from saga.runtime.prepared import Prepared
 from saga.runtime.schemas import Schemas
@@ -46,6 +46,8 @@ class Participant(Prepared):
     calls: dict[tuple[str, Limits], Limiter] = field(default_factory=dict)
     """Limits that calls have of their own, by the resource's name; of a function alone, without one."""
 
+    gates: Gates = field(default_factory=Gates)
+    """Counts of calls, which all services of the process have in common."""
     memories: dict[tuple[str, Limits], Memory[Raw]] = field(default_factory=dict)
     """Results that are remembered of calls, in the same way."""
 
@@ -82,7 +84,8 @@ class Participant(Prepared):
         limiter = self.calls.get((resource, limits))
         if limiter is None:
             what = _limited(f"{resource}.{name}" if resource else name, limits.at_once_max, limits.rate_per_s)
-            limiter = self.calls[resource, limits] = Limiter(self.name, what, self.ports)
+            gate = self.gates.of("call", resource, None if used is None else used.resource.gives, limits)
+            limiter = self.calls[resource, limits] = Limiter(self.name, what, self.ports, gate)
         return limiter
 
     def memory_of(self, limits: Limits, used: Used | None) -> Memory[Raw] | None:
@@ -119,20 +122,26 @@ class Participant(Prepared):
             )
 
 
-def participant_of(prepared: Prepared, resources: Mapping[type, object], ports: Ports) -> Participant:
-    """A service with what it runs on. `resources`: those that are open, by the types that were declared."""
+def participant_of(
+    prepared: Prepared, resources: Mapping[type, object], ports: Ports, gates: Gates | None = None
+) -> Participant:
+    """A service with what it runs on. `resources`: those that are open, by the types that were declared. `gates`: those
+    of its process."""
+    gates = gates or Gates()
     declared = {resource.gives: resource for resource in prepared.declared.resources}
     prepared = replace(prepared, schemas=Schemas(prepared.schemas.library))  # each life learns for itself
     return Participant(
         **{each.name: getattr(prepared, each.name) for each in fields(Prepared)},
         resources=resources,
-        used={type(given): _used(prepared.name, declared[gives], ports) for gives, given in resources.items()},
+        used={type(given): _used(prepared.name, declared[gives], ports, gates) for gives, given in resources.items()},
         ports=ports,
+        gates=gates,
     )
 
 
-def _used(service: str, resource: Resource, ports: Ports) -> Used:
-    return Used(resource, Limiter(service, resource, ports))
+def _used(service: str, resource: Resource, ports: Ports, gates: Gates) -> Used:
+    gate = gates.of("resource", resource.name, resource.gives, resource.at_once_max, resource.rate_per_s)
+    return Used(resource, Limiter(service, resource, ports, gate))
 
 
 def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None = None) -> Resource:
