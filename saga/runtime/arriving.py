@@ -47,8 +47,8 @@ async def sealed_record(service: Participant, record: Record) -> Record:
     contracts = [each for each in (of_topic if named is None else [named]) if each.name in service.sensitive]
     if service.ports.keys is None or not contracts or not record.value:
         return record
-    position = Position(record.topic, record.partition, record.offset)
-    saga = (record.key or b"").decode("utf-8", "backslashreplace") or "/".join(map(str, position))
+    position = Position(*record[:3], record.log_id)
+    saga = (record.key or b"").decode("utf-8", "backslashreplace") or position.place
     value = await _sealed(service, position, record.value, contracts[0], saga)
     return record._replace(value=value)
 

@@ -3,11 +3,12 @@ have, and nobody can read it once their subject is forgotten."""
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from saga import Change, Insert, Retry, Saga, Service
@@ -16,9 +17,12 @@ from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
 from saga.contracts.sealing import opened
-from saga.messages import Headers, Message, Outgoing, Position, Record, Writer
+from saga.messages import Headers, Message, Outgoing, Partition, Position, Record, Writer
+from saga.names import ARCHIVES
 from saga.runtime import arriving
 from saga.runtime.alone import Documents, Then, ports_alone
+from saga.runtime.commits import Commits
+from saga.runtime.guard import Count
 from saga.runtime.intake import received
 from saga.runtime.participant import participant_of
 from saga.runtime.prepared import prepare
@@ -257,3 +261,28 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
             key = await keys.of_subject(SAGA)
             shown = opened(kept.value, service.schemas.library, SAGA, {key and key.name: key}.__getitem__)
             assert codec.decode(shown, OrderPlaced, service.schemas.library) == ORDER
+
+
+async def test_a_message_of_which_the_process_dies_lies_sealed_in_its_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Commits.begin
+
+    async def left(self: Commits, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        await begin(self, offsets)
+        return set(offsets)
+
+    monkeypatch.setattr(Commits, "begin", left)
+    with one_test():
+        async with workplace(tmp_path) as place:
+            keys = keys_in(tmp_path, place)
+            await place.broker.publish([READABLE["JSON"]])
+            (record,) = await place.records("orders")
+            key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
+            await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(50)))
+            async with at_work(place, payment, keys=keys):
+                await place.until(lambda: bool(place.told_dead()))
+                await place.at_rest(payment)
+            assert "the process died" in place.told_dead()[0].reason
+            assert handed == []
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
