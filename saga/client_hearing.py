@@ -10,9 +10,8 @@ from saga.contracts.contract import Contract
 from saga.contracts.library import Library, binding_of, contract_of, find
 from saga.contracts.sealing import names_in, opened
 from saga.errors import BadInput, Problems, SagaError
-from saga.inspection.taking import message_in
+from saga.inspection.taking import message_in, recognized, value_in
 from saga.messages import Event, Record, Topic, name_of
-from saga.runtime.foreign import single_object
 from saga.sealing.port import Keys
 
 E = TypeVar("E", bound=Event)
@@ -38,22 +37,23 @@ class Hearing(Generic[E]):
         self.topics: Mapping[str, Topic] = {name: self.library.topics[name] for name in names}
         self._keys = keys
 
+    def is_one(self, record: Record) -> bool:
+        """Return whether a record is one of these events, as far as its headers and bytes tell."""
+        if envelope.type_of(record) in self._classes:
+            return record.value is not None
+        try:
+            return recognized(record, self.library)[1].name in self._classes
+        except BadInput:
+            return False
+
     async def event_in(self, record: Record) -> E | None:
         """Event in a record; `None`: it is another one. Sealed values are opened, if there are keys. Raises `BadInput`:
         it says that it is one of these, and cannot be read; `KeysUnavailable` and `KeyMissing`."""
-        said = envelope.type_of(record)
-        if said is not None and said not in self._classes:
+        if not self.is_one(record):
             return None
-        try:
-            message = message_in(record, self.library)
-        except BadInput:
-            if said is None:  # nobody can tell that it is one of these
-                return None
-            raise
-        to = self._classes.get(message.type)
-        if to is None:
-            return None
-        value = single_object(message, self.library)
+        message = message_in(record, self.library)
+        to = self._classes[message.type]
+        value = value_in(message, record.writer, self.library)
         if self._keys is not None and (names := names_in(value, self.library)):
             known = {name: await self._keys.named(name) for name in names}
             value = opened(value, self.library, message.saga, known.__getitem__)

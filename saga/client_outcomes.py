@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Generic, TypeVar
 
-from saga import envelope
 from saga.broker.administration import Administration, Bounds, Reading
 from saga.broker.partitioner import partition_of
 from saga.client_hearing import Hearing
@@ -304,4 +303,4 @@ class Outcomes(Generic[E]):
                 asker.caught_up.set()
 
     def _is_outcome(self, record: Record) -> bool:
-        return envelope.type_of(record) in self._hearing.contracts
+        return self._hearing.is_one(record)

@@ -12,9 +12,10 @@ from hashlib import sha256
 
 from saga.clock import from_iso, iso
 from saga.contracts.contract import URN, Contract
+from saga.contracts.hiding import has_sensitive
 from saga.errors import BadInput
-from saga.identity import id_in, identity, identity_of_place
-from saga.messages import Headers, Message, Outgoing, Record
+from saga.identity import id_in, identity, identity_of_declared, identity_of_place, identity_without_source
+from saga.messages import Headers, Message, Outgoing, Record, unquoted
 from saga.printable import quoted
 
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
@@ -26,6 +27,8 @@ PRINCIPAL_BYTES_MAX = 256
 """Longest principal: it is in every event of its saga, and in its progress."""
 HEADER_BYTES_MAX = 512
 """Largest header that is looked at: it is kept with the message in the progress."""
+UNKNOWN_SOURCE = "unknown"
+"""Source of messages that name none."""
 FOREIGN_BYTES_MAX = 1 << 14
 """Most bytes of other people's headers that a message keeps, all together."""
 FOREIGN = "foreign_"
@@ -41,6 +44,8 @@ _OURS = frozenset(
     | {"traceparent"}
     | {name for name, _ in _FIXED}
 )
+_UNQUOTED = _OURS - {"ce_id", "ce_source"}
+"""Headers that are read without quotes around them; what names a message stays as its sender wrote it."""
 _AS_WRITTEN = ("ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", *dict(_FIXED), "ce_dataschema", "ce_sagastart")
 """Names of the headers of most messages, as `headers_of` writes them."""
 _NO_HEADERS: Headers = (("", None),)
@@ -149,7 +154,7 @@ def to_message(
             "both must be the saga id"
         )
     id_ = _decoded(said_id, "header ce_id") if said_id else None
-    source = _source(said_source) if said_source else "unknown"
+    source = _source(said_source) if said_source else UNKNOWN_SOURCE
     time = _time(at, "ce_time") if at else _appended(record)
     started = None
     if began:
@@ -158,8 +163,8 @@ def to_message(
         started = time  # its sender knows nothing of ours: the saga begins with the event
     return Message(
         id=identity(source, id_, type_, "" if contract is None else contract.owner)
-        if id_
-        else identity_of_place(record.topic, record.partition, record.offset, record.log_id),
+        if id_ and said_source
+        else _identity_of_others(record, type_, contract, id_, source if said_source else None),
         type=type_,
         schema=_path(path) if path else schema,
         saga=saga,
@@ -171,6 +176,42 @@ def to_message(
         principal=_principal(who) if who else None,
         foreign=foreign,
     )
+
+
+def _identity_of_others(
+    record: Record, type_: str, contract: Contract | None, id_: str | None, source: str | None
+) -> str:
+    """Name of a message that lacks its id or its source: by what it has of both, by the header that its contract
+    names, or by its place."""
+    if id_ and contract is not None and is_sensitive(contract):  # who has a digest may find what was digested
+        return identity_of_declared(record.topic, type_, id_)
+    if id_:
+        return identity_without_source(id_, record.value or b"")
+    header = None if contract is None else contract.id_header
+    if header is not None and (declared := _first(record, header)):
+        return declared_identity(record.topic, type_, source, _text_of(declared, f"header {header}"))
+    return identity_of_place(record.topic, record.partition, record.offset, record.log_id)
+
+
+@lru_cache(maxsize=1024)  # there are not many contracts
+def is_sensitive(contract: Contract) -> bool:
+    """True if any version of a contract has a field that people are not to see."""
+    return any(has_sensitive(version.record) for version in contract.versions)
+
+
+def declared_identity(topic: str, type_: str, source: str | None, id_: str) -> str:
+    """Name of a message that has its id where its contract says. `source`: as it says itself."""
+    return identity_of_declared(topic, type_, id_) if source is None else identity(source, id_, type_, "")
+
+
+def _text_of(id_: bytes, what: str) -> str:
+    """Id in a header of somebody else's, which may be binary."""
+    try:
+        return _decoded(id_, what)
+    except BadInput:
+        if len(id_) > HEADER_BYTES_MAX:
+            raise
+        return id_.hex()
 
 
 def check(message: Message) -> None:
@@ -279,6 +320,8 @@ def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
     foreign: list[tuple[str, bytes | None]] = []
     for header in record.headers:
         name, value = header
+        if name in _UNQUOTED and value is not None:
+            value = unquoted(value)
         if name in _OURS and name not in given and value is not None and _is_usual(name, value):
             given[name] = value
         else:

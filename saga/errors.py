@@ -11,6 +11,7 @@ SagaError                    what happened, where, and what to do next
 |  +- UnknownSchema          of a schema that is not deployed here yet: parked, and looked at again
 |  |  +- NewerVersion        of a version that this release of the service cannot read: the same
 |  +- UpcasterFailed         of an older version that our own upcaster could not take: replayed once that is mended
++- SchemaUnasked             a schema registry has to be asked first: asked, and tried again at once
 +- Permanent                 a handler that can never succeed on this input: dead letter at once
 +- NewerHandler              a run that a newer version of its handler has begun: parked, and tried again
 +- KeyMissing                a sealed text of which there is no key here: parked, and tried again
@@ -87,6 +88,15 @@ class NewerVersion(UnknownSchema):
 
 class UpcasterFailed(BadInput):
     """Message of an older version, of which an upcaster of this service could not make a newer one."""
+
+
+class SchemaUnasked(SagaError):
+    """Lack of a schema that a registry may have: nobody has asked it since the message was looked at last. `id` names
+    it."""
+
+    def __init__(self, id_: int) -> None:
+        self.id = id_
+        super().__init__(f"the schema with id {id_} has to be asked for")
 
 
 class Permanent(SagaError):

@@ -2,12 +2,15 @@
 
 What a contract's owner says under its own name has an id that nobody else makes (`saga.progress.ids.event_id`), and
 keeps it. Every other message goes by `source|id`, in which `%`, `|`, `+` and all that is not visible ASCII is
-percent-encoded; one that has no id by its place, `|topic/partition/offset@log`: a topic that is created again has other
-records at the same offsets. So no two senders share one, the ids of a fan-in's parts, joined with `+`, say which parts
-they are, and each can be printed. The headers of whatever is published hold source and id as their sender wrote them.
+percent-encoded. One that names no source goes by its content, too; one whose id is where its contract says, by topic
+and type with that id; one that has no id by its place, `|topic/partition/offset@log`: a topic that is created
+again has other records at the same offsets. So no two senders share one, the ids of a
+fan-in's parts, joined with `+`, say which parts they are, and each can be printed. The headers of whatever is published
+hold source and id as their sender wrote them.
 """
 
 import re
+from hashlib import blake2b
 from urllib.parse import quote, unquote
 
 _GONE = "-gone"
@@ -32,6 +35,34 @@ def identity(source: str, id_: str, type_: str, owner: str) -> str:
         if source.isascii() and source.isalnum():
             return f"{source}|{id_}"
     return f"{quote(source, _SAFE)}|{quote(id_, _SAFE)}"
+
+
+def identity_without_source(id_: str, value: bytes) -> str:
+    """Name of a message with this `id_` from nobody knows whom: two senders may use one id for two things, and one who
+    repeats something repeats its bytes.
+
+    >>> identity_without_source("17", b"...")
+    'unknown/ed8afa03a2db846a|17'
+    """
+    return f"unknown/{blake2b(value, digest_size=8).hexdigest()}|{quote(id_, _SAFE)}"
+
+
+def identity_of_declared(topic: str, type_: str, id_: str) -> str:
+    """Name of a message that names no source, and has its id where its contract says: no source is empty.
+
+    >>> identity_of_declared("accounts", "Topped", "uuid-17")
+    '|accounts/Topped#uuid-17'
+    """
+    return f"|{topic}/{type_}#{quote(id_, _SAFE)}"
+
+
+def has_no_id(identity_: str) -> bool:
+    """True if a message goes by its place, for it has no id.
+
+    >>> has_no_id("|orders/3/17"), has_no_id("|accounts/Topped#uuid-17"), has_no_id("shop|17")
+    (True, False, False)
+    """
+    return identity_.startswith("|") and "#" not in identity_
 
 
 def identity_of_own(service: str, id_: str, owner: str) -> str:

@@ -35,6 +35,15 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Headers as the log has them: a name may come twice, and a value may be null."""
 
 
+def unquoted(header: bytes) -> bytes:
+    """Value of a header without the quotes in which Spring, and whoever writes headers as JSON, puts it.
+
+    >>> unquoted(b'"application/json"'), unquoted(b"application/json")
+    (b'application/json', b'application/json')
+    """
+    return header[1:-1] if len(header) > 1 and header[:1] == header[-1:] == b'"' else header
+
+
 def texts_of(headers: Headers) -> dict[str, str]:
     """Headers for people: what is no text is escaped, a null is empty, and the last of a name counts."""
     return {name: (value or b"").decode("utf-8", "backslashreplace") for name, value in headers}
@@ -113,6 +122,8 @@ class Writer(NamedTuple):
     """Avro schema, as JSON text; empty: the registry has none of that id."""
     registry: str
     """Address of the registry, for people."""
+    lacks: str = ""
+    """Reason that there is no schema, if it is another one than that the registry has none of that id."""
 
 
 class Record(NamedTuple):
@@ -152,3 +163,7 @@ class Topic(NamedTuple):
     """Days for which records are kept; `None`: for ever."""
     wire: str = "single-object"
     """Form of what is published to it: `single-object`, or `registry`, the wire format of a schema registry."""
+    id_header: str | None = None
+    """Header in which senders that write no `ce_id` have the id of each message; `None`: in none."""
+    id_field: str | None = None
+    """Field of the events in which they have it; `None`: in none."""

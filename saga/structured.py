@@ -4,19 +4,23 @@ value, as binary mode has them. Pure."""
 import base64
 import binascii
 import json
-import re
+from collections.abc import Iterator
 from typing import Any
 
-from saga.contracts.jsonform import read_json
+from saga.contracts.jsonform import read_objects
 from saga.errors import BadInput
-from saga.messages import Headers, Record
+from saga.messages import Headers, Record, unquoted
 from saga.printable import quoted
 
 STRUCTURED = "application/cloudevents+json"
 OTHER_MODES = "application/cloudevents"
 """Beginning of the content types of structured modes that are not read, and of batches."""
 JSON = "application/json"
-_ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}").fullmatch
+_NEEDED = frozenset(
+    {"specversion", "type", "id", "source", "time", "subject", "dataschema", "datacontenttype", "data", "data_base64"}
+    | {"sagastart", "sagaprincipal"}
+)
+"""Names of an event that are looked at: all others travel with it as they are, whatever they are."""
 _SHOWN_MAX = 40
 
 
@@ -33,8 +37,8 @@ def content_type_of(record: Record) -> str:
 
 
 def media_type(header: bytes) -> str:
-    """Type in a header, in small letters and without parameters."""
-    return header[:200].decode("utf-8", "replace").partition(";")[0].strip().lower()
+    """Type in a header, in small letters and without parameters, or the quotes that some put around it."""
+    return unquoted(header[:200]).decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 
 def is_json(content_type: str) -> bool:
@@ -69,13 +73,18 @@ def _event_in(value: bytes) -> dict[str, Any]:
     """The event in a value. Raises `BadInput`."""
     what = f"its content type is {STRUCTURED}, but its value is no CloudEvent:"
     try:
-        event, twice = read_json(value)
+        event, twice = read_objects(value)
     except (ValueError, RecursionError) as why:
         raise BadInput(f"{what} it cannot be read as JSON: {_said(why)}") from None
     if not isinstance(event, dict):
         raise BadInput(f"{what} it is no JSON object")
-    if twice:
-        raise BadInput(f"{what} the name {_shown(twice[0])} comes twice in one object")
+    for doubled, names in twice:
+        if doubled is event:
+            names = [name for name in names if name in _NEEDED]
+        elif not any(doubled is part for part in _objects_in(event.get("data"))):
+            names = []
+        if names:
+            raise BadInput(f"{what} the name {_shown(names[0])} comes twice in one object")
     if event.get("specversion") != "1.0":
         raise BadInput(f'{what} its "specversion" is not "1.0"')
     if not isinstance(event.get("type"), str) or not event["type"]:
@@ -102,20 +111,30 @@ def _data(event: dict[str, Any], content_type: str) -> tuple[str, bytes | None]:
     return content_type, json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
+def _objects_in(data: object) -> Iterator[object]:
+    """All objects in JSON data."""
+    open_ = [data]
+    while open_:
+        part = open_.pop()
+        if isinstance(part, list):
+            open_ += part
+        elif isinstance(part, dict):
+            yield part
+            open_ += part.values()
+
+
 def _headers(attributes: dict[str, Any]) -> Headers:
-    """Attributes as binary mode has them. Raises `BadInput` for one that is none."""
+    """Attributes as binary mode has them. Raises `BadInput` for one that is needed and is none."""
     made = []
     for name, value in attributes.items():
-        if not _ATTRIBUTE(name):
-            raise BadInput(
-                f"the event has an attribute {_shown(name)}: names of attributes are up to 20 small letters and digits"
-            )
         if value is None:
             continue
         if isinstance(value, bool):
             value = "true" if value else "false"
-        if not isinstance(value, str | int):
-            raise BadInput(f'the event\'s attribute "{name}" is neither text nor a whole number, true or false')
+        elif not isinstance(value, str | int):
+            if name in _NEEDED:
+                raise BadInput(f'the event\'s attribute "{name}" is neither text nor a whole number, true or false')
+            value = json.dumps(value, ensure_ascii=False)
         made.append((f"ce_{name}", str(value).encode("utf-8", "surrogatepass")))
     return tuple(made)
 

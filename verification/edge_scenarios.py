@@ -21,7 +21,7 @@ from verification.building_blocks import (
 )
 from verification.handlers import Reacts
 from verification.page_scenarios import TINY
-from verification.scenario import Scenario, has_run, told_of_other_content
+from verification.scenario import Scenario, has_run, runs_once, told_of_other_content
 from verification.services import message
 
 looks = Reacts(name="reserve", to=(("O",),), does=("read unless note", "step if left"), emits=("R if left",), undo=None)
@@ -125,6 +125,14 @@ def senders() -> Iterator[Scenario]:
         b=(message("n1", "N", "y", source="somebody else"), ORD),
         owner=(0, 1),
         at_the_end=told_of_other_content,
+    )
+    yield Scenario(
+        name="a relay says the same again, without an id of ours",
+        service=of(many_steps),
+        a=(message("u1", "N", at=0), message("u1", "N", at=1)),
+        crash=1,
+        owner=(0, 1),
+        at_the_end=runs_once,
     )
     yield Scenario(
         name="two versions of one event",

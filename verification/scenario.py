@@ -37,6 +37,12 @@ def has_ended(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
     return None if p.outcome else "NO OUTCOME"
 
 
+def runs_once(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    """Check that no more than one run was made."""
+    count = sum(t.outcome == "handled" for t in entries)
+    return None if count == 1 else f"{count} RUNS"
+
+
 def told_of_other_content(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
     """Check that a repetition with other content is a dead letter."""
     told = any(letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters)

@@ -13,7 +13,7 @@ from saga.clock import from_iso, iso
 from saga.contracts.library import Contract, Library, Version
 from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.errors import BadInput, UnknownSchema
-from saga.identity import identity
+from saga.identity import identity, identity_of_declared
 from saga.messages import Event, Message
 from saga.names import commands_of
 from saga.policies.retry import Retry
@@ -136,10 +136,12 @@ def message(  # what a message consists of
     source: str = "others",
     started: bool = True,
     after: int = 0,
+    at: int | None = None,
 ) -> Message:
     """A foreign message, as it lies in the log. `bad`: nobody, or none of these handlers, can decode it. `version`: of
     its schema, which gives the same content other bytes. `newer`: only a later release knows its schema.
-    `started`: it says when its saga began. `after`: times that `AGE_MS` had passed when it was said."""
+    `started`: it says when its saga began. `after`: times that `AGE_MS` had passed when it was said. `at`: offset of
+    one without source and `ce_id`, whose id is where its contract says."""
     fields: dict[str, object] = {"content": id_ if content is None else content}
     if bad is True:
         fields = {}
@@ -150,7 +152,7 @@ def message(  # what a message consists of
     if version > 1:
         fields["version"] = version
     return Message(
-        id=identity(source, id_, type_, SERVICE),
+        id=identity(source, id_, type_, SERVICE) if at is None else name_of_relayed(type_, id_, at),
         type=type_,
         schema=f"explored/{type_}.v{version}",
         saga=SAGA,
@@ -159,6 +161,11 @@ def message(  # what a message consists of
         started=iso(NOW_MS) if started else None,
         value=json.dumps(fields).encode(),
     )
+
+
+def name_of_relayed(type_: str, id_: str, offset: int) -> str:
+    """Name of a message that a relay has published, at that offset."""
+    return identity_of_declared("explored", type_, id_)
 
 
 def time_after(ages: int) -> str:

@@ -94,6 +94,11 @@ class Contract:
     """Prefix of the absolute URI of each of its schemas."""
     wire: str = "single-object"
     """Form of what is published, as its topic wants it: see `Topic.wire`."""
+    id_header: str | None = None
+    """Header in which senders that write no `ce_id` have the id of a message, as its newest version declares, or its
+    topic."""
+    id_field: str | None = None
+    """Field in which they have it."""
     versions: tuple[Version, ...] = field(repr=False)
     """All versions, number 1 first."""
 

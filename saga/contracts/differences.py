@@ -39,6 +39,8 @@ _ATTRIBUTES: Final = (
     "said",
     "heard",
     "principal",
+    "id_header",
+    "id_field",
     "namespace",
     "upcasts",
 )

@@ -116,7 +116,13 @@ def _parsed(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> 
 def read_json(text: bytes | str) -> tuple[Any, list[str]]:
     """Read JSON, and the names that come twice in one object: JSON lets the last one win, and nobody notices. Raises
     `ValueError`, and `RecursionError`."""
-    twice: list[str] = []
+    read, twice = read_objects(text)
+    return read, [name for _, names in twice for name in names]
+
+
+def read_objects(text: bytes | str) -> tuple[Any, list[tuple[dict[str, Any], list[str]]]]:
+    """Read JSON, and the objects in which names come twice, each with these names. Raises as `read_json`."""
+    twice: list[tuple[dict[str, Any], list[str]]] = []
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8-sig")
@@ -126,7 +132,7 @@ def read_json(text: bytes | str) -> tuple[Any, list[str]]:
     def object_(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         read = dict(pairs)
         if len(read) < len(pairs):
-            twice.extend(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+            twice.append((read, [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]))
         return read
 
     return json.loads(text, object_pairs_hook=object_, parse_constant=_no_constant), twice

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from saga.contracts.binding import classes_of
 from saga.contracts.contract import URN, Contract, Version, called
@@ -19,6 +19,14 @@ from saga.messages import Event, Topic
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]*(?<=[/:])").fullmatch
 
 __all__ = ["Binding", "Contract", "Library", "Version", "binding_of", "contract_of", "find"]
+
+
+class MeantType(NamedTuple):
+    """Contract that a type in a header means."""
+
+    name: str
+    is_exact: bool
+    """True if the header has its name, and no other namespace than its own."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class Library:
         default_factory=dict, repr=False, compare=False
     )
     """Readers of other versions than a class's own, by class and header: one for each that was met."""
+    types: dict[bytes, "MeantType | None"] = field(default_factory=dict, repr=False, compare=False)
+    """Types that records had in their headers, with the contract that each means: see `saga.runtime.recognition`."""
 
     @classmethod
     def load(cls, folder: Path, schemas: str = URN) -> Self:

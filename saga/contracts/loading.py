@@ -37,6 +37,8 @@ ATTRIBUTES = (
     "said",
     "heard",
     "principal",
+    "id_header",
+    "id_field",
     "compatible",
     "upcasts",
     "lint",
@@ -44,6 +46,7 @@ ATTRIBUTES = (
 """Attributes by which a contract says more of itself than Avro has in a record."""
 _ENVELOPE = re.compile(r"ce_(id|source|type|time|subject|dataschema|specversion|saga.*)|content-type|traceparent")
 _HEADER = re.compile(r"[!-~]{1,100}")
+_ID_TYPES = tuple(ScalarType(kind) for kind in ("string", "uuid", "int", "long"))
 _AVROS = ("type", "name", "namespace", "doc", "aliases", "fields")
 
 
@@ -92,6 +95,7 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
     problems += _owners(files)
     problems += _disagreements(files)
     topics = _topics(folder, {topic for topic, _ in numbers}, problems)
+    problems += _unidentified(files, topics)
     if problems:
         raise ContractError(f"the contracts in {folder} cannot be used:", problems)
     return _contracts(files, schemas, topics), topics
@@ -145,6 +149,8 @@ def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tup
         return None, [f"field {key.name}: the key must be a string (or a uuid), because it is the saga id"]
     if odd := _wrong_subject(schema, record):
         return None, [odd]
+    if "id_field" in schema and (odd := _wrong_id_field(schema["id_field"], record)):
+        return None, [odd]
     try:
         canonical = to_parsing_canonical_form(parse_schema(schema))
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as why:
@@ -192,6 +198,7 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
         if name in schema and schema[name] != "outside":
             yield f'"{name}" can only be "outside", not {schema[name]!r}'
     yield from _wrong_principal(schema)
+    yield from _wrong_id(schema)
     for name in schema:
         known = name in ATTRIBUTES or name in _AVROS
         if not known and (close := get_close_matches(name, ATTRIBUTES, n=1, cutoff=0.75)):
@@ -209,6 +216,29 @@ def _wrong_principal(schema: dict[str, Any]) -> Iterator[str]:
         yield f'"principal" is {header!r}, which says something else of each event: name a header of its sender\'s'
     if schema.get("starts") is not True or schema.get("said") != "outside":
         yield '"principal" says who begins a saga: it goes with "starts": true and "said": "outside"'
+
+
+def _wrong_id(given: Mapping[str, Any]) -> Iterator[str]:
+    """Problems of where a contract or a topic says that the id of its messages is."""
+    header = given.get("id_header")
+    if "id_header" in given and "id_field" in given:
+        yield '"id_header" and "id_field" both say where the id of a message is: keep one of them'
+    if "id_header" in given and (not isinstance(header, str) or not _HEADER.fullmatch(header)):
+        yield f'"id_header" is the name of a header, as in "id", not {header!r}'
+    elif isinstance(header, str) and _ENVELOPE.fullmatch(header):
+        yield f'"id_header" is {header!r}, which is read anyway, or says something else: name a header of its sender\'s'
+    if "id_field" in given and not isinstance(given["id_field"], str):
+        yield f'"id_field" is the name of a field, not {given["id_field"]!r}'
+
+
+def _wrong_id_field(name: str, record: RecordType) -> str | None:
+    """Problem of the field in which the id of a message is to be."""
+    field = record.field(name)
+    if field is None:
+        return f'its "id_field" {name!r} is none of its fields'
+    if field.sensitive or field.type not in _ID_TYPES:
+        return f"field {name}: the id of a message is a string, a uuid, an int or a long that is not sensitive"
+    return None
 
 
 def _wrong_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
@@ -305,12 +335,26 @@ def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Top
     return topics
 
 
+def _unidentified(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
+    """Problems of fields that are to be the id of all messages of a topic."""
+    for group in _by_contract(files):
+        newest = group[-1]
+        name = topics[newest.terms.topic].id_field
+        if name is None or not newest.version.schema.keys().isdisjoint(("id_header", "id_field")):
+            continue
+        if odd := _wrong_id_field(name, newest.version.record):
+            yield f"{newest.place}: {odd.replace('its', 'the topic', 1)}"
+
+
 def _wrong_topic(given: object) -> Iterator[str]:
     if not isinstance(given, dict):
         yield 'must be an object: {"partitions": 12, "retention_days": 7}'
         return
+    yield from _wrong_id(given)
     for name, value in given.items():
         match name:
+            case "id_header" | "id_field":
+                pass
             case "partitions":
                 if type(value) is not int or not 1 <= value <= 10_000:
                     yield f'"partitions" is a whole number from 1 to 10000, not {value!r}'
@@ -322,7 +366,8 @@ def _wrong_topic(given: object) -> Iterator[str]:
                 if value not in ("single-object", "registry"):
                     yield f'"wire" is "single-object" or "registry", not {value!r}'
             case _:
-                yield f'"{name}" means nothing here; there are "partitions", "retention_days" and "wire"'
+                known = '"partitions", "retention_days", "wire", "id_header" and "id_field"'
+                yield f'"{name}" means nothing here; there are {known}'
 
 
 def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) -> dict[str, Contract]:
@@ -330,6 +375,8 @@ def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) ->
     for group in sorted(_by_contract(files), key=lambda group: group[0].version.name):
         name, terms, newest = group[0].version.name, group[0].terms._asdict(), group[-1].version
         said, heard = terms.pop("said"), terms.pop("heard")
+        topic = topics[terms["topic"]]
+        declares = newest.schema if {"id_header", "id_field"} & newest.schema.keys() else topic._asdict()
         contracts[name] = Contract(
             **terms,
             name=name,
@@ -337,7 +384,9 @@ def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) ->
             heard_outside=heard == "outside",
             doc=newest.record.doc,
             schemas=schemas,
-            wire=topics[terms["topic"]].wire,
+            wire=topic.wire,
+            id_header=declares.get("id_header"),
+            id_field=declares.get("id_field"),
             versions=_with_marks_of_all([file.version for file in group]),
         )
     return contracts

@@ -5,15 +5,16 @@ from dataclasses import make_dataclass
 from enum import StrEnum
 from functools import lru_cache
 from io import BytesIO
-from itertools import islice
 from typing import Any
 
 from fastavro import parse_schema, schemaless_writer
 
 from saga.contracts import jsonform
 from saga.contracts.bounds import check_json
-from saga.contracts.contract import Version
+from saga.contracts.codec import HEADER_SIZE, MARKER, Read, reader_between
+from saga.contracts.contract import Contract, Version
 from saga.contracts.convert import Classes, to_raw, typed
+from saga.contracts.library import Library
 from saga.contracts.scalars import Convert, NoSuchField, Wrong
 from saga.contracts.schema import (
     MISSING,
@@ -52,15 +53,33 @@ def from_json(data: bytes, version: Version) -> bytes:
     except Wrong as why:
         problems.append(str(why))
     if not problems:
-        found = list(islice(plain.problems_in(read), PROBLEMS_MAX))
-        problems = [str(why) for why in found]
-        if found and all(isinstance(why, NoSuchField) for why in found):
+        found = list(plain.problems_in(read))  # no more than there are values, which were counted
+        problems = [str(each) for each in found[:PROBLEMS_MAX]]
+        if found and all(isinstance(each, NoSuchField) for each in found):
             raise MoreFields(f"{version.name}: {'; '.join(problems)}")
     if problems:
         raise BadInput(f"{version.name}: {'; '.join(problems)}")
     out = BytesIO()
     schemaless_writer(out, plain.schema, plain.to_raw(plain.from_json(read)))
     return out.getvalue()
+
+
+def id_in(value: bytes, contract: Contract, library: Library) -> str | None:
+    """Id of an event in the field that its contract names; `None` if it cannot be read, or is empty. `value`: a single
+    object, or JSON that is none yet."""
+    assert contract.id_field is not None
+    try:
+        version = library.by_fingerprint.get(value[2:HEADER_SIZE]) if value.startswith(MARKER) else None
+        found = _reader(version, contract.newest)(value) if version else jsonform.read_json(value)[0]
+    except (BadInput, ValueError, RecursionError):
+        return None
+    id_ = found.get(contract.id_field) if isinstance(found, dict) else None
+    return str(id_) or None if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+
+
+@lru_cache(maxsize=1024)  # there are not many versions
+def _reader(version: Version, newest: Version) -> Read:
+    return reader_between(parse_schema(without_logical_types(version.schema)), newest)
 
 
 class _Plain:

@@ -13,11 +13,10 @@ from saga.errors import BadInput, ConfigurationError, ContractError, Declaration
 from saga.inspection.event_fields import fields_in
 from saga.inspection.letters import letter_in
 from saga.inspection.sources import Warn
-from saga.inspection.taking import message_in
+from saga.inspection.taking import message_in, recognized, value_in
 from saga.messages import Partition, Record, Standstill, texts_of
 from saga.names import OURS, is_dead_letters, is_without_events
 from saga.printable import shortened
-from saga.runtime.foreign import single_object
 
 POLL_S = 0.5
 """Time after which it is looked whether the end is reached, or something stands still."""
@@ -44,7 +43,7 @@ class Seen:
     fields: Mapping[str, object] | None = None
     """Fields by name, sensitive ones hidden; `None`: they cannot be shown."""
     trouble: str | None = None
-    """Reason that they cannot be shown; of a letter, what it says."""
+    """Reason that they cannot be shown, or what is odd about them; of a letter, what it says."""
 
 
 class What(NamedTuple):
@@ -182,8 +181,9 @@ def _event(record: Record, told: Seen, library: Library | None) -> Seen:
     if library is None:
         raise BadInput("there is no contracts/ to read it by")
     message = message_in(record, library)
-    told = replace(told, type=message.type, id=message.id, source=message.source)
+    remark = recognized(record, library)[1].remark or None
+    told = replace(told, type=message.type, id=message.id, source=message.source, trouble=remark)
     try:
-        return replace(told, fields=fields_in(single_object(message, library), library))
+        return replace(told, fields=fields_in(value_in(message, record.writer, library), library))
     except BadInput as why:
         return replace(told, trouble=str(why))

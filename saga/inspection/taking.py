@@ -4,25 +4,34 @@ from saga import envelope
 from saga.contracts import codec, registered
 from saga.contracts.library import Library
 from saga.errors import BadInput
-from saga.messages import Message, Record
-from saga.runtime.foreign import taken
+from saga.messages import Message, Record, Writer
+from saga.runtime.foreign import identified, single_object, taken
+from saga.runtime.recognition import Recognized, recognize
 from saga.structured import in_binary_mode
 
 
-def message_in(record: Record, library: Library) -> Message:
-    """Message in a record, of any contract of the library. `saga.runtime.foreign.single_object` gives its value as it
-    is decoded. Raises `BadInput`: it is none, or no contract is known of it."""
-    foreign = record.value is not None and record.value[:2] != codec.MARKER
-    if foreign:
+def recognized(record: Record, library: Library) -> tuple[Record, Recognized]:
+    """A record in binary mode, and the contract that it is of. Raises `BadInput`: nobody can tell."""
+    if record.value is None:
+        raise BadInput("it has no value: a tombstone, which says nothing")
+    if record.value[:2] != codec.MARKER:
         record = in_binary_mode(record)
-    type_, schema = envelope.type_of(record), ""
-    if type_ is None and foreign:
-        type_ = registered.name_in(record.value, record.writer, library)
-    if type_ is None:  # its sender knows nothing of our headers: the bytes say it
-        version = codec.identify(record.value, library)
-        type_, schema = version.name, version.path
-    contract = library.contracts.get(type_)
-    if contract is None:
-        raise BadInput(f"no contract {type_} is in {library.folder}")
-    message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
-    return taken(message, record.writer, library) if foreign else message
+    return record, recognize(record, library)
+
+
+def message_in(record: Record, library: Library) -> Message:
+    """Message in a record, of any contract of the library. `value_in` gives its value as it is decoded. Raises
+    `BadInput`: it is none, or no contract is known of it."""
+    record, found = recognized(record, library)
+    if not found.name:
+        raise BadInput(f"no contract {found.said} is in {library.folder}")
+    if found.doubt:
+        raise BadInput(found.doubt)
+    contract = library.contracts[found.name]
+    message = envelope.to_message(record, type_=found.name, schema=found.schema, contract=contract)
+    return identified(taken(message, record.writer, library), record.topic, contract, library)
+
+
+def value_in(message: Message, writer: Writer | None, library: Library) -> bytes:
+    """Value of a message as a single object. `writer`: of its record. Raises `BadInput`."""
+    return single_object(message, library, lambda id_: writer or registered.unasked(id_))

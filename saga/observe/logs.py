@@ -46,6 +46,8 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Stuck: logging.ERROR,
     moments.Unavailable: logging.ERROR,
     moments.Recovered: logging.INFO,
+    moments.PassedOver: logging.DEBUG,
+    moments.UnknownType: logging.WARNING,
     moments.Expired: logging.ERROR,
     moments.LogReplaced: logging.ERROR,
     moments.PartitionsRaised: logging.WARNING,

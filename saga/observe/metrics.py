@@ -162,6 +162,10 @@ class Metrics(Collector):
             *("saga_expired_records", "Records that were removed before the service had them, by partition."),
             *("service", "topic", "partition"),
         )
+        self._passed_over = Counts(
+            *("saga_passed_over_records", "Records without a value, or of a type that no contract has, by topic."),
+            *("service", "topic", "why"),
+        )
         self._replaced = Counts(
             *("saga_replaced_logs", "Partitions whose topic was deleted and created again."),
             *("service", "topic", "partition"),
@@ -208,6 +212,7 @@ class Metrics(Collector):
             moments.Escalated: lambda m: self._escalated.add(m.service, m.handler),
             moments.Stuck: lambda m: self._stuck.add(m.service),
             moments.StrangersMet: lambda m: self._strangers.add(m.service),
+            moments.PassedOver: lambda m: self._passed_over.add(m.service, m.topic, m.why),
             moments.Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
             moments.LogReplaced: lambda m: self._replaced.add(m.service, m.topic, str(m.partition)),
             moments.Assigned: self._on_assigned,
@@ -303,7 +308,7 @@ class Metrics(Collector):
         for counts in (
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
             *(self._parked, self._put_off, self._fallbacks, self._escalated, self._stuck, self._expired, self._moved),
-            *(self._failures, self._replays, self._of_partitions, self._replaced, self._strangers),
+            *(self._failures, self._replays, self._of_partitions, self._replaced, self._strangers, self._passed_over),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

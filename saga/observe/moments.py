@@ -265,6 +265,26 @@ class Recovered(Moment, frozen=True, kw_only=True, gc=False):
     away_s: float
 
 
+class PassedOver(Moment, frozen=True, kw_only=True, gc=False):
+    """Record that is not handled, though it may have been meant for the service."""
+
+    topic: str
+    partition: int
+    offset: int
+    why: Literal["tombstone", "unknown type"]
+    """Reason: it has no value; or it is of a type that no contract has."""
+
+
+class UnknownType(Moment, frozen=True, kw_only=True, gc=False):
+    """First record of a type that no contract has, in a topic that the service consumes. Records of that type are
+    passed over: told once in the life of a process."""
+
+    topic: str
+    partition: int
+    offset: int
+    type: str
+
+
 class Expired(Moment, frozen=True, kw_only=True, gc=False):
     """Loss of records that were removed from the log before this service had them: keep them for longer than it may be
     stopped (`retention_days`). What they said is lost to it."""

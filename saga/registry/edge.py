@@ -17,7 +17,7 @@ from saga.broker.port import FROM_THE_OLDEST, Broker, Listener, Membership
 from saga.clock import Clock
 from saga.contracts.contract import Contract, Version
 from saga.errors import RegistryUnavailable
-from saga.messages import Outgoing, Partition, Record, Standstill, Topic
+from saga.messages import Outgoing, Partition, Record, Standstill, Topic, Writer
 from saga.registry.known import Known
 from saga.registry.port import SchemaRegistry
 
@@ -58,6 +58,10 @@ class RegistryEdge:
             for contract, version in versions
             if await self.known.id_of(contract, version) is None
         ]
+
+    async def writer(self, id_: int) -> Writer:
+        """Ask the registry for an id now, whatever it said before. Raises `RegistryUnavailable`."""
+        return await self.known.asked(id_)
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
         await self._broker.ensure(topics)

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import aiohttp
 
 from saga.adapter_description import asked, path, secret, show_certificate
-from saga.contracts.registered import SCHEMA_BYTES_MAX
+from saga.contracts.registered import SCHEMA_BYTES_MAX, inlined
 from saga.errors import ConfigurationError, RegistryUnavailable
-from saga.printable import printable, shortened
-from saga.registry.port import Registered, RegistryRefused
+from saga.printable import printable, quoted, shortened
+from saga.registry.port import Registered, RegistryRefused, SchemaIncomplete
 from saga.registry.settings import RegistryOptions
 
 ANSWER_S_MAX = 10.0
@@ -24,6 +24,8 @@ ANSWER_BYTES_MAX = 2 * SCHEMA_BYTES_MAX
 SAID_BYTES_MAX = 300
 NONE_THERE = (40401, 40402, 40403)
 """Error codes of a registry: no such subject, version, schema. What answers 404 without one is no registry."""
+REFERENCES_MAX = 100
+"""Most schemas that one may refer to, with those that these refer to."""
 ID_MAX = (1 << 32) - 1
 
 
@@ -51,7 +53,7 @@ class HttpRegistry:
 
     async def schema(self, id_: int) -> str:
         answer = await self._asked("GET", f"/schemas/ids/{id_}")
-        return "" if answer is None else self._text(answer, "schema")
+        return "" if answer is None else await self._whole(answer, f"the schema with id {id_}")
 
     async def versions(self, subject: str) -> Sequence[int]:
         answer = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions")
@@ -63,13 +65,33 @@ class HttpRegistry:
         answer = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
         if answer is None:
             raise self._senseless(f"version {number} of {subject!r} was listed, and is not there")
-        return Registered(self._id(answer), self._text(answer, "schema"))
+        return Registered(self._id(answer), await self._whole(answer, f"version {number} of {subject!r}"))
 
     async def register(self, subject: str, schema: str) -> int:
         answer = await self._asked("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
         if answer is None:
             raise self._senseless(f"a schema was to be registered as {subject!r}")
         return self._id(answer)
+
+    async def _whole(self, answer: Any, what: str) -> str:
+        """Text of a schema, with all that it refers to in it. Raises `SchemaIncomplete`."""
+        text, found = self._text(answer, "schema"), dict[str, str]()
+        open_ = _references(answer)
+        while open_:
+            name, subject, number = open_.pop()
+            if name in found:
+                continue
+            if len(found) >= REFERENCES_MAX:
+                raise SchemaIncomplete(f"{what} refers to more than {REFERENCES_MAX} others: have its sender use fewer")
+            part = await self._asked("GET", f"/subjects/{quote(subject, safe='')}/versions/{number}")
+            if part is None:
+                raise SchemaIncomplete(
+                    f"{what} refers to {quoted(name)}, version {number} of {quoted(subject)}, which the registry at "
+                    f"{self.address} does not have: have its sender register it there"
+                )
+            found[name] = self._text(part, "schema")
+            open_ += _references(part)
+        return inlined(text, found.values()) if found else text
 
     async def _asked(self, method: str, place: str, body: object = None) -> Any:
         """Answer of the registry, from JSON; `None`: there is no such thing. Raises `RegistryUnavailable`,
@@ -136,6 +158,18 @@ class HttpRegistry:
             return {}
         shown = f"{self._user}:{'' if self._password is None else asked(self._password)}"
         return {"Authorization": f"Basic {base64.b64encode(shown.encode()).decode()}"}
+
+
+def _references(answer: Any) -> list[tuple[str, str, int]]:
+    """Schemas that one refers to: name, subject and version of each."""
+    found = []
+    references = answer.get("references")
+    for each in references if isinstance(references, list) else ():
+        if isinstance(each, dict):
+            name, subject, number = each.get("name"), each.get("subject"), each.get("version")
+            if isinstance(name, str) and isinstance(subject, str) and type(number) is int:
+                found.append((name, subject, number))
+    return found
 
 
 def _context(options: RegistryOptions) -> ssl.SSLContext:

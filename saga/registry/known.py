@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from saga.clock import Clock
 from saga.contracts.codec import HEADER_SIZE, MARKER
 from saga.contracts.contract import Contract, Version
-from saga.contracts.registered import framed, id_in, is_version
+from saga.contracts.registered import framed, id_of, is_version
 from saga.errors import RegistryUnavailable
 from saga.messages import Outgoing, Record, Writer
 from saga.names import is_without_events
-from saga.registry.port import SchemaRegistry
+from saga.registry.port import SchemaIncomplete, SchemaRegistry
 
 MISSING_S = 30.0
 """Time after which a registry is asked again for an id that it did not have."""
@@ -34,26 +34,34 @@ class Known:
 
     def wanted(self, record: Record) -> int | None:
         """Id that has to be asked for before a record can be taken; `None`: nothing has to be."""
-        id_ = id_in(record.value)
+        id_ = id_of(record)
         if id_ is None or is_without_events(record.topic):
             return None
         return id_ if self._writer(id_) is None else None
 
     def resolved(self, record: Record) -> Record:
         """The record with the schema of its value, if that is in the wire format and nothing has to be asked."""
-        id_ = id_in(record.value)
+        id_ = id_of(record)
         if id_ is None or is_without_events(record.topic):
             return record
         return record._replace(writer=self._writer(id_))
 
     async def learn(self, id_: int) -> None:
-        """Ask for an id. Raises `RegistryUnavailable`."""
+        """Ask for an id, unless it is known. Raises `RegistryUnavailable`."""
         if self._writer(id_) is None:
-            schema = await self.registry.schema(id_)
-            until_s = None if schema else self.clock.monotonic_s() + MISSING_S
-            if len(self._writers) >= IDS_MAX:
-                self._writers.clear()
-            self._writers[id_] = Writer(id_, schema, self.registry.address), until_s
+            await self.asked(id_)
+
+    async def asked(self, id_: int) -> Writer:
+        """Ask for an id. Raises `RegistryUnavailable`."""
+        try:
+            writer = Writer(id_, await self.registry.schema(id_), self.registry.address)
+        except SchemaIncomplete as why:
+            writer = Writer(id_, "", self.registry.address, str(why))
+        until_s = None if writer.schema else self.clock.monotonic_s() + MISSING_S
+        if len(self._writers) >= IDS_MAX:
+            self._writers.clear()
+        self._writers[id_] = writer, until_s
+        return writer
 
     def _writer(self, id_: int) -> Writer | None:
         writer, until_s = self._writers.get(id_, (None, None))

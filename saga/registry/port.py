@@ -23,6 +23,10 @@ class RegistryRefused(SagaError):
     """Refusal of a schema by the registry: it does not go together with those that are there, or is none."""
 
 
+class SchemaIncomplete(SagaError):
+    """Schema that refers to another one, which the registry does not have."""
+
+
 class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
     """Registry of schemas. Everything raises `RegistryUnavailable` when there is no answer, or one that makes no
     sense."""
@@ -34,13 +38,14 @@ class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
         """Be ready to ask; nobody is asked yet. Raises `ConfigurationError` for certificates that cannot be used."""
 
     async def schema(self, id_: int) -> str:
-        """Text of the schema with this id; empty if there is none."""
+        """Text of the schema with this id, with all that it refers to in it; empty if there is none. Raises
+        `SchemaIncomplete`."""
 
     async def versions(self, subject: str) -> Sequence[int]:
         """Numbers of the schemas under a subject, oldest first; none if there is no such subject."""
 
     async def version(self, subject: str, number: int) -> Registered:
-        """One of them."""
+        """One of them, with all that it refers to in it. Raises `SchemaIncomplete`."""
 
     async def register(self, subject: str, schema: str) -> int:
         """Register a schema, which has an id then; the same again has the same id. Raises `RegistryRefused`."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from saga.commands import Command
-from saga.errors import BadInput
+from saga.errors import BadInput, SchemaUnasked
 from saga.messages import Message, Position
 from saga.progress import record
 from saga.progress.actions import NOBODY
@@ -16,6 +16,9 @@ from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import Stages, Stopped, TurnState
 from saga.sealing.text import names_in
+
+UNJUDGED: Mapping[str, str] = {"": "a schema registry has to be asked first"}
+"""Mark of a message of which nobody can tell yet who can decode it: the turn finds out."""
 
 
 def begin(
@@ -33,7 +36,12 @@ def begin(
     elif p.started is None and persistence.is_older_than_memory(service, message):
         p, cas = None, 0
     # Looked at only where the message may have to wait: it waits for nothing if it can never be decoded.
-    bad = NOBODY if message.started is not None and message.type not in service.roles.joined else _bad(service, message)
+    bad: Mapping[str, str] = NOBODY
+    if message.started is None or message.type in service.roles.joined:
+        try:
+            bad = _bad(service, message)
+        except SchemaUnasked:
+            bad = UNJUDGED
     return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
 
 

@@ -15,6 +15,7 @@ from saga.errors import (
     KeyMissing,
     NewerHandler,
     Permanent,
+    SchemaUnasked,
     TooLarge,
     UnknownSchema,
     UpcasterFailed,
@@ -116,6 +117,9 @@ def answered(saga: RunningSaga) -> tuple[Call, ...]:
 async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
     """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
     turn, ports = saga.turn, service.ports
+    if isinstance(why, SchemaUnasked):
+        await service.schemas.ask(why.id, ports.registry)
+        return turn.carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
     words, calls = saga.words_of(why), answered(saga)
     if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.contracts, ports.watching):
         return turn.carrying(ask.run, calls, turn.attempts_of(ask.run))

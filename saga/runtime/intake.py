@@ -1,20 +1,22 @@
 """Intake of records: each is skipped, becomes a dead letter, or goes into a lane. Pure."""
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from saga import envelope
 from saga.commands import command_in
-from saga.contracts import codec, registered
+from saga.contracts import codec
 from saga.controls import TYPE, control_in
 from saga.errors import BadInput
 from saga.identity import could_be_own
 from saga.messages import Message, Record
+from saga.printable import printable, shortened
 from saga.runtime.changed import message_in
 from saga.runtime.errors import said_by
-from saga.runtime.foreign import taken
+from saga.runtime.foreign import identified, taken
 from saga.runtime.prepared import Prepared
+from saga.runtime.recognition import recognize
 from saga.structured import in_binary_mode
 from saga.wakes import wake_in
 
@@ -23,6 +25,10 @@ class Skip(Struct, frozen=True, gc=False):
     """Nothing for this service: finished at once."""
 
     reason: str
+    why: Literal["tombstone", "unknown type"] | None = None
+    """Kind of what is counted, for it may be meant for us; `None`: it is certainly not."""
+    type: str = ""
+    """Type of which no contract is, for people."""
 
 
 class Letter(Struct, frozen=True, gc=False):
@@ -34,10 +40,13 @@ class Letter(Struct, frozen=True, gc=False):
 Received: TypeAlias = Skip | Letter | Message
 """All that a record can be. A message goes into a lane and sets off a turn."""
 
+TYPE_BYTES_MAX = 100
+"""Longest part of a type of somebody else's that people are shown."""
 CONTROL = TYPE.rpartition(".")[2]
 """Type of a control, as it is looked at."""
 UNTOUCHED = Skip("no change of the document: the toolkit's marks in it alone are others")
 UNKNOWN = Skip("no handler here names its type")
+TOMBSTONE = Skip("it has no value: the log may forget what has its key, and nobody says anything", "tombstone")
 OWN = Skip("a copy of an own event: the progress has it")
 FORGED = Letter(
     "its sender calls itself as this service does, which never makes such an id: it is no copy of an own event; have "
@@ -67,28 +76,41 @@ def _wished(record: Record, service: Prepared) -> Message:
     return control
 
 
+def _unknown(type_: str) -> Skip:
+    """A record of a type that no contract has: people are told of it, for its sender may mean one of ours."""
+    shown = shortened(printable(type_), TYPE_BYTES_MAX)
+    return Skip(f"no contract here is called {shown}", "unknown type", shown)
+
+
 def received(record: Record, service: Prepared) -> Received:
     """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
-    schema = ""
+    schema, library = "", service.schemas.library
     try:
         if record.topic in service.set_apart:
             return _of_another_kind(record, service)
         value = record.value
-        foreign = value is not None and value[:2] != codec.MARKER
+        if value is None:
+            return TOMBSTONE
+        foreign = value[:2] != codec.MARKER
         if foreign:
             record = in_binary_mode(record)
         type_ = envelope.type_of(record)
-        if type_ is None:  # its sender knows nothing of our headers: the bytes say it
-            library = service.schemas.library
-            type_ = registered.name_in(record.value, record.writer, library) if foreign else None
-            if type_ is None:
-                version = codec.identify(record.value, library)
-                type_, schema = version.name, version.path
-        if type_ not in service.consumed:
-            return UNKNOWN
-        message = envelope.to_message(record, type_=type_, schema=schema, contract=service.contracts[type_])
+        if foreign or type_ is None or type_ not in service.consumed:  # what it says of itself is not all there is
+            version = library.by_fingerprint.get(value[2 : codec.HEADER_SIZE])
+            if version is not None and version.name == type_ and type_ not in service.consumed:
+                return UNKNOWN  # nearly always
+            found = recognize(record, library)
+            if found.name not in service.consumed:
+                return UNKNOWN if found.name else _unknown(found.said)
+            if found.doubt:
+                return Letter(found.doubt)
+            type_, schema = found.name, found.schema
+        contract = service.contracts[type_]
+        message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
         if foreign:
-            message = taken(message, record.writer, service.schemas.library)
+            message = taken(message, record.writer, library)
+        if contract.id_field is not None:
+            message = identified(message, record.topic, contract, library)
     except BadInput as why:
         return Letter(str(why))
     except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker

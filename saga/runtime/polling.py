@@ -11,7 +11,7 @@ from saga.broker.port import Membership
 from saga.envelope import type_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, Standstill
-from saga.observe.moments import DeadLettered, GoesOn, StandsStill, StrangersMet
+from saga.observe.moments import DeadLettered, GoesOn, PassedOver, StandsStill, StrangersMet, UnknownType
 from saga.printable import printable, shortened
 from saga.runtime import arriving, deadletters, persistence
 from saga.runtime.errors import Draining
@@ -37,6 +37,8 @@ AGAIN_S = 0.2
 """Pause before a log that cannot be read is read again."""
 FULL_S = 0.005
 """Longest wait while a partition is left out because it has its share of what is in flight."""
+UNKNOWN_MAX = 200
+"""Types that no contract has of which people are told, at most."""
 GATHER_S = 0.002
 """Time that a worker without room waits for more of it, once there is some."""
 
@@ -53,6 +55,8 @@ class Polling:
     unreadable: "Unreadable"
     yielding: Yielding | None = None
     """Messages that yield; `None`: none ever does."""
+    _unknown: set[tuple[str, str]] = field(default_factory=set)
+    """Topics and types that no contract has, of which people were told."""
 
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Take from one source until `stop`."""
@@ -108,6 +112,8 @@ class Polling:
             if isinstance(taken, Skip):  # of others there are many, and they leave nothing to remember
                 prefix.skipped(offset + 1)
                 lanes.finished.set()
+                if taken.why is not None:
+                    self._pass_over(record, taken)
                 continue
             prefix.begun(offset)
             if isinstance(taken, Message):
@@ -118,6 +124,17 @@ class Polling:
                     add(item)
             else:
                 self.unreadable.give_up(record, prefix, taken.reason)
+
+    def _pass_over(self, record: Record, skip: Skip) -> None:
+        """Tell of a record that may have been meant for us: of a type the first time, of what is counted each time."""
+        watching, name = self.service.ports.watching, self.service.name
+        topic, partition, offset = record[:3]
+        assert skip.why is not None
+        watching.report(PassedOver(service=name, topic=topic, partition=partition, offset=offset, why=skip.why))
+        told = (topic, skip.type)
+        if skip.why == "unknown type" and told not in self._unknown and len(self._unknown) < UNKNOWN_MAX:
+            self._unknown.add(told)
+            watching.report(UnknownType(service=name, topic=topic, partition=partition, offset=offset, type=skip.type))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from saga.clock import Clock
 from saga.messages import Outgoing, Position
 from saga.progress.document import Call, Entry, Snapshot
 from saga.runtime.cache import KnownPages
-from saga.runtime.schemas import ReadAnew, at_once
+from saga.runtime.schemas import AskRegistry, ReadAnew, at_once
 from saga.runtime.turn_state import Stages
 from saga.runtime.watching import Watching
 from saga.sealing.port import Keys
@@ -140,6 +140,8 @@ class Ports:
     outside: Outside = Step.make
     contracts: ReadAnew = at_once
     """Way to the contracts as they are by now, asked for when a message is of a schema that is not known."""
+    registry: AskRegistry | None = None
+    """Way to the schema registry, asked for a message that could not be read when it came; `None`: there is none."""
     waits_for_schemas: bool = True
     """False in a world in which what is not deployed after ten attempts never will be."""
     keys: Keys | None = None

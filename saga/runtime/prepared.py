@@ -88,7 +88,11 @@ class Prepared:
     def decode(self, handler: str, message: Message) -> Event:
         """The message as the class that `handler` takes. Raises `BadInput`."""
         library = self.schemas.library
-        value = message.value if message.value[:2] == codec.MARKER else single_object(message, library)
+        value = (
+            message.value
+            if message.value[:2] == codec.MARKER
+            else single_object(message, library, self.schemas.writers.get)
+        )
         event = codec.decode(value, self.classes[handler][message.type], library)
         contract = self.contracts[message.type]
         said = str(getattr(event, contract.key))

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from saga.contracts.library import Library
+from saga.contracts.registered import unasked
 from saga.errors import NewerVersion, UnknownSchema
+from saga.messages import Writer
 from saga.observe.moments import ContractsUnreadable, SchemasDeployed
 from saga.runtime.watching import Watching
 
@@ -15,6 +17,11 @@ READ_S_MIN = 5.0
 READ_S_MAX = 10.0
 """Longest time that a reading takes: then the contracts count as unreadable."""
 
+WRITERS_MAX = 1000
+"""Answers of a registry that are remembered, at most: then all are forgotten, and asked for again."""
+
+AskRegistry: TypeAlias = Callable[[int], Awaitable[Writer]]
+"""Way to a schema registry: what it says of an id now. Raises `RegistryUnavailable`."""
 ReadAnew: TypeAlias = Callable[[Library], Awaitable[Library]]
 """Way to the contracts as they are deployed by now."""
 
@@ -34,11 +41,23 @@ class Schemas:
     """Library of a running service, which grows while it runs."""
 
     library: Library
+    writers: dict[int, Writer] = field(default_factory=dict)
+    """What a schema registry says of ids that messages had which could not be read when they came."""
     _read_s: float = float("-inf")
     """Monotonic time of the last reading."""
     _error: str = ""
     """Error of the last reading, told once."""
     _gate: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(self, id_: int, registry: AskRegistry | None) -> None:
+        """Ask for the schema with an id. Raises `RegistryUnavailable`."""
+        if len(self.writers) >= WRITERS_MAX:
+            self.writers.clear()
+        self.writers[id_] = unasked(id_) if registry is None else await registry(id_)
+
+    def doubt(self) -> None:
+        """Forget what a registry has said: a person has mended something, and it is asked again."""
+        self.writers.clear()
 
     async def know(self, why: UnknownSchema, read: ReadAnew, watching: Watching) -> bool:
         """Return whether the schema is known by now. Lanes that ask at the same time wait for one reading. A version

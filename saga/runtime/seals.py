@@ -17,7 +17,7 @@ from saga.marks import MARK, replaced, unmarked
 from saga.messages import Event, Message
 from saga.progress.document import Call, Intent
 from saga.progress.taking_back import TakeBack
-from saga.runtime.foreign import single_object
+from saga.runtime.foreign import WriterOf, single_object
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently
 from saga.runtime.turn_state import TurnState
@@ -52,7 +52,10 @@ class Seals:
         library = self._service.schemas.library
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
         await self._unlock(
-            *(sealing.names_in(_readable(part, library), library) for part in intent.parts),
+            *(
+                sealing.names_in(_readable(part, library, self._service.schemas.writers.get), library)
+                for part in intent.parts
+            ),
             *(names_in(part.value) for part in intent.parts if is_sealed(part.value.decode("ascii", "replace"))),
             _sealed_in([intent.state, *recorded]),
         )
@@ -94,7 +97,7 @@ class Seals:
             return part
         library, keys = self._service.schemas.library, self._known.__getitem__
         part = replace(part, value=sealing.opened_whole(part.value, part.type, part.saga, keys))
-        value = _readable(part, library)
+        value = _readable(part, library, self._service.schemas.writers.get)
         if value[:2] == MARKER:
             value = sealing.opened(value, library, part.saga, keys)
         return replace(part, value=value)
@@ -197,11 +200,11 @@ class Seals:
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
 
 
-def _readable(part: Message, library: Library) -> bytes:
+def _readable(part: Message, library: Library, writer_of: WriterOf) -> bytes:
     """Value of a message as a single object: by now there may be a version as which it can be read. As it is, if there
     is none."""
     try:
-        return single_object(part, library)
+        return single_object(part, library, writer_of)
     except BadInput:
         return part.value
 

@@ -12,7 +12,7 @@
 
 from msgspec.structs import replace
 
-from saga.errors import TooLarge
+from saga.errors import SchemaUnasked, TooLarge
 from saga.progress.actions import (
     Act,
     Action,
@@ -47,14 +47,13 @@ async def take_turn(service: Participant, turn: TurnState) -> TurnState:
 
 async def advance(service: Participant, turn: TurnState) -> TurnState:
     """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
-    if turn.bad:
-        turn = judged(service, turn)
-    if turn.progress is None:  # nothing can be decided, and most messages are the first of their saga here
-        action: Action = RELOAD
-    else:
-        now = persistence.now(service)
-        action = next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
+    action: Action = RELOAD
     try:
+        if turn.bad:
+            turn = judged(service, turn)
+        if turn.progress is not None:  # else nothing can be decided, and most messages are the first of their saga here
+            now = persistence.now(service)
+            action = next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
         match action:
             case Run():
                 turn = await handling.run(service, turn, action)
@@ -71,6 +70,7 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             case CloseSealed():
                 turn = await sealing.close_sealed(service, turn, action)
             case Heed():
+                service.schemas.doubt()
                 written = heeded(turn.known, persistence.in_hand(service, turn), action)
                 turn = await persistence.write(service, turn, written)
             case Note() | Rename():
@@ -79,11 +79,19 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             case Write():
                 written = next_snapshot(turn.known, persistence.in_hand(service, turn), action)
                 turn = await persistence.write(service, turn, written)
-    except Refused:
-        return turn.unread()
+    except (Refused, SchemaUnasked) as why:
+        return await _again(service, turn, why)
     except TooLarge as why:
         return await _too_large(service, turn, action, why)
     return replace(turn, over=True) if _ends(service, turn) else turn
+
+
+async def _again(service: Participant, turn: TurnState, why: Refused | SchemaUnasked) -> TurnState:
+    """The turn from which it is decided again: on the progress as it is by then, or with what the registry says."""
+    if isinstance(why, Refused):
+        return turn.unread()
+    await service.schemas.ask(why.id, service.ports.registry)
+    return turn
 
 
 async def _too_large(service: Participant, turn: TurnState, action: Action, why: TooLarge) -> TurnState:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from saga.broker.port import Broker
 from saga.messages import Partition, Position
+from saga.registry.edge import RegistryEdge
 from saga.runtime.batches import Batches
 from saga.runtime.cache import KnownPages
 from saga.runtime.errors import Draining
@@ -102,6 +103,7 @@ def worker_ports(  # what a worker stands on
         worker=worker,
         outside=lambda step: watching.idling(through(step)),
         contracts=contracts,
+        registry=broker.writer if isinstance(broker, RegistryEdge) else None,
         keys=keys,
         telling=telling,
     )

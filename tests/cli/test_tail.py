@@ -82,7 +82,7 @@ def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedd
     assert [record["offset"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["fields"] for record in records] == [None, None, None, None, {"cup_id": "cup-1"}]
     assert "has the fingerprint" in records[0]["trouble"]
-    assert records[1]["trouble"] == "the message is empty: it has no value to decode"
+    assert records[1]["trouble"] == "it has no value: a tombstone, which says nothing"
     assert records[2]["trouble"].startswith("no contract Nonsense is in ")
     assert "JSON" in records[3]["trouble"]
     text = saga("tail", topic, "--no-follow").stdout

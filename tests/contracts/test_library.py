@@ -113,6 +113,12 @@ def test_a_topic_has_its_settings_or_the_defaults(tmp_path: Path) -> None:
             {"principal": "x-user"},
             '"principal" says who begins a saga: it goes with "starts": true and "said": "outside"',
         ),
+        ({"id_header": "x id"}, '"id_header" is the name of a header, as in "id", not \'x id\''),
+        ({"id_header": 5}, '"id_header" is the name of a header, as in "id", not 5'),
+        ({"id_header": "ce_id"}, "\"id_header\" is 'ce_id', which is read anyway"),
+        ({"id_header": "id", "id_field": "order_id"}, "keep one of them"),
+        ({"id_field": 5}, '"id_field" is the name of a field, not 5'),
+        ({"id_field": "nobody"}, "its \"id_field\" 'nobody' is none of its fields"),
         (
             {"principal": "x user", "starts": True, "said": "outside"},
             '"principal" is the name of a header, as in "x-user", not \'x user\'',
@@ -246,7 +252,9 @@ def test_all_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
     assert "NaN is no number in JSON" in problems[7]
     assert problems[-3].endswith('"partitions" is a whole number from 1 to 10000, not 0')
     assert problems[-2].endswith('"retention_days" is a number above 0, or null for ever, not -1')
-    assert problems[-1].endswith('"retention" means nothing here; there are "partitions", "retention_days" and "wire"')
+    assert problems[-1].endswith(
+        '"retention" means nothing here; there are "partitions", "retention_days", "wire", "id_header" and "id_field"'
+    )
 
 
 @pytest.mark.parametrize(("text", "problem"), [("[", "is no JSON"), ("[]", "must be an object")])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.identity import identity_of_place
 from saga.messages import Message, Position
 from saga.progress import decide, history, record, step, takeover
 from saga.progress.actions import UndoStep
@@ -56,6 +57,10 @@ def originals_run_between_two_undoings(patch: pytest.MonkeyPatch) -> None:
 
 def two_senders_share_an_id(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(services, "identity", lambda source, id_, type_, owner: id_)
+
+
+def a_relayed_message_goes_by_its_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(services, "name_of_relayed", lambda type_, id_, offset: identity_of_place("explored", 0, offset))
 
 
 def what_earlier_releases_emitted_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
@@ -110,6 +115,7 @@ RULES: dict[Take, str] = {
     an_outcome_without_a_start_finds_nothing_to_undo: "a failure outcome without a start, after the memory",
     originals_run_between_two_undoings: "two results of many: an original comes between",
     two_senders_share_an_id: "two senders use one id",
+    a_relayed_message_goes_by_its_place: "a relay says the same again, without an id of ours",
     what_earlier_releases_emitted_is_not_taken_over: "a later release takes an own event, a transition",
     a_failed_saga_is_new_to_later_handlers: "a later release has another compensation, after the failure outcome",
     what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",

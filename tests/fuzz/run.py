@@ -9,15 +9,16 @@ from hashlib import sha256
 from pathlib import Path
 
 from saga import Saga, Service, envelope
-from saga.contracts import codec, registered
+from saga.contracts import codec
 from saga.errors import BadInput
 from saga.identity import could_be_own
 from saga.inspection.histories import history_of
 from saga.inspection.sources import Source
 from saga.messages import Partition, Record, texts_of
-from saga.observe.moments import Moment, Stuck
+from saga.observe.moments import Moment, PassedOver, Stuck
 from saga.runtime.lifecycle import Options, serve
 from saga.runtime.prepared import Prepared, prepare
+from saga.runtime.recognition import recognize
 from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
@@ -105,7 +106,9 @@ async def run(ground: FuzzedLog, written: Sequence[Written], folder: Path, also:
                     figures.stops.append(f"the worker ended: {why!r}")
         figures.stops += [f"a lane cannot decide: {m.error}" for m in moments if isinstance(m, Stuck)]
         letters = [record async for record in ground.broker.scan(DEAD)]
-        await _account(figures, prepare(payment.declared), store, records, letters)
+        passed = {(m.topic, m.partition, m.offset) for m in moments if isinstance(m, PassedOver)}
+        await _account(figures, prepare(payment.declared), store, [r for r in records if r[:3] not in passed], letters)
+        figures.ends["passed over"] += sum(record[:3] in passed for record in records)
     return figures
 
 
@@ -160,17 +163,17 @@ async def _end_of(
     told: dict[str, dict[str, str]],
 ) -> str | None:
     """Fate of a record; `None` if nobody knows. Raises `BadInput` for one of which the saga cannot be told."""
-    if record.value is not None and record.value[:2] != codec.MARKER:
+    assert record.value is not None, "it is passed over"
+    if record.value[:2] != codec.MARKER:
         record = in_binary_mode(record)
-    type_, schema = envelope.type_of(record), ""
-    if type_ is None:
-        type_ = registered.name_in(record.value, record.writer, service.schemas.library)
-    if type_ is None:
-        version = codec.identify(record.value, service.schemas.library)
-        type_, schema = version.name, version.path
-    if type_ not in service.consumed:
+    found = recognize(record, service.schemas.library)
+    assert found.name, "it is passed over"
+    if found.name not in service.consumed:
         return "of no type that is taken"
-    message = envelope.to_message(record, type_=type_, schema=schema, contract=service.contracts[type_])
+    if found.doubt:
+        raise BadInput(found.doubt)
+    contract = service.contracts[found.name]
+    message = envelope.to_message(record, type_=found.name, schema=found.schema, contract=contract)
     if message.source == service.name:
         if not could_be_own(message.id, message.type):
             raise BadInput("its sender calls itself as the service does")

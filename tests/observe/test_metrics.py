@@ -33,6 +33,7 @@ from saga.observe.moments import (
     Moment,
     Parked,
     PartitionsRaised,
+    PassedOver,
     PutOff,
     Recovered,
     ReplayEnded,
@@ -48,6 +49,7 @@ from saga.observe.moments import (
     TimerKept,
     Traced,
     Unavailable,
+    UnknownType,
     Untold,
     WriteRefused,
 )
@@ -103,6 +105,7 @@ STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retr
 STRANGERS = StrangersMet(service="payment", members=(SECRET,))
 EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
 REPLACED = LogReplaced(service="payment", topic="orders", partition=1, first=7)
+PASSED_OVER = PassedOver(service="payment", topic="orders", partition=1, offset=7, why="tombstone")
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
 SEEN_ELSEWHERE = {
@@ -116,7 +119,7 @@ SEEN_ELSEWHERE = {
     Misfit,
     PartitionsRaised,
 }
-SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold, TimerKept}
+SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold, TimerKept, UnknownType}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -180,6 +183,7 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
         (STUCK, series("saga_stuck_total", service="payment")),
         (EXPIRED, series("saga_expired_records_total", service="payment", topic="orders", partition="1")),
         (REPLACED, series("saga_replaced_logs_total", service="payment", topic="orders", partition="1")),
+        (PASSED_OVER, series("saga_passed_over_records_total", service="payment", topic="orders", why="tombstone")),
         (CONFLICT, series("saga_conflicts_total", service="payment", operation="write")),
         (AMBIGUOUS, series("saga_ambiguous_writes_total", service="payment", operation="update")),
     ],
@@ -405,7 +409,7 @@ STOPPED = Stopped(service="payment", drained_s=1.5)
 def everything() -> Metrics:
     """With a sample of every metric."""
     metrics = of(WatchedWorker(behind={P0: 0}, stands=[Standstill("orders", 3, 7, "why")]))
-    for moment in (HANDLED, STEP, EXPIRED, FAILED, WAITED, FELL_BACK, TURNED, ROUTED, STOPPED, REPLACED):
+    for moment in (HANDLED, STEP, EXPIRED, PASSED_OVER, FAILED, WAITED, FELL_BACK, TURNED, ROUTED, STOPPED, REPLACED):
         metrics(moment)
     metrics.look()
     return metrics

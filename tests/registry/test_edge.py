@@ -12,7 +12,7 @@ from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.registered import framed
 from saga.errors import ConfigurationError, RegistryUnavailable
-from saga.messages import Outgoing, Partition, Record, texts_of
+from saga.messages import Outgoing, Partition, Record, Writer, texts_of
 from saga.observe.moments import GoesOn, Recovered, StandsStill, Unavailable
 from saga.registry.edge import ToolsEdge, problems_of
 from saga.registry.known import IDS_MAX, MISSING_S, Known
@@ -85,7 +85,7 @@ async def test_a_record_of_an_unknown_id_is_a_dead_letter_with_its_bytes_and_hol
         assert record.value == value
         assert headers["dead_reason"] == (
             "BadInput: the value says schema id 99, and the registry at http://registry:8081 has none of that id: have "
-            "its sender register the schema there, then publish it again"
+            "its sender register the schema there, then have it tried again: saga dead replay"
         )
         assert headers["dead_class"] == "data"
         (paid,) = await as_they_lie(place, "money")
@@ -203,7 +203,7 @@ async def test_an_id_that_is_not_there_is_asked_for_again_after_a_while() -> Non
     record = Record("orders", 0, 0, b"k", b"\0\0\0\0\1", (), 0)
     await known.learn(1)
     assert known.wanted(record) is None
-    assert (known.resolved(record).writer or record) == (1, "", registry.address)
+    assert known.resolved(record).writer == Writer(1, "", registry.address)
     clock.now_s += MISSING_S
     assert known.wanted(record) == 1
     registry.put("orders-Placed", PLACED)

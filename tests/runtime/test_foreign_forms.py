@@ -14,11 +14,10 @@ from msgspec import structs
 from saga import Service
 from saga.contracts import codec
 from saga.contracts.library import contract_of
-from saga.contracts.registered import framed, id_in, published
-from saga.errors import BadInput, UnknownSchema
+from saga.contracts.registered import framed, id_in, published, unasked
+from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Headers, Message, Outgoing, Record, Writer
-from saga.runtime.foreign import REFUSED
-from saga.runtime.intake import UNKNOWN, Letter, received
+from saga.runtime.intake import Letter, Skip, received
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.schemas import Schemas
 from services.payment.events import OrderPlaced
@@ -66,6 +65,13 @@ def taken(record: Record, service: Prepared = SERVICE) -> Message:
     message = received(record, service)
     assert isinstance(message, Message), message
     return message
+
+
+def skipped(record: Record) -> str:
+    skip = received(record, SERVICE)
+    assert isinstance(skip, Skip), skip
+    assert skip.why == "unknown type"
+    return skip.type
 
 
 def without_foreign(message: Message) -> Message:
@@ -135,9 +141,10 @@ def test_json_without_a_content_type_is_not_guessed() -> None:
 
 
 def test_what_no_handler_names_is_skipped_whatever_its_form() -> None:
-    assert received(recorded(b"{", "application/json", type="Other"), SERVICE) is UNKNOWN
-    assert received(structured({}, type="Other"), SERVICE) is UNKNOWN
-    assert received(recorded(b"\0\0\0\0\1", "application/avro", type="Other"), SERVICE) is UNKNOWN
+    other = Skip("no contract here is called Other", "unknown type", "Other")
+    assert received(recorded(b"{", "application/json", type="Other"), SERVICE) == other
+    assert received(structured({}, type="Other"), SERVICE) == other
+    assert received(recorded(b"\0\0\0\0\1", "application/avro", type="Other"), SERVICE) == other
 
 
 def test_a_structured_event_that_is_none_is_a_letter() -> None:
@@ -204,9 +211,9 @@ def test_a_sender_without_headers_is_understood_by_the_registrys_schema() -> Non
     message = taken(of_registry()._replace(headers=()))
     assert (message.type, message.value, message.source) == ("OrderPlaced", NATIVE, "unknown")
     other = {**published(SCHEMA), "name": "SomethingElse"}
-    assert received(of_registry(other)._replace(headers=()), SERVICE) is UNKNOWN
+    assert skipped(of_registry(other)._replace(headers=())) == "'SomethingElse'"
     elsewhere = {**published(SCHEMA), "namespace": "another.shop"}
-    assert received(of_registry(elsewhere)._replace(headers=()), SERVICE) is UNKNOWN
+    assert skipped(of_registry(elsewhere)._replace(headers=())) == "'another.shop.OrderPlaced'"
 
 
 def test_a_foreign_schema_that_fits_is_read_as_the_newest_version() -> None:
@@ -296,21 +303,21 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
         (of_registry(changed(note="string")), "the value is partial: it ends in the middle of OrderPlaced"),
     ],
 )
-def test_what_cannot_be_taken_keeps_its_bytes_and_its_reason(record: Record, reason: str) -> None:
+def test_what_cannot_be_taken_keeps_its_bytes_and_is_looked_at_anew(record: Record, reason: str) -> None:
     message = taken(record)
     assert message.value == record.value
-    assert REFUSED in dict(message.foreign)
-    with pytest.raises(BadInput) as told:
+    assert message.foreign == (), "no reason is part of it: a registry may say something else tomorrow"
+    with pytest.raises(SchemaUnasked, match="258"):
         SERVICE.decode("reserve", message)
+    answered = replace(SERVICE, schemas=Schemas(SERVICE.schemas.library, {258: record.writer or unasked(258)}))
+    with pytest.raises(BadInput) as told:
+        answered.decode("reserve", message)
     assert str(told.value).startswith(reason)
     assert not isinstance(told.value, UnknownSchema)
-
-
-def test_the_reason_is_kept_also_where_the_sender_calls_its_frame_json() -> None:
-    record = of_registry()._replace(writer=Writer(258, "", "http://registry"))
-    record = record._replace(headers=(*record.headers[:-1], ("content-type", b"application/json")))
-    with pytest.raises(BadInput, match="the registry at http://registry has none of that id"):
-        SERVICE.decode("reserve", taken(record))
+    mended = of_registry().writer
+    assert mended is not None
+    once = replace(SERVICE, schemas=Schemas(SERVICE.schemas.library, {258: mended}))
+    assert once.decode("reserve", message) == ORDER
 
 
 @pytest.mark.parametrize("version", ["vX", "v", "v\u0663", "v99x"])
@@ -319,13 +326,6 @@ def test_json_of_what_is_no_version_is_only_wrong(version: str) -> None:
     with pytest.raises(BadInput, match="is missing") as told:
         SERVICE.decode("reserve", message)
     assert not isinstance(told.value, UnknownSchema)
-
-
-def test_no_sender_can_write_the_reason() -> None:
-    record = recorded(NATIVE, "application/avro")
-    record = record._replace(headers=(*record.headers, (REFUSED, b"forged")))
-    assert SERVICE.decode("reserve", taken(record)) == ORDER
-    assert dict(taken(record).foreign) == {f"foreign_{REFUSED}": b"forged"}
 
 
 @pytest.mark.parametrize("value", [b"\0", b"\0\0\0\0", b"\0" * 5])
@@ -341,3 +341,32 @@ def test_a_registered_schema_says_nothing_of_ours() -> None:
     for name in ("topic", "key", "owner", "starts", "said", "sensitive"):
         assert f'"{name}":' not in kept, name
     assert published(SCHEMA)["name"] == "OrderPlaced"
+
+
+# -------------------------------------------------------------------- JSON of a version that nobody has told
+
+
+def with_versions(tmp_path: Path) -> Prepared:
+    """The service with a second version of the contract, whose class it does not know yet."""
+    contracts = Contracts(tmp_path)
+    contracts.newer_class("OrderPlaced")
+    contracts.deploy()
+    return replace(SERVICE, schemas=Schemas(replace(SERVICE.schemas.library, folder=contracts.here).anew()))
+
+
+def test_json_with_a_field_more_waits_for_the_version_that_has_it(tmp_path: Path) -> None:
+    more = json.dumps({**FIELDS, "note": "as a gift"}).encode()
+    message = taken(recorded(more, "application/json"))
+    with pytest.raises(UnknownSchema, match=r"note: OrderPlaced has no such field.*newer than orders/OrderPlaced.v1"):
+        SERVICE.decode("reserve", message)
+    assert with_versions(tmp_path).decode("reserve", message) == ORDER
+
+
+def test_json_that_names_the_version_before_may_have_a_field_of_the_newest(tmp_path: Path) -> None:
+    more = json.dumps({**FIELDS, "note": "as a gift"}).encode()
+    message = taken(recorded(more, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1"))
+    assert with_versions(tmp_path).decode("reserve", message) == ORDER
+    unknown = json.dumps({**FIELDS, "nothing": 1}).encode()
+    message = taken(recorded(unknown, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1"))
+    with pytest.raises(UnknownSchema, match=r"nothing: .*newer than orders/OrderPlaced.v2"):
+        with_versions(tmp_path / "again").decode("reserve", message)

@@ -12,7 +12,7 @@ from saga.contracts.library import contract_of
 from saga.identity import could_be_own, identity_of_own
 from saga.messages import Message, Outgoing, Record
 from saga.progress import ids
-from saga.runtime.intake import FORGED, OWN, UNKNOWN, Letter, received
+from saga.runtime.intake import FORGED, OWN, UNKNOWN, Letter, Skip, received
 from saga.runtime.prepared import prepare
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
@@ -59,7 +59,8 @@ def test_a_sender_without_headers_is_understood_by_its_bytes() -> None:
 def test_what_no_handler_names_is_skipped_whatever_else_it_holds() -> None:
     confirmed = message_of(OrderConfirmed(order_id=SAGA), started=None)
     assert received(sent(confirmed, OrderConfirmed), SERVICE) is UNKNOWN
-    assert received(with_headers(ce_type=b"Nobody", ce_time=b"never")._replace(key=b"", value=b""), SERVICE) is UNKNOWN
+    other = with_headers(ce_type=b"Nobody", ce_time=b"never")._replace(key=b"", value=b"")
+    assert received(other, SERVICE) == Skip("no contract here is called Nobody", "unknown type", "Nobody")
 
 
 def test_the_copy_of_an_own_event_is_skipped() -> None:

@@ -57,7 +57,6 @@ Cases = Mapping[str, tuple[Callable[[Outgoing], Outgoing], str]]
 
 UNREADABLE: Cases = {
     "empty": (lambda r: r._replace(value=b""), "the message is empty: it has no value to decode"),
-    "a tombstone": (lambda r: r._replace(value=None), "the message is empty: it has no value to decode"),
     "a day that there is not": (
         lambda r: with_header(r, "ce_time", b"2026-02-30T00:00:00.000Z"),
         "the header ce_time is no RFC 3339 time: '2026-02-30T00:00:00.000Z'",
@@ -80,7 +79,7 @@ UNREADABLE: Cases = {
         lambda r: with_header(r, "ce_sagastart", b"yesterday-at-twelve.000Z"),
         "the header ce_sagastart is no RFC 3339 time: 'yesterday-at-twelve.000Z'",
     ),
-    "no headers, no value": (lambda r: bare(None), "the message is empty: it has no value to decode"),
+    "no headers, no value": (lambda r: bare(b""), "the message is empty: it has no value to decode"),
     "no headers, not Avro": (lambda r: bare(b"{}"), "the value is no Avro single object: it begins with 7b 7d"),
     "no headers, cut off": (lambda r: bare(VALUE[:5]), "the value is partial: 5 bytes, and the header alone has 10"),
     "no headers, unknown schema": (lambda r: bare(UNKNOWN + b"abc"), "no schema in "),

@@ -41,6 +41,9 @@ class Once:
         self.stop.set()
         return self.records
 
+    def strangers(self) -> Sequence[str]:
+        return ()
+
     def standstills(self) -> Sequence[Standstill]:
         return ()
 
@@ -97,7 +100,7 @@ async def test_what_is_for_others_is_told_to_whoever_commits_and_holds_up_nothin
     async with asyncio.TaskGroup() as tasks:
         polling = polling_of(assignment, tasks, handle)
         (record,) = records("a", 0, 4)
-        theirs = record._replace(headers=(("ce_type", b"saga.PaymentReserved"), *record.headers[1:]))
+        theirs = record._replace(headers=(("ce_type", b"saga.PaymentReserved"), *record.headers[1:]), value=b"\xc3\x01")
         await polling.run(Once([theirs], stop), stop)  # type: ignore[arg-type]  # all of it that a poll uses
     assert polling.lanes.finished.is_set()
     assert (assignment.prefixes[OURS].to_commit(), len(assignment.prefixes[OURS])) == (5, 0)

@@ -84,7 +84,9 @@ READABLE = {
 }
 REFUSED = {
     "a number in the place of a text": in_binary_mode(as_json(card={"number": CARD, "pins": ["SECRET", 7]})),
-    "a name that is misspelt": in_binary_mode(as_json(Card=CARD, more={"deep": [{"address": "SECRET"}]})),
+    "a name that is misspelt": in_binary_mode(
+        as_json(Card=CARD, quantity="many", more={"deep": [{"address": "SECRET"}]})
+    ),
     "another type in a field that is not sensitive": in_binary_mode(as_json(quantity=["SECRET"], sku={"a": "SECRET"})),
     "a field that is missing": in_binary_mode(json.dumps({"order_id": SAGA, "card": CARD}).encode()),
     "a name that comes twice": in_binary_mode(as_json()[:-1] + b', "card": "SECRET"}'),

@@ -24,6 +24,7 @@ from saga.broker.port import Broker
 from saga.errors import ConfigurationError, Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
+from saga.testing.conformance.foreign_records import ForeignConformance
 from saga.testing.conformance.listening import Listening, event, values
 from saga.testing.conformance.partitions_left import LeavingConformance
 from saga.testing.conformance.refused_records import RefusalsConformance
@@ -33,7 +34,12 @@ from saga.testing.conformance.unreadable_records import UnreadableConformance
 
 
 class BrokerConformance(
-    LeavingConformance, RemovalConformance, RefusalsConformance, ReplacementConformance, UnreadableConformance
+    LeavingConformance,
+    RemovalConformance,
+    RefusalsConformance,
+    ReplacementConformance,
+    UnreadableConformance,
+    ForeignConformance,
 ):
     """One test per promise. Abilities that honestly differ are attributes of `BrokerSuite`."""
 

@@ -1,0 +1,563 @@
+"""Records as other people's producers write them, each with what a service has to make of it: for `BrokerConformance`,
+which sends all of them through its broker.
+
+A row is one record: the family of producers, what is odd about it, its value and headers, the verdict and the reason.
+All mean one order, `{"order_id": "o-1", "total": 9.80, "quantity": 3, "at": 2026-11-21T14:06:40.123Z}`, of a contract
+`com.shop.OrderPlaced`; or something that no order can be made of. What we do not need of a record is no reason to
+refuse it; what is refused or passed over has a reason; no value is guessed.
+"""
+
+import base64
+import json
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from saga import Service
+from saga.broker.port import Broker
+from saga.contracts.codegen import event_class
+from saga.contracts.library import Library
+from saga.contracts.registered import id_of
+from saga.errors import BadInput, SchemaUnasked, UnknownSchema
+from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
+from saga.runtime.intake import Letter, received
+from saga.runtime.prepared import Prepared, prepare
+
+Verdict: TypeAlias = Literal["handled", "waits", "refused", "letter", "passed"]
+"""`handled`: as that order. `waits`: its saga is parked, until a version is deployed that explains it. `refused`: a dead
+letter that blocks its saga and can be replayed. `letter`: a dead letter that blocks nobody. `passed`: passed over, and
+counted unless it is certainly not for us."""
+
+KEY: Final = b"o-1"
+TOTAL: Final = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+AT: Final = {"type": "long", "logicalType": "timestamp-millis"}
+STRING, LONG = "string", "long"
+CONTRACTS: Final[tuple[dict[str, Any], ...]] = tuple(
+    {
+        "type": "record",
+        "name": name,
+        "namespace": "com.shop",
+        "topic": "orders",
+        "key": "order_id",
+        "owner": "order",
+        "starts": True,
+        "said": "outside",
+        **more,
+        "fields": [
+            {"name": "order_id", "type": STRING},
+            {"name": "total", "type": TOTAL},
+            {"name": "quantity", "type": LONG},
+            {"name": "at", "type": AT},
+            {"name": "note", "type": ["null", STRING], "default": None},
+        ],
+    }
+    for name, more in (("OrderPlaced", {}), ("OrderPacked", {}), ("OrderRelayed", {"id_header": "id"}))
+)
+
+
+def _schema(name: str = "OrderPlaced", space: str | None = "com.shop", **types: Any) -> dict[str, Any]:
+    """Schema of a sender: ours, with other types of some fields, or more fields, or without some (`None`)."""
+    fields = {field["name"]: field["type"] for field in CONTRACTS[0]["fields"]} | types
+    named = [{"name": field, "type": type_} for field, type_ in fields.items() if type_ is not None]
+    return {"type": "record", "name": name, **({"namespace": space} if space else {}), "fields": named}
+
+
+_RAW: Final = {"order_id": "o-1", "total": b"\x03\xd4", "quantity": 3, "at": 1_795_270_000_123, "note": None}
+FINGERPRINTS: Final = {
+    "OrderPlaced": bytes.fromhex("9ee610325c4cd3d6"),
+    "OrderPacked": bytes.fromhex("bb90f8e81a079e72"),
+    "OrderRelayed": bytes.fromhex("155394ce28b08e52"),
+}
+"""Fingerprints of our contracts, as any implementation of Avro computes them."""
+
+
+def _long(number: int) -> bytes:
+    number, written = (number << 1) ^ (number >> 63), bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*written, number))
+
+
+def _avro(schema: Any, value: Any) -> bytes:
+    """Bytes of a value, for the few types of these schemas: written here, so that no library agrees with itself."""
+    match schema:
+        case "null" | {"type": "null"}:
+            return b""
+        case "int" | "long":
+            return _long(value)
+        case "double":
+            return struct.pack("<d", value)
+        case "string" | "bytes":
+            text = _bytes(value)
+            return _long(len(text)) + text
+        case list():
+            branch = next(
+                n for n, each in enumerate(schema) if (each == "null") == (value is None) and _fits(each, value)
+            )
+            return _long(branch) + _avro(schema[branch], value)
+        case {"type": "record", "fields": fields}:
+            return b"".join(_avro(field["type"], value[field["name"]]) for field in fields)
+        case {"type": "fixed"}:
+            return bytes(value)
+        case {"type": inner}:
+            return _avro(inner, value)
+        case _:
+            raise ValueError(f"{schema} is none of these types")
+
+
+def _fits(schema: Any, value: Any) -> bool:
+    return not isinstance(value, str | int) or isinstance(value, str) == (schema == "string")
+
+
+def _body(schema: Any, **values: Any) -> bytes:
+    return _avro(schema, _RAW | values)
+
+
+def _single(name: str = "OrderPlaced") -> bytes:
+    """Avro's single object of one of our contracts."""
+    return b"\xc3\x01" + FINGERPRINTS[name] + _body(_schema(name))
+
+
+def _unknown() -> bytes:
+    """Avro's single object of a schema that nobody here knows."""
+    return b"\xc3\x01unknown!" + _body(_schema(more=STRING), more="x")
+
+
+SCHEMAS: Final[dict[int, str]] = {}
+"""Schemas of the registry, by id."""
+
+
+def _framed(schema: Any = None, **values: Any) -> bytes:
+    """Wire format of a registry, which has the schema."""
+    given = _schema() if schema is None else schema
+    id_ = len(SCHEMAS) + 1
+    SCHEMAS[id_] = json.dumps(given)
+    return b"\0" + id_.to_bytes(4, "big") + _body(given, **values)
+
+
+_FIELDS: Final = {"order_id": "o-1", "total": "9.80", "quantity": 3, "at": "2026-11-21T14:06:40.123Z", "note": None}
+
+
+def _json(**fields: Any) -> bytes:
+    return json.dumps({name: value for name, value in (_FIELDS | fields).items() if value is not ...}).encode()
+
+
+def _event(**attributes: Any) -> bytes:
+    """CloudEvent in structured mode."""
+    event = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "com.shop.OrderPlaced", "data": _FIELDS}
+    return json.dumps({name: value for name, value in (event | attributes).items() if value is not ...}).encode()
+
+
+def _ce(type_: str = "com.shop.OrderPlaced", **more: str | bytes | None) -> Headers:
+    """Headers of a CloudEvent in binary mode; `content` is its content type."""
+    named = {"type": type_, "id": "7", "source": "/shop", "specversion": "1.0", **more}
+    content = named.pop("content", None)
+    made = [(f"ce_{name}", _bytes(value)) for name, value in named.items() if value is not None]
+    return (*made, *((("content-type", _bytes(content)),) if content is not None else ()))
+
+
+def _bytes(text: str | bytes | None) -> bytes:
+    return text.encode() if isinstance(text, str) else text or b""
+
+
+JSON: Final = "application/json"
+STRUCTURED: Final[Headers] = (("content-type", b"application/cloudevents+json; charset=utf-8"),)
+NONE: Final[Headers] = ()
+
+
+def _typed(type_: str) -> Headers:
+    return (("ce_type", type_.encode()),)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A record of somebody else's, and the right verdict of it."""
+
+    family: str
+    what: str
+    value: bytes | None
+    headers: Headers
+    verdict: Verdict = "handled"
+    reason: str = ""
+    """Part of the reason, where it is not handled."""
+    key: bytes | None = KEY
+
+
+# fmt: off
+def _java() -> tuple[Foreign, ...]:
+    said = "Java, Avro and CloudEvents"
+    uuid = {"type": "string", "avro.java.string": "String"}
+    ours, newer = _single(), _unknown()
+    return (
+        Foreign(said, "BinaryMessageEncoder, CloudEvents in binary mode", ours, _ce(content="application/avro")),
+        Foreign(said, "no header at all", ours, NONE),
+        Foreign(said, "no content type", ours, _ce()),
+        Foreign(said, "a type without its namespace", ours, _ce("OrderPlaced")),
+        Foreign(said, "java.lang.String in the schema", _framed(_schema(order_id=uuid)), _ce()),
+        Foreign(said, "fields in another order", _framed(dict(_schema(), fields=_schema()["fields"][::-1])), _ce()),
+        Foreign(said, "an int where we have a long", _framed(_schema(quantity="int")), _ce()),
+        Foreign(said, "a quantity that may be absent", _framed(_schema(quantity=["null", LONG])), _ce(), "waits", "has the fingerprint"),
+        Foreign(said, "no note", _framed(_schema(note=None)), _ce()),
+        Foreign(said, "a field more", _framed(_schema(more="double"), more=0.5), _ce()),
+        Foreign(said, "a fixed more", _framed(_schema(trace=_fixed(16)), trace=b"t" * 16), _ce()),
+        Foreign(said, "an optional fixed more", _framed(_schema(trace=["null", _fixed(16)]), trace=None), _ce()),
+        Foreign(said, "a union of three more", _framed(_schema(more=["null", STRING, LONG]), more=3), _ce()),
+        Foreign(said, "an Instant in nanoseconds more", _framed(_schema(more=_logical(LONG, "timestamp-nanos")), more=1), _ce()),
+        Foreign(said, "a LocalDateTime more", _framed(_schema(more=_logical(LONG, "local-timestamp-micros")), more=1), _ce()),
+        Foreign(said, "a LocalTime more", _framed(_schema(more=_logical("int", "time-millis")), more=1), _ce()),
+        Foreign(said, "a Duration more", _framed(_schema(more=_fixed(12, "duration")), more=b"d" * 12), _ce()),
+        Foreign(said, "a recursive record more", _framed(_schema(more=NODE), more={"next": None}), _ce()),
+        Foreign(said, "a reserved word of Python as a field", _framed(_schema(**{"class": "int"}), **{"class": 1}), _ce()),
+        Foreign(said, "a BigDecimal as big-decimal", _framed(_schema(total=_logical("bytes", "big-decimal"))), _ce(), "refused", "total is written as bytes with the logical type 'big-decimal'"),
+        Foreign(said, "a decimal with three places", _framed(_schema(total=dict(TOTAL, scale=3))), _ce(), "refused", "would be misread: total"),
+        Foreign(said, "a decimal on a fixed", _framed(_schema(total=_fixed(2, "decimal")), total=b"\x03\xd4"), _ce(), "refused", "fixed of 2 bytes with the logical type 'decimal'"),
+        Foreign(said, "plain bytes for a decimal", _framed(_schema(total="bytes")), _ce(), "refused", "would be misread: total"),
+        Foreign(said, "a double for a decimal", _framed(_schema(total="double"), total=9.8), _ce(), "waits", "has the fingerprint"),
+        Foreign(said, "an Instant in microseconds", _framed(_schema(at=_logical(LONG, "timestamp-micros"))), _ce(), "refused", "would be misread: at"),
+        Foreign(said, "an Instant in nanoseconds", _framed(_schema(at=_logical(LONG, "timestamp-nanos"))), _ce(), "refused", "logical type 'timestamp-nanos'"),
+        Foreign(said, "a LocalDateTime", _framed(_schema(at=_logical(LONG, "local-timestamp-millis"))), _ce(), "refused", "logical type 'local-timestamp-millis'"),
+        Foreign(said, "a time as a plain long", _framed(_schema(at=LONG)), _ce(), "refused", "would be misread: at"),
+        Foreign(said, "an unknown logical type on a string", _framed(_schema(order_id=_logical(STRING, "order-no"))), _ce()),
+        Foreign(said, "a union of three that is read", _framed(_schema(note=["null", STRING, "int"]), note="x"), _ce(), "refused", "note is written as one of"),
+                Foreign(said, "a record of another namespace", _framed(_schema(space="com.other")), _ce(), "refused", "is a 'com.other.OrderPlaced' by its schema"),
+        Foreign(said, "the same without a type", _framed(_schema(space="com.other")), NONE, "passed", "com.other.OrderPlaced"),
+        Foreign(said, "another event of ours, which nobody consumes", _single("OrderPacked"), NONE, "passed", "no handler"),
+        Foreign(said, "a newer version that is not here", newer, _ce(), "waits", "has the fingerprint"),
+        Foreign(said, "the same without a type", newer, NONE, "letter", "has the fingerprint"),
+        Foreign(said, "bytes behind the end", ours + b"!", _ce(), "refused", "1 bytes behind the end"),
+        Foreign(said, "cut off", ours[:-3], _ce(), "refused", "cannot be read as com.shop.OrderPlaced"),
+        Foreign(said, "no value, as the log may forget its key", None, _ce(), "passed", "no value"),
+        Foreign(said, "no value and no header", None, NONE, "passed", "no value"),
+        Foreign(said, "an empty value", b"", _ce(), "letter", "empty"),
+        Foreign(said, "no key", ours, _ce(), "letter", "no key", None),
+        Foreign(said, "another key", ours, _ce(), "refused", "both must be the saga id", b"o-2"),
+        Foreign(said, "the subject is not the key", ours, _ce(subject="o-2"), "letter", "not its subject"),
+    )
+
+
+NODE: Final = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+def _logical(type_: str, logical: str) -> dict[str, Any]:
+    return {"type": type_, "logicalType": logical}
+
+
+def _fixed(size: int, logical: str | None = None) -> dict[str, Any]:
+    more = {} if logical is None else {"logicalType": logical, "precision": 4, "scale": 2}
+    return {"type": "fixed", "name": f"Fixed{size}", "size": size, **more}
+
+
+def _types() -> tuple[Foreign, ...]:
+    """The type in the header, written a bit differently."""
+    ours, at_end = _single(), "OrderPlaced comes near"
+    return (
+        Foreign("Go, watermill", "a version behind the type", ours, _typed("com.shop.OrderPlaced.v1")),
+        Foreign("Go, watermill", "a date behind the type", ours, _typed("com.shop.OrderPlaced.2024-01")),
+        Foreign("Go, watermill", "dots in a word", ours, _typed("com.shop.order.placed")),
+        Foreign("Go, watermill", "a slash and a version", ours, _typed("shop/OrderPlaced/1.0")),
+        Foreign("Node, kafkajs", "small letters", ours, _typed("orderplaced")),
+        Foreign("Node, kafkajs", "with hyphens", ours, _typed("order-placed")),
+        Foreign("Node, kafkajs", "with a version in the word", ours, _typed("OrderPlacedV2")),
+        Foreign("Spring", "in JSON's quotes", ours, _typed('"OrderPlaced"')),
+        Foreign("Spring", "in JSON's quotes, with the namespace", ours, _typed('"com.shop.OrderPlaced"')),
+        Foreign(".NET", "a blank behind it", ours, _typed("OrderPlaced ")),
+        Foreign("librdkafka, C", "a zero byte behind it", ours, _typed("OrderPlaced\0")),
+        Foreign("librdkafka, C", "no text", ours, (("ce_type", b"\xff\xfe"),), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        Foreign(".NET", "CE_TYPE, and bytes that say it", ours, (("CE_TYPE", b"OrderPlaced"),)),
+        Foreign(".NET", "CE_TYPE, and JSON", _json(), (("CE_TYPE", b"OrderPlaced"), ("content-type", b"application/json")), "letter", "'CE_TYPE' is not looked at"),
+        Foreign("Knative", "ce-type, as over HTTP", _json(), (("ce-type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "'ce-type' is not looked at"),
+        Foreign("Azure", "cloudEvents:type, as over AMQP", _json(), (("cloudEvents:type", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "only its header ce_type"),
+        Foreign("Java, Avro and CloudEvents", "a namespace of somebody else, and our bytes", ours, _typed("com.other.OrderPlaced")),
+        Foreign("Java, Avro and CloudEvents", "another type than its bytes", ours, _typed("com.shop.BasketEmptied"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        Foreign("Java, Avro and CloudEvents", "another event of ours than its bytes", ours, _typed("com.shop.OrderPacked"), "letter", "its bytes are those of orders/OrderPlaced.v1"),
+        Foreign("Java, Avro and CloudEvents", "the type of an order, and other bytes", _single("OrderPacked"), _ce(), "refused", "it is a OrderPacked"),
+        Foreign("Java, Avro and CloudEvents", "another type, of a registry's bytes", _framed(), _typed("com.shop.BasketEmptied"), "letter", "by their schema"),
+        Foreign("Java, Avro and CloudEvents", "a type of somebody else", _unknown(), _typed("com.shop.BasketEmptied"), "passed", "BasketEmptied"),
+        Foreign("Go, watermill", "JSON with a version behind the type", _json(), _ce("com.shop.OrderPlaced.v1", content=JSON), "letter", at_end[:11]),
+        Foreign("Node, kafkajs", "JSON with a type in small letters", _json(), _ce("orderplaced", content=JSON), "letter", "OrderPlaced"),
+        Foreign("Knative", "JSON with dots in the type", _json(), _ce("com.shop.order.placed", content=JSON), "letter", "com.shop.OrderPlaced"),
+        Foreign("Java, Avro and CloudEvents", "JSON of another namespace", _json(), _ce("com.other.OrderPlaced", content=JSON), "letter", "com.shop.OrderPlaced"),
+        Foreign("Spring", "JSON, all headers in quotes", _json(), _ce('"OrderPlaced"', id='"7"', source='"/s"', time='"2026-11-21T14:06:40Z"', subject='"o-1"', content='"application/json"')),
+        Foreign("Spring", "JSON of a type that nobody has", _json(), _ce("com.shop.BasketEmptied", content=JSON), "passed", "BasketEmptied"),
+        Foreign("Spring", "__TypeId__ alone", _json(), (("__TypeId__", b"com.shop.OrderPlaced"), ("content-type", b"application/json")), "letter", "only its header ce_type"),
+        Foreign("Spring", "JSON without any header", _json(), NONE, "letter", "it looks like JSON"),
+    )
+
+
+def _as_json() -> tuple[Foreign, ...]:
+    """Data as JSON, in binary mode."""
+    head, said = _ce(content=JSON), "Node, CloudEvents SDK"
+
+    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **fields: Any) -> Foreign:
+        return Foreign(family, what, _json(**fields), head, verdict, reason)
+
+    return (
+        row("as it is"),
+        Foreign(said, "another content type of JSON", _json(), _ce(content="application/vnd.shop+json")),
+        Foreign(said, "text/json", _json(), _ce(content="text/json; charset=UTF-8")),
+        Foreign(said, "a byte order mark", b"\xef\xbb\xbf" + _json(), head),
+        Foreign("Python, json", "in UTF-16", _json().decode().encode("utf-16"), head, "refused", "not UTF-8"),
+        row("no note", note=...),
+        row("nine digits of a second", at="2026-11-21T14:06:40.123456789Z", family="Java, Jackson"),
+        row("microseconds", at="2026-11-21T14:06:40.123456Z", family="Python, json"),
+        row("seven digits of a second", at="2026-11-21T14:06:40.1230000Z", family=".NET"),
+        row("+0100", at="2026-11-21T15:06:40.123+0100", family="Java, Jackson"),
+        row("+01", at="2026-11-21T15:06:40.123+01", family="PostgreSQL, outbox"),
+        row("a blank between day and time", at="2026-11-21 14:06:40.123Z", family="PostgreSQL, outbox"),
+        row("no zone", "refused", "at: must be a time", at="2026-11-21T14:06:40.123", family=".NET"),
+        row("milliseconds since 1970", "refused", "at: must be a time", at=1795270000123, family="Node, CloudEvents SDK"),
+        row("a day alone", "refused", "at: must be a time", at="2026-11-21", family="Go, encoding/json"),
+        row("a day that there is not", "refused", "at: must be a time", at="2026-02-30T14:06:40Z"),
+        row("a long as text", quantity="3", family="Java, Protobuf"),
+        row("a long as 3.0", quantity=3.0, family="Java, Gson"),
+        row("a long as 3.5", "refused", "quantity", quantity=3.5),
+        row("a long as text that is none", "refused", "quantity", quantity="3 pieces"),
+        row("a long beyond 64 bits", "refused", "quantity", quantity=str(2**70)),
+        row("true for a number", "refused", "quantity", quantity=True),
+        row("9.8E+0", total="9.8E+0", family="Java, Jackson"),
+        row("98E-1", total="98E-1", family="Java, Jackson"),
+        row("+9.80", total="+9.80", family=".NET"),
+        row("more digits than there are places", "refused", "total", total="9.801"),
+        row("a decimal as a number", "refused", "total: must be a decimal as text", total=9.8, family=".NET"),
+        row("a decimal with a comma", "refused", "total", total="9,80", family=".NET"),
+        row("an exponent without end", "refused", "total", total="1E+99999999"),
+        row("NaN", "refused", "total", total="NaN"),
+        row("null where there must be something", "refused", "quantity", quantity=None),
+        row("a field that is missing", "refused", "total: is missing", total=...),
+        row("a field more: a newer version may have it", "waits", "coupon: OrderPlaced has no such field", coupon="x"),
+        row("a field more, and one that is wrong", "refused", "coupon", coupon="x", total=1),
+        row("a field more, and one that is missing", "refused", "total: is missing", coupon="x", total=...),
+        Foreign(said, "a field twice", _json()[:-1] + b', "quantity": 4}', head, "refused", "comes twice"),
+        Foreign(said, "a list", b"[]", head, "refused", "must be an object"),
+        Foreign(said, "two lines", _json() + b"\n" + _json(), head, "refused", "cannot be read"),
+        Foreign(said, "cut off", _json()[:-3], head, "refused", "cannot be read"),
+        Foreign(said, "text of JSON", json.dumps(_json().decode()).encode(), head, "refused", "must be an object"),
+        Foreign(said, "our version by ce_dataschema", _json(), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v1")),
+        Foreign(said, "a version that is not here", _json(coupon="x"), _ce(content=JSON, dataschema="https://s.example/orders/OrderPlaced.v2"), "waits", "OrderPlaced.v2"),
+        Foreign(said, "a schema of theirs", _json(), _ce(content=JSON, dataschema="https://s.example/schemas/17")),
+        Foreign("Debezium", "schema and payload in JSON", json.dumps({"schema": {}, "payload": _FIELDS}).encode(), head, "refused", "is missing"),
+        Foreign("Debezium", "before and after in JSON", json.dumps({"before": None, "after": _FIELDS, "op": "c"}).encode(), head, "refused", "is missing"),
+        Foreign("Node, kafkajs", "our bytes called JSON", _single(), head),
+        Foreign("Node, kafkajs", "JSON called Avro", _json(), _ce(content="application/avro"), "refused", "it looks like JSON"),
+        Foreign("Go, Protobuf", "Protobuf", b"\x0a\x03o-1\x10\x03", _ce(content="application/protobuf"), "refused", "no Avro single object"),
+        Foreign("Python, msgpack", "MessagePack", b"\x85\xa8order_id\xa3o-1", _ce(content="application/msgpack"), "refused", "no Avro single object"),
+        Foreign(".NET", "XML", b"<order/>", _ce(content="application/xml"), "refused", "no Avro single object"),
+    )
+
+
+def _structured() -> tuple[Foreign, ...]:
+    """CloudEvents in structured mode."""
+    said = "Knative"
+
+    def row(what: str, verdict: Verdict = "handled", reason: str = "", /, family: str = said, **more: Any) -> Foreign:
+        return Foreign(family, what, _event(**more), STRUCTURED, verdict, reason)
+
+    packed = base64.b64encode(_single()).decode()
+    return (
+        row("as it is"),
+        row("our bytes in data_base64", data=..., data_base64=packed, datacontenttype="application/avro"),
+        row("a registry's bytes in data_base64", data=..., data_base64=base64.b64encode(b"\0\0\0\0\1" + _body(_schema())).decode(), datacontenttype="application/avro", family="Confluent"),
+        row("an extension with capitals", traceParent="x", family="Azure"),
+        row("an extension with hyphens", **{"trace-id": "x"}, family="Azure"),
+        row("an extension with underscores", **{"trace_id": "x"}, family="Azure"),
+        row("an extension of more than 20 characters", knativekafkapartitionnumber="x"),
+        row("an extension that is null", region=None),
+        row("an extension that is an object", context={"a": [1, {"b": None}]}, family="Azure"),
+        row("an extension that is a list", tags=["a", "b"], family="Azure"),
+        row("an extension that is a fraction", weight=0.5, family="Go, CloudEvents SDK"),
+        row("an extension with a name of ours", ce_id="x", dead_reason="x"),
+        row("an extension whose name is no text for people", **{"\x1b[2J": "x"}),
+        Foreign("Azure", "an extension twice", _event()[:-1] + b', "region": "a", "region": "b"}', STRUCTURED),
+        Foreign("Azure", "a name twice in an extension", _event()[:-1] + b', "region": {"a": 1, "a": 2}}', STRUCTURED),
+        Foreign("Azure", "its id twice", _event()[:-1] + b', "id": "8"}', STRUCTURED, "letter", "the name 'id' comes twice"),
+        Foreign("Azure", "a name twice in its data", _event()[:-2] + b', "note": null}}', STRUCTURED, "letter", "the name 'note' comes twice"),
+        row("a version behind the type", "letter", "com.shop.OrderPlaced", type="com.shop.OrderPlaced.v1"),
+        row("a type that nobody has", "passed", "BasketEmptied", type="com.shop.BasketEmptied"),
+        row("no type", "letter", '"type" is missing', type=...),
+        row("version 0.3", "letter", '"specversion" is not "1.0"', specversion="0.3"),
+        row("an id that is an object", "letter", '"id" is neither text', id={}),
+        row("an id that is a number", id=7),
+        row("no id and no source", id=..., source=...),
+        row("no data", "letter", "empty", data=...),
+        row("data and data_base64", "letter", "may have one of them", data_base64=packed),
+        row("data_base64 that is none", "letter", "no base64", data=..., data_base64="%"),
+        row("a field more in its data", "waits", "coupon", data=_FIELDS | {"coupon": "x"}),
+        row("nine digits of a second in its data", data=_FIELDS | {"at": "2026-11-21T14:06:40.123456789Z"}, family="Java, Jackson"),
+        row("nine digits of a second in its time", time="2026-11-21T14:06:40.123456789Z"),
+        row("a time that is none", "letter", "no RFC 3339 time", time="yesterday"),
+        Foreign(said, "a batch", b"[]", (("content-type", b"application/cloudevents-batch+json"),), "letter", "one event a record"),
+        Foreign(said, "as Avro", b"\0", (("content-type", b"application/cloudevents+avro"),), "letter", "which is not read"),
+        Foreign(said, "the header's name in capitals", _event(), (("Content-Type", b"application/cloudevents+json"),)),
+        Foreign(said, "its content type missing", _event(), NONE, "letter", "it looks like JSON"),
+    )
+
+
+def _registries() -> tuple[Foreign, ...]:
+    """Values with the id of a schema in a registry, or in a header."""
+    body = _body(_schema())
+    elsewhere = "which is not read"
+    debezium = [("MicroTimestamp", LONG), ("Timestamp", LONG), ("NanoTimestamp", LONG)]
+    return (
+        Foreign("Confluent", "an id before the value", _framed(), _ce()),
+        Foreign("Confluent", "the same without headers", _framed(), NONE),
+        Foreign("Confluent", "an id that the registry does not have", b"\0\0\0\x27\x0f" + body, _ce(), "refused", "has none of that id"),
+        Foreign("Confluent", "the same without headers", b"\0\0\0\x27\x0f" + body, NONE, "letter", "has none of that id"),
+        Foreign("Confluent", "a GUID in a header", body, (*_ce(), ("__value_schema_id", b"\1" + bytes(16))), "refused", elsewhere),
+        Foreign("Confluent", "the same without a type", body, (("__value_schema_id", b"\1" + bytes(16)),), "letter", elsewhere),
+        Foreign("Confluent", "the id of the key in a header, too", _framed(), (*_ce(), ("__key_schema_id", b"\1" + bytes(16)))),
+        Foreign("Confluent", "JSON Schema with an id", b"\0\0\0\x27\x0e" + _json(), _ce(), "refused", "has none of that id"),
+        Foreign("Apicurio", "an id of 8 bytes", b"\0" + (7).to_bytes(8, "big") + body, _ce(), "refused", "an id of 8 bytes"),
+        Foreign("Apicurio", "the same without a type", b"\0" + (7).to_bytes(8, "big") + body, NONE, "letter", "an id of 8 bytes"),
+        Foreign("Apicurio", "an id in a header", body, (*_ce(), ("apicurio.value.globalId", (7).to_bytes(8, "big"))), "refused", elsewhere),
+        Foreign("Apicurio", "another one", body, (("apicurio.value.contentId", (7).to_bytes(8, "big")),), "letter", elsewhere),
+        Foreign("Azure", "an id in the content type", body, _ce(content=f"avro/binary+{'0' * 32}"), "refused", "no Avro single object"),
+        Foreign("Debezium", "a change of a table", _framed(ENVELOPE, before=None, after=None, op="c"), NONE, "passed", "Envelope"),
+        Foreign("Debezium", "an enum as text, an integer with connect's name", _framed(_schema(order_id=_connect(STRING, "io.debezium.data.Enum"))), _ce()),
+        Foreign("Debezium", "connect.version on a number", _framed(_schema(quantity={"type": LONG, "connect.version": 1, "connect.type": "int64"})), _ce()),
+        *(
+            Foreign("Debezium", f"a time as {name}", _framed(_schema(at=_connect(kind, f"io.debezium.time.{name}"))), _ce(), "refused", f"io.debezium.time.{name}")
+            for name, kind in debezium
+        ),
+        Foreign("Debezium", "a ZonedTimestamp", _framed(_schema(at=_connect(STRING, "io.debezium.time.ZonedTimestamp")), at="x"), _ce(), "refused", "io.debezium.time.ZonedTimestamp"),
+        Foreign("Debezium", "a VariableScaleDecimal", _framed(_schema(total=VARIABLE), total={"scale": 2, "value": b"\x03\xd4"}), _ce(), "waits", "has the fingerprint"),
+        Foreign("Debezium", "a time as connect's Timestamp", _framed(_schema(at={**AT, "connect.name": "org.apache.kafka.connect.data.Timestamp"})), _ce()),
+        Foreign("Debezium, outbox", "an id header, no envelope", _single("OrderRelayed"), (("id", b"uuid-1"), ("eventType", b"OrderRelayed"))),
+        Foreign("Debezium, outbox", "the same, as JSON with a type", _json(), (("id", b"uuid-1"), *_ce("OrderRelayed", id=None, source=None, content=JSON))),
+        Foreign("Debezium, outbox", "an id that is binary", _single("OrderRelayed"), (("id", b"\xff" * 16),)),
+    )
+
+
+ENVELOPE: Final = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "server.public.orders",
+    "fields": [{"name": name, "type": ["null", "string"]} for name in ("before", "after", "op")],
+}
+VARIABLE: Final = {
+    "type": "record",
+    "name": "VariableScaleDecimal",
+    "namespace": "io.debezium.data",
+    "fields": [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
+}
+
+
+def _connect(type_: str, name: str) -> dict[str, Any]:
+    return {"type": type_, "connect.version": 1, "connect.name": name}
+
+
+def _headers() -> tuple[Foreign, ...]:
+    """Headers beside, which nobody needs; and those that are needed."""
+    said, ours = "librdkafka, C", _single()
+    return (
+        Foreign(said, "a header without a value", ours, (*_ce(), ("x-none", None))),
+        Foreign(said, "a type without a value", ours, (("ce_type", None),)),
+        Foreign(said, "a header that is no text", ours, (*_ce(), ("x-signature", bytes(range(256))))),
+        Foreign(said, "a header without a name", ours, (*_ce(), ("", b"x"))),
+        Foreign(said, "a name of 5,000 characters", ours, (*_ce(), ("n" * 5000, b"x"))),
+        Foreign(said, "headers of 40,000 bytes", ours, (*_ce(), *((f"x-{n}", b"x" * 1000) for n in range(40)))),
+        Foreign(said, "a header of 100,000 bytes", ours, (*_ce(), ("x-large", b"x" * 100_000))),
+        Foreign(said, "its id twice", ours, (*_ce(), ("ce_id", b"8"))),
+        Foreign(said, "a name of a dead letter's", ours, (*_ce(), ("dead_reason", b"x"), ("foreign_x", b"x"))),
+        Foreign("Go, OpenTelemetry", "a trace that is none", ours, (*_ce(), ("traceparent", b"x"))),
+        Foreign("Go, OpenTelemetry", "a trace and its state", ours, (*_ce(), ("traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"), ("tracestate", b"x=1"))),
+        Foreign("Spring", "its own headers", ours, (*_ce(), ("spring_json_header_types", b"{}"), ("b3", b"0"))),
+        Foreign("Kafka Connect", "the headers of a dead letter of Connect", ours, (*_ce(), ("__connect.errors.topic", b"x"))),
+        Foreign("Python, cloudevents", "an id that is empty", ours, _ce(id="")),
+        Foreign("Python, cloudevents", "a source that is empty", ours, _ce(source="")),
+        Foreign("Python, cloudevents", "an id of 600 bytes", ours, _ce(id="x" * 600), "letter", "at most 512"),
+        Foreign("Python, cloudevents", "an id that is no text", ours, _ce(id=b"\xff"), "letter", "not UTF-8"),
+        Foreign("Python, cloudevents", "a time with microseconds", ours, _ce(time="2026-11-21T14:06:40.123456+00:00")),
+        Foreign("Python, cloudevents", "a time without a zone", ours, _ce(time="2026-11-21T14:06:40"), "letter", "no RFC 3339 time"),
+        Foreign("Python, cloudevents", "a time that is empty", ours, _ce(time="")),
+        Foreign(".NET", "a time with seven digits", ours, _ce(time="2026-11-21T14:06:40.1234567Z")),
+        Foreign(".NET", "specversion 0.3 in binary mode", ours, _ce(specversion="0.3")),
+        Foreign("MassTransit", "an envelope of its own in JSON", b'{"messageType": ["urn:message:OrderPlaced"], "message": {}}', _ce(content="application/vnd.masstransit+json"), "refused", "is missing"),
+        Foreign("Dapr", "structured without a content type of CloudEvents", _event(), _ce(content=JSON), "refused", "specversion: OrderPlaced has no such field"),
+        Foreign("Rust, rdkafka", "a content type without CloudEvents", ours, (("content-type", b"avro/binary"),)),
+        Foreign("Ruby, karafka", "a key of 2,000 bytes", ours, _ce(), "letter", "at most 1024", b"k" * 2000),
+        Foreign("Ruby, karafka", "a key that is no text", ours, _ce(), "letter", "not UTF-8", b"\xff\xff"),
+        Foreign("PHP, rdkafka", "serialized by PHP", b'O:11:"OrderPlaced":0:{}', _ce(), "refused", "no Avro single object"),
+        Foreign("Java, serialization", "serialized by Java", b"\xac\xed\x00\x05sr", _ce(), "refused", "no Avro single object"),
+        Foreign("Flink", "an Avro file", b"Obj\x01\x04\x16avro.schema", _ce(), "refused", "no Avro single object"),
+    )
+
+
+# fmt: on
+CORPUS: Final = (*_java(), *_types(), *_as_json(), *_structured(), *_registries(), *_headers())
+
+
+def _writer(id_: int) -> Writer:
+    return Writer(id_, SCHEMAS.get(id_, ""), "http://registry")
+
+
+class Seen:
+    """A service that consumes orders, and what it makes of records."""
+
+    def __init__(self, folder: Path) -> None:
+        for contract in CONTRACTS:
+            place = folder / "contracts" / "orders" / f"{contract['name']}.v1.avsc"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(contract))
+        library = Library.load(folder / "contracts")
+        service, self.orders = Service("payment"), dict[str, Event]()
+        for name in ("OrderPlaced", "OrderRelayed"):
+            service.handler(self._handler(event_class(library.contracts[name], library)))
+        self.prepared: Prepared = prepare(service.declared)
+
+    def _handler(self, event: type[Event]) -> Any:
+        async def take(order) -> None:  # type: ignore[no-untyped-def]  # its class is made here
+            """Take an order."""
+
+        take.__name__, take.__annotations__ = f"take_{event.__name__}", {"order": event, "return": None}
+        at = datetime(2026, 11, 21, 14, 6, 40, 123_000, tzinfo=UTC)
+        order: Any = event
+        self.orders[event.__name__] = order(order_id="o-1", total=Decimal("9.80"), quantity=3, at=at)
+        return take
+
+    def verdict(self, record: Record) -> tuple[Verdict, str]:
+        """What the service makes of a record, as it comes from a broker, and why."""
+        id_ = id_of(record)
+        if id_ is not None:
+            record = record._replace(writer=_writer(id_))
+        taken = received(record, self.prepared)
+        if isinstance(taken, Letter):
+            return "letter", taken.reason
+        if not isinstance(taken, Message):
+            return "passed", taken.reason
+        try:
+            event = self._decoded(taken)
+        except UnknownSchema as why:
+            return "waits", str(why)
+        except BadInput as why:
+            return "refused", str(why)
+        return ("handled", "") if event == self.orders[taken.type] else ("refused", f"it became {event}")
+
+    def _decoded(self, message: Message) -> Event:
+        """The event in a message, after the registry was asked, if it has to be."""
+        handler = f"take_{message.type}"
+        try:
+            return self.prepared.decode(handler, message)
+        except SchemaUnasked as why:
+            self.prepared.schemas.writers[why.id] = _writer(why.id)
+            return self.prepared.decode(handler, message)
+
+
+class ForeignConformance:
+    """One test per promise."""
+
+    async def test_each_record_of_other_producers_gets_its_verdict(
+        self, broker: Broker, topic: str, tmp_path: Path
+    ) -> None:
+        """All lie under one key, so that they come in their order; the row's own is judged."""
+        seen, wrong = Seen(tmp_path), list[str]()
+        await broker.publish([Outgoing(topic, KEY, row.value, row.headers) for row in CORPUS])
+        records = [record async for record in broker.scan(topic)]
+        for row, record in zip(CORPUS, records, strict=True):
+            verdict, reason = seen.verdict(record._replace(key=row.key))
+            if verdict != row.verdict or row.reason not in reason:
+                wrong.append(f"{row.family}: {row.what}: {verdict} ({reason}), not {row.verdict} ({row.reason})")
+        assert not wrong, "\n".join(wrong)

@@ -1,0 +1,105 @@
+"""What a registry says is no part of a message: it is asked again whenever somebody has the message tried again."""
+
+import json
+from pathlib import Path
+
+from saga import Service, commands
+from saga.clock import Clock
+from saga.contracts.registered import framed
+from saga.messages import Outgoing
+from saga.observe.moments import Stuck
+from saga.progress.document import Snapshot
+from tests.registry.shop import PLACED, Shop, open_at
+from tests.runtime.real_worker import Workplace, at_work, workplace
+
+LATE = 99
+
+
+def a_frame(place: Workplace, shop: Shop, id_: int = LATE) -> Outgoing:
+    sent = place.record_of(shop.an_order())
+    return sent._replace(value=framed(id_, sent.value or b""), subject="")
+
+
+def dead_of(p: Snapshot | None) -> list[str]:
+    assert p is not None
+    return [kept.dead for kept in p.queue if kept.dead]
+
+
+async def replay(place: Workplace, shop: Shop, clock: Clock) -> list[str]:
+    """Have the dead letter of the saga tried again; returns the outcomes of all its transitions."""
+    (dead,) = dead_of(await place.progress(shop.service, "order-1"))
+    wish = commands.to_record(
+        shop.service.declared.name,
+        "order-1",
+        wanted="replay",
+        dead=dead,
+        who="ada",
+        why="mended",
+        now_ms=clock.now_ms(),
+        answered=None,
+    )
+    await place.broker.publish([wish])
+    await place.at_rest(shop.service)
+    return [entry.outcome for entry in await place.history(shop.service, "order-1")]
+
+
+async def test_an_id_that_is_registered_later_is_found_at_the_replay(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        await place.broker.publish([a_frame(place, shop)])
+        await place.at_rest(shop.service)
+        assert await replay(place, shop, shop.clock) == ["dead", "replayed", "dead"], "it is asked, and has none still"
+        asked = shop.registry.asked.count(f"schema {LATE}")
+        shop.registry.by_id[LATE] = json.dumps(PLACED)
+        assert (await replay(place, shop, shop.clock))[3:] == ["replayed", "handled"]
+        assert shop.registry.asked.count(f"schema {LATE}") == asked + 1
+
+
+async def test_a_registry_that_was_forgotten_is_asked_after_the_next_start(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, "single-object")
+    shop.register()
+    async with workplace(tmp_path) as place, at_work(place, shop.service):
+        await place.broker.publish([a_frame(place, shop, 2)])
+        await place.at_rest(shop.service)
+        ((_, headers),) = await place.dead(shop.service)
+        assert headers["dead_reason"].startswith("BadInput: the value is in the wire format of a schema registry, and")
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        assert (await replay(place, shop, shop.clock))[-1] == "handled"
+
+
+async def test_while_the_registry_is_away_a_replay_waits(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        await place.broker.publish([a_frame(place, shop)])
+        await place.at_rest(shop.service)
+        shop.registry.is_away = True
+        shop.registry.by_id[LATE] = json.dumps(PLACED)
+        (dead,) = dead_of(await place.progress(shop.service, "order-1"))
+        wish = commands.to_record(
+            "cash", "order-1", wanted="replay", dead=dead, who="a", why="b", now_ms=place.clock.now_ms(), answered=None
+        )
+        await place.broker.publish([wish])
+        await place.until(lambda: bool(place.told(Stuck)))
+        shop.registry.is_away = False
+        await place.at_rest(shop.service)
+        assert [entry.outcome for entry in await place.history(shop.service, "order-1")][-1] == "handled"
+
+
+async def test_a_part_of_several_is_judged_by_what_the_registry_says_now(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.register()
+    shop.service = Service("audit")
+
+    async def join(placed, paid) -> None:  # type: ignore[no-untyped-def]  # its classes are made while the test runs
+        """Take both."""
+
+    join.__annotations__ = {"placed": shop.placed, "paid": shop.paid, "return": None}
+    shop.service.handler(join)
+    async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
+        await place.broker.publish([a_frame(place, shop)])
+        await place.at_rest(shop.service)
+        assert [e.outcome for e in await place.history(shop.service, "order-1")] == ["dead"], "it waits for nothing"
+        shop.registry.by_id[LATE] = json.dumps(PLACED)
+        assert (await replay(place, shop, shop.clock))[-1] == "waiting"

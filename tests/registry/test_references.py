@@ -1,0 +1,147 @@
+"""Schemas that refer to others: a registry gives them in parts, and here they are whole."""
+
+import json
+import re
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from fastavro import parse_schema
+
+from saga.clock import SystemClock
+from saga.contracts.registered import inlined
+from saga.messages import Record
+from saga.registry import http
+from saga.registry.http import HttpRegistry
+from saga.registry.known import Known
+from saga.registry.port import SchemaIncomplete
+from saga.registry.settings import RegistryOptions
+from tests.servers.listening import listening
+
+MONEY = {
+    "type": "record",
+    "name": "Money",
+    "namespace": "com.shop",
+    "fields": [{"name": "cents", "type": "long"}, {"name": "in", "type": "com.shop.Currency"}],
+}
+CURRENCY = {"type": "enum", "name": "com.shop.Currency", "symbols": ["EUR"]}
+PLACED = {
+    "type": "record",
+    "name": "Placed",
+    "namespace": "com.shop",
+    "fields": [
+        {"name": "total", "type": "Money"},
+        {"name": "more", "type": ["null", {"type": "array", "items": "com.shop.Money"}], "default": None},
+        {"name": "by", "type": {"type": "map", "values": "Currency"}},
+    ],
+}
+
+
+def whole(schema: Any, *others: Any) -> Any:
+    return json.loads(inlined(json.dumps(schema), [json.dumps(other) for other in others]))
+
+
+def test_each_type_stands_where_it_is_used_first() -> None:
+    made = whole(PLACED, MONEY, CURRENCY)
+    total, more, by = [each["type"] for each in made["fields"]]
+    assert (total["name"], total["fields"][1]["type"]["symbols"]) == ("Money", ["EUR"])
+    assert (more[1]["items"], by["values"]) == ("com.shop.Money", "Currency")
+    parse_schema(made)
+
+
+def test_a_type_without_a_namespace_is_found_inside_of_one() -> None:
+    bare = {"type": "fixed", "name": "Bare", "size": 2}
+    made = whole({"type": "record", "name": "a.B", "fields": [{"name": "x", "type": "Bare"}]}, bare)
+    assert made["fields"][0]["type"] == {**bare, "namespace": ""}
+    parse_schema(made)
+
+
+def test_a_type_that_contains_itself_is_inlined_once() -> None:
+    node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    made = whole({"type": "record", "name": "B", "fields": [{"name": "x", "type": "Node"}]}, node)
+    assert made["fields"][0]["type"]["fields"][0]["type"] == ["null", "Node"]
+    parse_schema(made)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "3", '"x"', "[" * 5000, '{"type": "record", "fields": 3, "name": 4}', '[{"type": 1}]']
+)
+def test_what_is_no_schema_stays_as_it_is(text: str) -> None:
+    made = inlined(text, [json.dumps(MONEY), "{", "7"])
+    assert made == text or json.loads(made) == json.loads(text)
+
+
+@dataclass
+class Parts:
+    """A registry that has these answers, by path."""
+
+    port: int = 0
+    said: dict[str, Any] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path = (re.match(r"GET (\S+) ", head) or [""])[1]
+        self.asked.append(path)
+        found = self.said.get(path)
+        body = json.dumps({"error_code": 40403} if found is None else found).encode()
+        writer.write(b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n" % (404 if found is None else 200, len(body)))
+        writer.write(b"Connection: close\r\n\r\n" + body)
+        await writer.drain()
+
+    def has(self, path: str, schema: Any, *references: tuple[str, str, Any], **more: Any) -> None:
+        told = [{"name": name, "subject": subject, "version": version} for name, subject, version in references]
+        self.said[path] = {"schema": json.dumps(schema), "references": told, **more}
+
+
+@pytest.fixture
+async def parts() -> AsyncIterator[Parts]:
+    answering = Parts()
+    async with listening(answering.serve) as answering.port:
+        answering.has("/schemas/ids/7", PLACED, ("com.shop.Money", "money", 1))
+        answering.has("/subjects/money/versions/1", MONEY, ("com.shop.Currency", "cur/rency", 3))
+        answering.has("/subjects/cur%2Frency/versions/3", CURRENCY)
+        yield answering
+
+
+def registry_of(parts: Parts) -> HttpRegistry:
+    return HttpRegistry(RegistryOptions(registry=f"http://127.0.0.1:{parts.port}"))
+
+
+async def test_what_a_schema_refers_to_is_asked_for_once_each_and_in_it(parts: Parts) -> None:
+    parts.has("/subjects/orders-com.shop.Placed/versions/2", PLACED, ("com.shop.Money", "money", 1), id=7)
+    async with registry_of(parts) as registry:
+        made = await registry.schema(7)
+        assert json.loads(made) == whole(PLACED, MONEY, CURRENCY)
+        assert parts.asked == ["/schemas/ids/7", "/subjects/money/versions/1", "/subjects/cur%2Frency/versions/3"]
+        assert (await registry.version("orders-com.shop.Placed", 2)).schema == made
+
+
+async def test_what_is_not_there_is_named_and_asked_for_again_later(parts: Parts) -> None:
+    currency = parts.said.pop("/subjects/cur%2Frency/versions/3")
+    async with registry_of(parts) as registry:
+        with pytest.raises(SchemaIncomplete, match=r"the schema with id 7 refers to 'com.shop.Currency', version 3 of"):
+            await registry.schema(7)
+        known = Known(registry, SystemClock())
+        writer = await known.asked(7)
+        assert (writer.schema, writer.lacks[:21]) == ("", "the schema with id 7 ")
+        record = Record("orders", 0, 0, b"k", b"\0\0\0\0\7x", (), 0)
+        assert known.resolved(record).writer == writer
+        parts.said["/subjects/cur%2Frency/versions/3"] = currency
+        assert (await known.asked(7)).schema
+
+
+async def test_references_without_end_are_not_followed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REFERENCES_MAX", 1)
+    async with registry_of(parts) as registry:
+        with pytest.raises(SchemaIncomplete, match="refers to more than 1 others"):
+            await registry.schema(7)
+
+
+async def test_references_that_are_none_are_passed_over(parts: Parts) -> None:
+    parts.said["/schemas/ids/8"] = {"schema": '"string"', "references": [7, {"name": 3}, {"name": "a", "subject": "b"}]}
+    parts.said["/schemas/ids/9"] = {"schema": '"string"', "references": "none"}
+    async with registry_of(parts) as registry:
+        assert [await registry.schema(8), await registry.schema(9)] == ['"string"'] * 2
