@@ -36,6 +36,16 @@ async def letters_of(browser: Browser, saga: str, count: int = 1, *, besides: Co
         await CLOCK.sleep(0.2)
 
 
+async def counted(browser: Browser, service: str, count: int) -> None:
+    """Return once the monitor's metrics have so many open dead letters of a service."""
+    end_s = CLOCK.monotonic_s() + WITHIN_S
+    while f'saga_open_dead_letters{{service="{service}"}} {count}' not in (
+        found := (await browser.client.get("/metrics")).text.splitlines()
+    ):
+        assert CLOCK.monotonic_s() < end_s, found
+        await CLOCK.sleep(0.2)
+
+
 async def shown(browser: Browser, path: str, text: str) -> Seen:
     """Page, once it says this: what the service has written last may not be in the log yet."""
     end_s = CLOCK.monotonic_s() + WITHIN_S
@@ -59,6 +69,7 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
     settings = Settings.from_environment()
     async with browsing(Settings(broker=settings.broker, monitor_users="users", options=settings.options)) as browser:
         await letters_of(browser, "cup-", 3)
+        await counted(browser, service, 3)
         await browser.sign_in("ada", "correct horse")
 
         mend(pottery_on, "cup-1")
@@ -87,6 +98,7 @@ async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_swi
         letter = await browser.get(path)
         await browser.send(form_to(letter, "/dead/act", wanted="discard"), ("why", "it is broken"))
         assert await letters_of(browser, "cup-2", 0) == []
+        await counted(browser, service, 1)
 
         pause = form_to(await browser.get("/controls"), "/controls/switch", kind="pause")
         fields = (("service", service), ("handler", "forget"), ("until", "2h"), ("why", "to see"))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from saga.monitor.web.metrics import OPEN_DEAD_LETTERS, OPEN_ESCALATIONS
 from tests.docs.markdown import ROOT
 from tests.observe.promql import labels_in, names_in
 from tests.observe.test_metrics import everything, told
@@ -86,6 +87,7 @@ def test_each_alert_has_series_on_which_it_fires_and_series_on_which_it_does_not
 
 def test_alerts_are_about_metrics_and_labels_that_there_are() -> None:
     samples = {name: {label for label, _ in labels} for name, labels in told(everything())}
+    samples |= {name: {"service"} for name in (OPEN_DEAD_LETTERS, OPEN_ESCALATIONS)}
     for alert, rule in rules().items():
         used = names_in(rule["expr"])
         assert used, alert

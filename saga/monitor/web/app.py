@@ -17,7 +17,7 @@ from saga.clock import Clock
 from saga.config import Settings
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import Views
-from saga.monitor.web import answers, control_pages, letter_pages, saga_pages, signing
+from saga.monitor.web import answers, control_pages, letter_pages, metrics, saga_pages, signing
 from saga.monitor.web.desk import open_desk
 from saga.monitor.web.guards import Guarded
 from saga.monitor.web.site import NotAllowed, Site, Unknown, environment, site_of
@@ -64,6 +64,7 @@ def _routes(has_views: bool) -> list[BaseRoute]:
         *saga_pages.ROUTES,
         *letter_pages.ROUTES,
         *control_pages.ROUTES,
+        *metrics.ROUTES,
         *signing.ROUTES,
         Mount("/assets", StaticFiles(directory=ASSETS)),
     ]
