@@ -140,8 +140,12 @@ class Log:
         found = [(name, execute("SELECT version FROM groups WHERE name = ?", (name,)).fetchone()) for name in groups]
         self.versions = {name: row[0] for name, row in found if row is not None}
 
+    def end(self, log: int) -> int:
+        """Offset that the next record of a log gets, as last committed. Raises `Damage`."""
+        return self.heads[log] if log in self.heads else self.ends((log,))[log]
+
     def ends(self, logs: Iterable[int]) -> Mapping[int, int]:
-        """Offset that the next record of each of these logs gets, as last committed. Raises `Damage`."""
+        """The same of each of these logs. Raises `Damage`."""
         logs = list(logs)
         if unknown := sorted({log for log in logs if log not in self.heads}):
             statement = f"SELECT id, next, next_sum FROM logs WHERE id IN ({', '.join(map(str, unknown))})"
@@ -181,11 +185,11 @@ class Log:
         """Append entries inside a transaction: give each its offset and write it. `committed` or `rolled_back`
         follows."""
         logs, keys, values, headers = zip(*entries, strict=True)
-        moved = dict(self.ends(set(logs)))
+        moved: dict[int, int] = {}
         offsets: list[int] = []
         for log in logs:
-            offsets.append(moved[log])
-            moved[log] += 1
+            offsets.append(moved[log] if log in moved else self.end(log))
+            moved[log] = offsets[-1] + 1
         times_ms = [now_ms] * len(offsets)
         sums_ = checksums(offsets, keys, values, headers, times_ms)
         new = zip(offsets, as_blobs(keys), as_blobs(values), as_blobs(headers), times_ms, sums_, strict=True)

@@ -178,7 +178,7 @@ class Member:
                 if partition not in wanted:
                     continue
                 owned = self._behind.pop(partition)
-                end = log.ends((owned.log,))[owned.log]
+                end = log.end(owned.log)
                 try:
                     read = log.read(owned.log, partition, owned.position, records_max - len(records))
                 except Undecodable as why:
