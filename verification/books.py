@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from saga.commands import TYPES, Command
+from saga.identity import is_removal
 from saga.messages import Message
 from saga.progress.decide import is_dead, why_over
 from saga.progress.document import Entry, Snapshot
@@ -255,6 +256,8 @@ def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None
     index = role.parameter_of(last.type)
     if role.many and index == 0:
         return f"IGNORED WITHOUT REASON {last.type}:{last.message} for {role.name}"
+    if last.type in role.changes and is_removal(last.message):
+        return None
     for t in before:
         if t.handler == role.name and (t.ran or t.outcome == "waiting") and t.message != last.message:
             return None
