@@ -168,8 +168,15 @@ def _id(version: Version) -> str:
 
 
 def _plain(schema: Mapping[str, Any]) -> Json:
-    """Schema without the references that AsyncAPI would follow: no attribute of Avro is called so."""
-    return {key: _plain_part(value) for key, value in schema.items() if key != "$ref"}
+    """Schema as AsyncAPI takes it: without the references that it would follow, for no attribute of Avro is called so,
+    and without dots in names, which Avro allows and it does not."""
+    plain = {key: _plain_part(value) for key, value in schema.items() if key != "$ref"}
+    name, aliases = plain.get("name"), plain.get("aliases")
+    if plain.get("type") in ("record", "enum", "fixed") and isinstance(name, str) and "." in name:
+        plain["namespace"], _, plain["name"] = name.rpartition(".")
+    if isinstance(aliases, list) and any("." in str(alias) for alias in aliases):
+        plain["aliases"] = [alias for alias in aliases if "." not in str(alias)]
+    return plain
 
 
 def _plain_part(value: Any) -> Any:

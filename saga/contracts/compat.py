@@ -24,6 +24,7 @@ from saga.contracts.schema import (
     ScalarType,
     Type,
     described,
+    full_name,
     meaning_of,
 )
 
@@ -294,7 +295,8 @@ def _ambiguous(field: Field, sources: list[Field], rivals: list[str], path: str,
 
 def _names(writer: RecordType | EnumType, reader: RecordType | EnumType, at: str) -> Iterator[Finding]:
     """Finding if a named type has another name, and no alias for the one that is written."""
-    if writer.name != reader.name and not {writer.name, f"{writer.namespace}.{writer.name}"} & set(reader.aliases):
+    known = {full_name(alias, reader.namespace) for alias in reader.aliases}
+    if writer.name != reader.name and full_name(writer.name, writer.namespace) not in known:
         yield Finding(
             rule="type-name",
             path=at,

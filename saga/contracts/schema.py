@@ -234,20 +234,33 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
             return []
 
 
-def without_logical_types(schema: Any) -> Any:
+def full_name(name: str, namespace: str) -> str:
+    """Name of a type with its namespace, as Avro completes it.
+
+    >>> full_name("Money", "com.shop"), full_name("a.Money", "com.shop"), full_name("Money", "")
+    ('com.shop.Money', 'a.Money', 'Money')
+    """
+    return f"{namespace}.{name}" if namespace and "." not in name else name
+
+
+def without_logical_types(schema: Any, around: str = "") -> Any:
     """Reduce a schema's JSON to what Avro writes: raw values, with the names, aliases, defaults that resolution
-    needs."""
+    needs. Aliases of types are completed: fastavro takes them as they stand. `around`: the namespace there."""
     if isinstance(schema, list):
-        return [without_logical_types(branch) for branch in schema]
+        return [without_logical_types(branch, around) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     kept = ("name", "namespace", "aliases", "symbols", "size", "default")
     plain = {key: schema[key] for key in kept if key in schema}
+    if schema.get("type") in ("record", "enum", "fixed") and isinstance(schema.get("name"), str):
+        around = full_name(schema["name"], schema.get("namespace", around) or "").rpartition(".")[0]
+        if isinstance(schema.get("aliases"), list):
+            plain["aliases"] = [full_name(alias, around) for alias in schema["aliases"]]
     for key in ("type", "items", "values"):
         if key in schema:
-            plain[key] = without_logical_types(schema[key])
+            plain[key] = without_logical_types(schema[key], around)
     if "fields" in schema:
-        plain["fields"] = [without_logical_types(field) for field in schema["fields"]]
+        plain["fields"] = [without_logical_types(field, around) for field in schema["fields"]]
     return plain
 
 

@@ -15,6 +15,7 @@ from saga.envelope import headers_of
 from saga.messages import Message
 from tests.choreography.odd_shop import TYPES, odd_shop, overview_of
 from tests.choreography.official_parser import parsed, parser_folder
+from tests.contracts.folders import field, schema, write
 from tests.servers.fixtures import or_left_out
 
 ROOT = Path(__file__).parents[2]
@@ -134,3 +135,33 @@ def test_own_events_are_not_received_and_a_registry_is_told(tmp_path: Path) -> N
     assert "single-object" in odd["components"]["messages"]["Said.v1"]["description"]
     assert "retention.ms" not in odd["channels"]["ends"]["bindings"]["kafka"]["topicConfiguration"]
     assert "#/nowhere" not in json.dumps(odd)
+
+
+DOTTED: dict[str, Any] = {
+    "type": "record",
+    "name": "com.shop.Dotted",
+    "aliases": ["com.shop.Old", "Older"],
+    "fields": [field("kind", {"type": "enum", "name": "com.shop.Inner", "symbols": ["A"]})],
+}
+
+
+def dotted(folder: Path) -> Any:
+    """Document of a contract whose types have names with dots."""
+    said = schema("Said", field("one", DOTTED), field("again", ["null", "com.shop.Dotted"]), said="outside")
+    return asyncapi(Overview(Library.load(write(folder, said)), {}), "Dotted", "1.0.0")
+
+
+def test_a_name_with_dots_is_name_and_namespace(tmp_path: Path) -> None:
+    fields = dotted(tmp_path)["components"]["messages"]["Said.v1"]["payload"]["schema"]["fields"]
+    one, again = fields[1]["type"], fields[2]["type"]
+    assert (one["namespace"], one["name"], one["aliases"]) == ("com.shop", "Dotted", ["Older"])
+    assert (one["fields"][0]["type"]["name"], again) == ("Inner", ["null", "com.shop.Dotted"])
+
+
+def test_the_official_parser_takes_names_with_dots(tmp_path: Path) -> None:
+    folder = or_left_out(parser_folder)
+    file = tmp_path / "dotted.json"
+    file.write_text(json.dumps(dotted(tmp_path)), "utf-8")
+    (found,) = parsed(folder, file)
+    assert (found["version"], found["complaints"]) == ("3.0.0", [])
+    assert {"one", "again"} <= set(found["payloads"]["Said.v1"]["properties"])

@@ -11,7 +11,9 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 
 from saga.clock import SystemClock
+from saga.contracts.compat import reading
 from saga.contracts.library import Library
+from saga.contracts.reading import read_foreign
 from saga.contracts.registered import framed, single_object
 from saga.contracts.schema import without_logical_types
 from saga.errors import BadInput
@@ -219,3 +221,29 @@ async def test_nothing_is_published_under_a_schema_that_means_something_else(tmp
         await ids.in_wire_format(message)
     right = registry.put(contract.subject, contract.newest.schema)
     assert (await ids.in_wire_format(message)).value == framed(right, value)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "aliases", "was", "fits"),
+    [
+        ("com.shop", ["Old"], "com.shop.Old", True),
+        ("com.shop", ["com.shop.Old"], "com.shop.Old", True),
+        ("com.shop", ["com.else.Old"], "com.else.Old", True),
+        ("com.shop", ["Old"], "com.else.Old", False),
+        ("com.shop", ["com.else.Old"], "com.shop.Old", False),
+        ("", ["Old"], "Old", True),
+    ],
+)
+def test_an_alias_of_a_type_is_its_full_name(
+    tmp_path: Path, namespace: str, aliases: list[str], was: str, fits: bool
+) -> None:
+    part = {"type": "record", "name": "New", "namespace": namespace, "aliases": aliases, "fields": [field("a", "int")]}
+    known = library(tmp_path, field("part", part))
+    theirs = theirs_with({**part, "name": was, "aliases": []}, {"name": "more", "type": "int"}, name="part")
+    value, writer = written(theirs, part={"a": 1}, more=2)
+    read = single_object(value, writer, "Said", known)
+    assert (read[2:10] == known.contracts["Said"].newest.fingerprint) is fits
+    if fits:
+        assert read[10:] == b"\x06o-1\x02"
+    findings = reading(read_foreign(theirs), known.contracts["Said"].newest.record)
+    assert [each.rule for each in findings] == ([] if fits else ["type-name"])
