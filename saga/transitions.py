@@ -81,6 +81,9 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     `discarded`, `resolved` or `released`; a later release may say others."""
     error: str | None = None
     """Class of the exception with which an attempt failed last."""
+    blame: str | None = None
+    """Who can mend that failure: `code`, who writes the service; `data`, `outside`, `person`; a later release may say
+    others."""
     message: Cause
     attempt: Count = 1
     worker: str = ""

@@ -14,7 +14,7 @@ from saga.config import Settings
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.inspection.sources import administration_of, unmade
 from saga.messages import Partition
-from saga.names import is_wakes
+from saga.names import is_wakes, service_of_commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,16 @@ async def forgotten(service: str, settings: Settings, clock: Clock) -> tuple[Sho
         except BrokerError as why:
             return was, str(why)
     return was, None
+
+
+async def unattended(settings: Settings, clock: Clock) -> list[Shown]:
+    """Services that have something to handle, and no process that does. Raises `SagaError`."""
+    if unmade(settings) is not None:
+        return []
+    async with administration_of(settings, clock) as broker:
+        names = sorted(filter(None, map(service_of_commands, await broker.topics())))
+        every = [await shown(service, broker) for service in names]
+    return [each for each in every if each.lag and not each.members]
 
 
 async def shown(service: str, broker: Administration) -> Shown:

@@ -49,6 +49,7 @@ def dead() -> None:
 @click.option("--type", "type_", metavar="EVENT", help="Only of this event.")
 @age_option
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=50, show_default=True, help="At most so many.")
+@click.option("--all", "all_", is_flag=True, help="Also what has come to its end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def list_dead(  # an argument for each option of the command
     addresses: tuple[str, ...],
@@ -63,20 +64,26 @@ def list_dead(  # an argument for each option of the command
     type_: str | None,
     age: str | None,
     limit: int,
+    all_: bool,
     as_json: bool,
 ) -> None:
-    """List what needs a person, as `saga list --dead` does, newest first.
+    """List what needs a person now, newest first: dead letters that block a saga, escalations that nobody has closed,
+    and runs that are tried again although their service's own code fails (`failing`); and messages that were refused
+    and are in no saga's way (`-`), which nothing ends. With --all also what has ended, as `saga list --dead` lists it.
 
     CLASS says who can mend it: `data`, who sent it; `code`, who writes this service; `outside`, who runs what it calls.
 
     \b
-    Exit code 0: listed, even if there is none.
-    Exit code 2: no store, or one that cannot be read.
+    Exit code 0: nothing that is chosen waits for a person.
+    Exit code 1: something does.
+    Exit code 2: no store, one that cannot be read, or a service that nobody knows.
     """
     choice = Choice(addresses=addresses, prefix=prefix, sagas=sagas, services=services, limit=limit, only_dead=True)
     before = before_of(None, age, SystemClock())
     which = Which(sagas=sagas, handler=handler, type=type_, reason=reason, blame=blame, owner=owner, before=before)
-    asyncio.run(tell_dead(choice, Settings.from_environment(broker=broker), as_json, which))
+    settings = Settings.from_environment(broker=broker)
+    if asyncio.run(tell_dead(choice, settings, as_json, which, with_ended=all_)):
+        raise click.exceptions.Exit(1)
 
 
 @dead.command()

@@ -113,17 +113,20 @@ async def _tell(choice: Choice, settings: Settings | None, as_json: bool) -> Non
         tell("and more: --limit shows them")
 
 
-async def tell_dead(choice: Choice, settings: Settings, as_json: bool, which: Which = ALL) -> None:
-    """Print what needs a person."""
-    found = await attention(choice, settings, SystemClock(), tell_trouble, which)
+async def tell_dead(
+    choice: Choice, settings: Settings, as_json: bool, which: Which = ALL, *, with_ended: bool = True
+) -> bool:
+    """Print what needs a person; true if something does now. `with_ended`: with what has come to its end."""
+    found = await attention(choice, settings, SystemClock(), tell_trouble, which, with_ended=with_ended)
     if as_json:
         letters = list(map(letter_in_json, found.told))
         tell_json({"letters": letters, "sagas": list(map(_as_json, found.sagas)), "more": found.more})
-        return
+        return any(each.is_open for each in found.told)
     rows = [_row(_dead_cells(each), DEAD_WIDTHS) for each in found.told]
     tell(*([_row(DEAD_HEADING, DEAD_WIDTHS), *rows] if rows else ["nothing needs a person"]))
     if found.more:
         tell("and more: --limit shows them")
+    return any(each.is_open for each in found.told)
 
 
 def letter_in_json(each: Told) -> dict[str, object]:

@@ -8,10 +8,12 @@ from typing import TypeVar
 import click
 import msgspec
 
+from saga.administration.positions import Shown, unattended
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import SystemClock, iso
 from saga.config import Settings
+from saga.errors import SagaError
 from saga.monitor.answers import Answers
 from saga.monitor.asking import Asked
 from saga.monitor.folds import Folds
@@ -71,11 +73,15 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
     \b
     dead      a dead letter blocks it: it waits for a person
+    failing   a run is tried again that failed of the service's own code: it waits for a release, or a roll back
     overdue   the time of its next attempt, of a deadline, or for which a handler asked by `Later` has passed by 10 s,
               and nothing was told since
     waiting   a handler waits for events, for four times as long as 99 % of its waits took, and at least a minute
     silent    it has no outcome, waits for nothing that is known, and nothing was told for four times as long as 99 % of
               the sagas took, and at least a minute
+
+    Besides, services that have messages to handle and no process: what they keep waiting no transition tells, as an
+    order that is confirmed, and whose money is still reserved.
 
     Where fewer than 20 waits, or ends of sagas, are known, five minutes are allowed. As long as a time is set anywhere
     at which the saga goes on by itself, it is not waiting: it may become overdue. SINCE is the moment from which on it
@@ -85,18 +91,30 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     the topic saga.transitions is read from its oldest record on. Which of both it was is told on standard error.
 
     \b
-    Exit code 0: nothing is stuck.
-    Exit code 1: something is.
+    Exit code 0: nothing is stuck, and no service is down that has something to handle.
+    Exit code 1: something is, or a service.
     Exit code 2: asked wrongly, or neither monitor nor broker can be read, or not all of a shared monitor.
     """
     now_ms = SystemClock().now_ms()
     found = _answer(monitor, broker, lambda asked: asked.stuck(), lambda own: own.stuck(now_ms))
+    down = _down(Settings.from_environment(broker=broker, monitor=monitor))
     if as_json:
-        tell_json(msgspec.to_builtins(found))
+        tell_json({**msgspec.to_builtins(found), "down": {each.service: each.lag for each in down}})
     else:
         tell(*_stuck(found))
+        for each in down:
+            tell(f"{each.service} has no process, and {counted(each.lag, 'message')} to handle: start it")
     _tell_unanswered(found.unanswered)
-    sys.exit(1 if found.sagas else 2 if found.unanswered else 0)
+    sys.exit(1 if found.sagas or down else 2 if found.unanswered else 0)
+
+
+def _down(settings: Settings) -> list[Shown]:
+    """Services that nobody runs; none, where the broker cannot tell."""
+    try:
+        return asyncio.run(unattended(settings, SystemClock()))
+    except SagaError as why:
+        tell_trouble(f"whether each service runs is not known: {why}")
+        return []
 
 
 @click.command()

@@ -16,9 +16,12 @@ from saga.inspection.glance import Glance
 from saga.inspection.histories import Unreadable, document_of, snapshot_in, with_archives
 from saga.inspection.letters import ALL, Letter, Which, in_text, letters_of
 from saga.inspection.listing import Choice, Listed, listed, seen_of
+from saga.inspection.parked_runs import FAILING, failing_in
 from saga.inspection.sources import Source, Warn, sources_of
 from saga.progress.decide import TOO_OLD
 from saga.progress.document import UNREADABLE, Kept, Snapshot, decode_entry
+
+TRIED_AGAIN = "tried again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,20 @@ class Told:
     letter: Letter
     now: str
     """State now: `blocks` the saga; `dropped`, `replayed`, `discarded` or `resolved`; `goes on` or `over`, of a
-    compensation that fails; `-`: it blocks nothing."""
+    compensation that fails; `tried again`, of a run that fails; `-`: it blocks nothing."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if somebody still has to do something about it."""
+        if self.letter.what == "escalation":
+            return self.now not in ("resolved", "over")
+        return self.now in ("blocks", "goes on", TRIED_AGAIN)
+
+    @property
+    def has_no_end(self) -> bool:
+        """True for a message that was refused, and is in no saga's way: nothing tells whether its sender has mended
+        it."""
+        return self.letter.what == "dead letter" and self.now == "-"
 
 
 class Attention(NamedTuple):
@@ -42,9 +58,12 @@ class Attention(NamedTuple):
     """True if there is more than was asked for."""
 
 
-async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which = ALL) -> Attention:
-    """Everything that needs a person, as far as it is chosen; of the letters those that are meant. Raises `NoStore` if
-    there is none and no service is named."""
+async def attention(
+    choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which = ALL, *, with_ended: bool = True
+) -> Attention:
+    """Everything that needs a person, as far as it is chosen; of the letters those that are meant. `with_ended`:
+    those, too, about which nobody has to do anything any more. Raises `NoStore` if there is none and no service is
+    named."""
     async with AsyncExitStack() as stack:
         try:
             sources = await stack.enter_async_context(sources_of(choice.addresses, clock, choice.services, settings))
@@ -52,11 +71,18 @@ async def attention(choice: Choice, settings: Settings, clock: Clock, warn: Warn
             if not choice.services:
                 raise
             sources = []
-        return await _all(choice, which, sources, settings, clock, warn)
+        return await _all(choice, which, sources, settings, clock, warn, with_ended=with_ended)
 
 
-async def _all(
-    choice: Choice, which: Which, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn
+async def _all(  # what is chosen, and where it is looked for
+    choice: Choice,
+    which: Which,
+    sources: Sequence[Source],
+    settings: Settings,
+    clock: Clock,
+    warn: Warn,
+    *,
+    with_ended: bool,
 ) -> Attention:
     names = {source.service for source in sources}
     found = await letters_of(sorted(names | set(choice.services)), settings, clock)
@@ -76,9 +102,15 @@ async def _all(
     ended = {letter.ends: letter.what for letter in letters}
     letters = [letter for letter in letters if _is_chosen(choice, letter) and which.holds(letter)]
     blocked = {letter.id for letter in blocking}
-    letters.sort(key=lambda letter: letter.time, reverse=True)
-    told = [Told(letter, await _now(letter, sources, blocked, ended)) for letter in letters[: choice.limit]]
-    return Attention(told, sagas, more or len(letters) > choice.limit)
+    told = list[Told]()
+    for letter in sorted(letters, key=lambda letter: letter.time, reverse=True):
+        one = Told(letter, await _now(letter, sources, blocked, ended))
+        if not (with_ended or one.is_open or one.has_no_end):
+            continue
+        if len(told) == choice.limit:
+            return Attention(told, sagas, True)
+        told.append(one)
+    return Attention(told, sagas, more)
 
 
 def _is_chosen(choice: Choice, letter: Letter) -> bool:
@@ -137,8 +169,17 @@ async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list
     found = []
     for source in sources:
         p = await _progress(each.saga, source, warn)
-        found += [] if p is None else await _letters(source, p, warn)
+        if p is not None:
+            found += [*await _letters(source, p, warn), *_failing(p, warn)]
     return found
+
+
+def _failing(p: Snapshot, warn: Warn) -> list[Letter]:
+    try:
+        return failing_in(p)
+    except UNREADABLE as why:
+        warn(f"saga {p.saga} in {p.service}: a transition cannot be read: {why}")
+        return []
 
 
 async def _progress(saga: str, source: Source, warn: Warn) -> Snapshot | None:
@@ -208,6 +249,8 @@ def _letter(p: Snapshot, kept: Kept) -> Letter:
 async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], ended: Mapping[str | None, str]) -> str:
     if letter.id in ended:
         return ended[letter.id]
+    if letter.what == FAILING:
+        return TRIED_AGAIN
     if letter.id in blocked:
         return "blocks"
     if letter.saga is None or (letter.undoes is None and letter.handler is None):

@@ -67,6 +67,12 @@ class GlanceRun(Struct, frozen=True, gc=False):
     due_ms: int
 
 
+class GlanceAttempt(Struct, frozen=True, gc=False):
+    """Attempt that failed: the class of the failure."""
+
+    blame: str | None = None
+
+
 class GlanceFailure(Struct, frozen=True, gc=False):
     """Transition, with why it was written: looked at only where a run is parked."""
 
@@ -75,6 +81,7 @@ class GlanceFailure(Struct, frozen=True, gc=False):
     handler: str
     attempt: int = 1
     reason: str | None = None
+    failures: tuple[GlanceAttempt, ...] = ()
 
 
 class Glance(Struct, frozen=True, kw_only=True, gc=False):

@@ -120,7 +120,9 @@ async def listed(
                 yield None
                 return
             found = await _whole(seen, mine, clock, warn)
-            if (choice.only_open and not found.open) or (choice.only_dead and "dead" not in found.open):
+            if (choice.only_open and not found.open) or (
+                choice.only_dead and not any(status.needs_person for status in found.statuses)
+            ):
                 continue
             shown.add(seen.saga)
             yield found
@@ -142,7 +144,7 @@ def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
     if choice.principal is not None and seen.progress.principal != choice.principal:
         return False
     status = status_of(seen.progress) if choice.only_open or choice.only_dead else None
-    return status is None or (bool(status.dead) if choice.only_dead else status.is_open)
+    return status is None or (status.needs_person if choice.only_dead else status.is_open)
 
 
 async def _whole(seen: Seen, sources: Sequence[Source], clock: Clock, warn: Warn) -> Listed:

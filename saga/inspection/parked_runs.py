@@ -17,6 +17,8 @@ from saga.wakes import tiers_of
 
 WHAT = "parked"
 """Kind of these letters: they are on no topic, and need nobody."""
+FAILING = "failing"
+"""Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
 
 
 async def parked_runs(
@@ -74,6 +76,12 @@ async def _letters(source: Source, saga: str, warn: Warn) -> list[Letter]:
         return []
 
 
+def failing_in(p: Snapshot) -> list[Letter]:
+    """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
+    found = [_letter(p, run) for run in parked(p)]
+    return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
+
+
 def _letter(p: Snapshot, run: Parked) -> Letter:
     last = next((e for e in map(decode_entry, reversed(p.transitions)) if _is_of(e, p, run)), None)
     said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
@@ -89,6 +97,7 @@ def _letter(p: Snapshot, run: Parked) -> Letter:
         message=run.message.id,
         handler=run.handler if last is None else last.handler,
         attempts=run.attempts,
+        blame=last.failures[-1].blame if last is not None and last.failures else None,
     )
 
 

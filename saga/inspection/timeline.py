@@ -123,6 +123,8 @@ class Parked:
     """Time of the transition since which it is kept; `None`: that is archived."""
     error: str | None
     """Reason of the last failure; `None`: that is archived."""
+    is_code: bool = False
+    """True if that was a failure of the service's own code, which no waiting mends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,11 @@ class ServiceStatus:
     """Runs that go on later."""
     dead: int
     """Dead letters that block the saga; they are not counted in `queue` and `compensating` either."""
+
+    @property
+    def needs_person(self) -> bool:
+        """True if nothing but a person brings it on: a dead letter blocks it, or the service's own code fails."""
+        return bool(self.dead) or any(each.is_code for each in self.retries)
 
     @property
     def is_open(self) -> bool:
@@ -238,6 +245,7 @@ def _as_parked(p: Snapshot | Glance, kept: Kept | GlanceKept, name: str, undoes:
         next=iso(min(kept.due_ms, LATEST_MS)),
         since=None if first is None else first.time,
         error=None if last is None else last.reason,
+        is_code=last is not None and bool(last.failures) and last.failures[-1].blame == "code",
     )
 
 

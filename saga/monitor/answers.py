@@ -10,7 +10,7 @@ from saga.monitor.by_time import Part
 from saga.monitor.counting import MINUTE_MS, MINUTES, Counts, Histogram, Minute, is_storm, per_second, together
 from saga.monitor.folds import Folds
 from saga.monitor.known import Goes, Known, Words
-from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, Wait, dead_in, measure_of, waits_of
+from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, Wait, dead_in, failing_in, measure_of, waits_of
 from saga.monitor.views import (
     PAGE_MAX,
     AllStuck,
@@ -180,7 +180,7 @@ class Answers:
     def _measure(self, reason: Reason) -> int:
         if reason[0] == "waiting":
             return measure_of(self._usual.waits.get((reason[1], reason[2]), _NOTHING))
-        return {"dead": 0, "overdue": OVERDUE_MS, "silent": measure_of(self._usual.lives)}[reason[0]]
+        return {"dead": 0, "failing": 0, "overdue": OVERDUE_MS, "silent": measure_of(self._usual.lives)}[reason[0]]
 
     def _stuck(self, known: Known, reason: Reason, since_ms: int) -> Stuck:
         measure_ms = self._measure(reason)
@@ -197,6 +197,11 @@ class Answers:
         names = self.folds.words.names
         if reason[0] == "dead":
             return next(self._awaited(known))
+        if reason[0] == "failing":
+            each = min(failing_in(known, self.folds.words), key=lambda each: (each.since_ms, names[each.service]))
+            ends = f"a release that mends {each.handler}, or a roll back: its own code fails on {each.type}"
+            service = names[each.service]
+            return Awaited(service=service, handler=each.handler, for_=(), since_ms=since_ms, until_ms=None, ends=ends)
         if reason[0] == "waiting":
             return next(each for each in self._awaited(known) if (each.service, each.handler) == (reason[1], reason[2]))
         if reason[0] == "overdue":
@@ -288,7 +293,9 @@ def hot_of(counts: Counts, busy: Mapping[str, int]) -> Hot:
 
 
 _NOTHING = Histogram()
-_WHYS: dict[str, Why] = {"dead": "dead", "overdue": "overdue", "waiting": "waiting", "silent": "silent"}
+_WHYS: dict[str, Why] = {
+    "dead": "dead", "failing": "failing", "overdue": "overdue", "waiting": "waiting", "silent": "silent"
+}  # fmt: skip
 
 
 def _rate(key: tuple[str, str], minutes: dict[int, Minute], recent: range) -> Rate:

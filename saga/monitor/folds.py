@@ -192,6 +192,7 @@ class Folds:
             cut(told.message.source),
             _types(tuple(each.type for each in told.emitted)),
             _types(told.steps),
+            told.blame == "code",
         )
 
     # ---------------------------------------------------------------- bounds

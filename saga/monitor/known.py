@@ -33,6 +33,8 @@ class What(NamedTuple):
     source: str
     emitted: tuple[str, ...]
     steps: tuple[str, ...]
+    is_code: bool = False
+    """True for a failure of the service's own code."""
 
 
 class Packed(NamedTuple):
@@ -76,7 +78,7 @@ class Words:
         number = self._whats.get(what)
         if number is None:
             if len(self.whats) > WORDS_MAX and (what.emitted or what.steps or what.source or what.error):
-                return self.what(What(what.handler, what.outcome, "", what.type, "", (), ()))
+                return self.what(What(what.handler, what.outcome, "", what.type, "", (), (), what.is_code))
             number = self._whats[what] = len(self.whats)
             self.whats.append(what)
         return number

@@ -1,7 +1,9 @@
 """Measure of a saga that is stuck: it does not go on by itself, or ought to have.
 
-A saga is stuck for one of four reasons, by this measure:
+A saga is stuck for one of five reasons, by this measure:
 - **dead**: a dead letter blocks it in a service; since that transition.
+- **failing**: a run is tried again that failed of the service's own code, which no waiting mends; since its first such
+  failure.
 - **overdue**: the time of a next attempt, of a deadline, or of a run that goes on later has passed by `OVERDUE_MS`, and
   nothing was told since.
 - **waiting**: a handler waits for events, and no time is set anywhere in the saga at which it goes on by itself; since
@@ -30,12 +32,12 @@ BY_HAND = frozenset({"replayed", "discarded", "resolved"})
 """Outcomes by which a person ends a dead letter."""
 
 Reason: TypeAlias = tuple[str, ...]
-"""Reason for being stuck: `dead`, `overdue` or `silent`; `waiting` with service and handler."""
-DEAD, OVERDUE, SILENT = ("dead",), ("overdue",), ("silent",)
+"""Reason for being stuck: `dead`, `failing`, `overdue` or `silent`; `waiting` with service and handler."""
+DEAD, FAILING, OVERDUE, SILENT = ("dead",), ("failing",), ("overdue",), ("silent",)
 
 
 class Blocked(NamedTuple):
-    """Dead letter that blocks a saga in a service."""
+    """Dead letter that blocks a saga in a service, or a run that fails of the service's own code."""
 
     service: int
     handler: str
@@ -73,6 +75,21 @@ def dead_in(known: Known, words: Words) -> Iterator[Blocked]:
         yield from blocked.values()
 
 
+def failing_in(known: Known, words: Words) -> Iterator[Blocked]:
+    """Runs that are tried again and failed of the service's own code, one for each service and handler."""
+    for standing in known.standings:
+        if standing.goes != "attempt":
+            continue
+        failing: dict[str, Blocked] = {}
+        for each in known.of(standing.service):
+            what = words.whats[each.what]
+            if what.outcome == "retrying" and what.is_code:
+                failing.setdefault(what.handler, Blocked(each.service, what.handler, what.type, each.time_ms))
+            elif what.outcome in RUNS or what.outcome in ("retrying", "dead", "ignored"):
+                failing.pop(what.handler, None)
+        yield from failing.values()
+
+
 class Wait(NamedTuple):
     """Handler that waits in a service."""
 
@@ -108,6 +125,9 @@ def places_of(known: Known, words: Words) -> tuple[tuple[Reason, int], ...]:
     dead = [(DEAD, each.since_ms) for each in dead_in(known, words)]
     if dead:
         return (min(dead),)
+    failing = [(FAILING, each.since_ms) for each in failing_in(known, words)]
+    if failing:
+        return (min(failing),)
     expecting = [each for each in known.standings if each.open or (known.ended is None and not each.is_quiet)]
     if due := [each.due_ms for each in expecting if each.due_ms]:
         return ((OVERDUE, min(due)),)

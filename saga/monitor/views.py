@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-Why = Literal["dead", "overdue", "waiting", "silent"]
-"""Reason for which a saga is stuck: a dead letter waits for a person; what was due has not run; it waits longer than is
-usual; nothing was told of it for longer than is usual."""
+Why = Literal["dead", "failing", "overdue", "waiting", "silent"]
+"""Reason for which a saga is stuck: a dead letter waits for a person; the service's own code fails; what was due has
+not run; it waits longer than is usual; nothing was told of it for longer than is usual."""
 
 PAGE_MAX = 1000
 """Most sagas on a page, and most entries of each other answer."""

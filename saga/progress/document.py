@@ -204,6 +204,8 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     worker: str = ""
     rule: str = ""
     """Name of the rules for trying it again under which it counts, if they have one."""
+    blame: Blame | None = None
+    """Class of the failure: who can mend it."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -22,7 +22,7 @@ from saga.errors import (
 )
 from saga.observe.moments import Failed, Parked, PutOff, Retrying
 from saga.policies import turns
-from saga.policies.blame import blame_of
+from saga.policies.blame import Blame, blame_of
 from saga.policies.retry import attempts_under, counted, delay_s, parks, without_end
 from saga.progress import continuations, giving_up, record
 from saga.progress.actions import CloseSealed, Run, Undo
@@ -170,7 +170,9 @@ def _judged(service: Participant, saga: RunningSaga, ask: Ask, why: Exception, w
     """Judge a failed attempt, on the progress on which it was made."""
     turn = saga.turn
     rule, retry = saga.rule(why)
-    history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule))
+    is_awaited = isinstance(why, UnknownSchema | NewerHandler)  # what a rollout brings by itself is nobody's to mend
+    blame = None if is_awaited else blame_of(type(why), called=why is saga.outside)
+    history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule, blame))
     before, named = failed_before(turn.known, ask)
     attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
     waits = isinstance(why, UnknownSchema | KeyMissing | NewerHandler)  # nobody deploys, or restores a key, in place
@@ -331,7 +333,7 @@ def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
     return (0, {}) if c is None else (c.attempts, c.under)
 
 
-def _attempt(service: Participant, saga: RunningSaga, words: str, rule: str) -> Attempt:
+def _attempt(service: Participant, saga: RunningSaga, words: str, rule: str, blame: Blame | None) -> Attempt:
     clock = service.ports.clock
     return Attempt(
         time=iso(clock.now_ms()),
@@ -339,6 +341,7 @@ def _attempt(service: Participant, saga: RunningSaga, words: str, rule: str) -> 
         reason=words[:REASON_MAX],
         worker=service.ports.worker,
         rule=rule,
+        blame=blame,
     )
 
 

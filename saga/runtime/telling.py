@@ -212,6 +212,7 @@ def told_of(  # all that is known of a transition
         handler=entry.handler,
         outcome=entry.outcome,
         error=_error_of(entry) if entry.failures or entry.letters else None,
+        blame=_blame_of(entry) if entry.failures or entry.letters else None,
         message=Cause(
             id=entry.message, type=entry.type, source=entry.source, topic=topic, partition=partition, offset=offset
         ),
@@ -237,6 +238,11 @@ def _error_of(entry: Entry) -> str | None:
     reason = entry.letters[-1].reason if entry.letters else entry.failures[-1].reason
     found = _CLASS.match(reason)
     return None if found is None else found[1]
+
+
+def _blame_of(entry: Entry) -> str | None:
+    """Class of that failure."""
+    return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
 def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:

@@ -70,8 +70,8 @@ def with_letters(saga: Call) -> set[str]:
 
 def letters(saga: Call) -> list[dict[str, Any]]:
     """All that `saga dead list` shows; nothing while there is no store."""
-    listed = saga("dead", "list", "--json")
-    shown: list[dict[str, Any]] = [] if listed.exit_code else json.loads(listed.stdout)["letters"]
+    listed = saga("dead", "list", "--all", "--json")
+    shown: list[dict[str, Any]] = [] if listed.exit_code == 2 else json.loads(listed.stdout)["letters"]
     return shown
 
 
@@ -149,6 +149,8 @@ def test_what_is_discarded_never_runs_and_blocks_nobody(dead: Running, saga: Cal
     service = pottery_on.service
     typed = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cop-3", "--dry-run", *SAID)
     assert (typed.exit_code, "no dead letter of saga cop-3 is meant" in typed.stderr) == (1, True), typed.output
+    now_listed = saga("dead", "list")
+    assert (now_listed.exit_code, now_listed.stdout.count("  blocks  ")) == (1, 3), now_listed.output
     done = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cup-3", *SAID)
     assert done.exit_code == 0, done.output
     assert sorted(done.stdout.splitlines()) == [
@@ -163,6 +165,8 @@ def test_what_is_discarded_never_runs_and_blocks_nobody(dead: Running, saga: Cal
     # How it ended is told after it is written.
     until(lambda: now() == {"cup-1": "blocks", "cup-2": "discarded", "cup-3": "discarded"}, last=lambda: str(now()))
     assert saga("dead", "replay", service, "--saga", "cup-2", *SAID).exit_code == 1, "nothing of it is left"
+    still = json.loads(saga("dead", "list", "--json").stdout)["letters"]
+    assert {(letter["saga"], letter["now"]) for letter in still} == {("cup-1", "blocks")}, "--all lists what has ended"
 
 
 def test_what_dies_each_time_has_to_be_asked_for_by_name(dead: Running, saga: Call, pottery_on: Pottery) -> None:

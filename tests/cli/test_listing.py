@@ -400,8 +400,9 @@ def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
 def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) -> None:
     def listed(*args: str) -> set[str]:
         result = saga("dead", "list", "--json", *args)
-        assert result.exit_code == 0, result.output
-        return {each["id"] for each in json.loads(result.stdout)["letters"]}
+        letters = json.loads(result.stdout)["letters"]
+        assert result.exit_code == any(each["now"] == "blocks" for each in letters), result.output
+        return {each["id"] for each in letters}
 
     contract = contract_of(OrderPlaced)
     placed = replace(a_message("OrderPlaced", "m-9"), schema="")

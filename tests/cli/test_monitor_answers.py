@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from saga.config import Settings
+from saga.messages import Topic
 from saga.monitor.answers import Answers
 from saga.transitions import Told
 from tests.cli.conftest import Call
+from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 from tests.monitor.test_reader import publish
 
@@ -53,6 +55,31 @@ def test_a_trace_shows_all_services_by_time_and_what_is_awaited(saga: Call) -> N
     assert "shipping.book since 2026-11-21T14:06:41.000Z: PaymentReserved, published to its topic" in result.stdout
     assert "  dead since 2026-11-21T14:06:43.000Z" in lines
     assert "SAGA_MONITOR is not set: read from the topic saga.transitions: 5 transitions" in result.stderr
+
+
+def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
+    saga: Call, embedded_pottery: Pottery
+) -> None:
+    service = embedded_pottery.service
+    asyncio.run(handled(embedded_pottery, {0: 1, 1: 0}))
+
+    async def with_commands() -> None:
+        async with the_broker() as broker:
+            await broker.ensure([Topic(f"{service}.commands", 1)])
+
+    asyncio.run(with_commands())
+    stuck = saga("stuck")
+    assert stuck.exit_code == 1
+    down = f"{service} has no process, and 5 messages to handle: start it"
+    assert stuck.stdout.splitlines() == ["nothing is stuck", down]
+    assert json.loads(saga("stuck", "--json").stdout)["down"] == {service: 5}
+
+    async def with_a_process() -> None:
+        async with a_worker(embedded_pottery, {}):
+            still = await asyncio.to_thread(saga, "stuck")
+            assert (still.exit_code, still.stdout) == (0, "nothing is stuck\n")
+
+    asyncio.run(with_a_process())
 
 
 @pytest.mark.usefixtures("history")

@@ -127,6 +127,30 @@ def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
     assert re.search(r": 1 member, 0 not handled, [0-9]+ wakes? to come\n", saga("positions", "show", service).stdout)
 
 
+def failing(saga: Call) -> list[tuple[str, ...]]:
+    """All that `saga dead list` shows: what is tried again though the service's own code fails."""
+    found = saga("dead", "list", "--json")
+    letters = json.loads(found.stdout)["letters"]
+    assert found.exit_code == bool(letters), found.output
+    return [tuple(letter[name] for name in ("saga", "what", "class", "handler", "now")) for letter in letters]
+
+
+def test_what_fails_of_its_own_code_needs_a_person_at_its_first_failure(pottery_on: Pottery, saga: Call) -> None:
+    name, service = f"{pottery_on.module}_bad", pottery_on.service
+    bad = SOURCE.replace('RuntimeError("the kiln is cold")', 'TypeError("fire() takes a key")')
+    (pottery_on.folder / f"{name}.py").write_text(bad.format(module=pottery_on.module, service=service))
+    (pottery_on.folder / "mended").write_text("")
+    assert saga("topics", "apply", name).exit_code == 0
+    with running(name):
+        order(saga, service, "cup-1")
+        until(
+            lambda: failing(saga) == [("cup-1", "failing", "code", "make", "tried again")], last=lambda: failing(saga)
+        )
+        assert saga("dead", "list", "--class", "outside").exit_code == 0
+        (pottery_on.folder / "mended").write_text("cup-1")
+        until(lambda: failing(saga) == [], last=lambda: failing(saga))
+
+
 def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
     kiln: str, saga: Call, pottery_on: Pottery
 ) -> None:
@@ -152,7 +176,7 @@ def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
         assert f"  {service}: make is tried again at " in shown
         assert ", 1 message waits behind it; the last said: RuntimeError: the kiln is cold" in shown
         assert saga("verify-history", "cup-1").exit_code == 0
-        assert json.loads(saga("dead", "list", "--json").stdout)["letters"] == []
+        assert failing(saga) == [], "the outside fails, and waiting may mend it"
         check_wakes_are_counted_apart(saga, service)
         mend(pottery_on, "cup-1", "cup-2")
         until(lambda: all_are_sold(["cup-1", "cup-2"]))

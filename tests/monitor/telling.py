@@ -35,6 +35,7 @@ def told(  # an argument for each field that tests choose
     parked_ms: int | None = None,
     result: Result | None = None,
     error: str | None = None,
+    blame: str | None = None,
     handler_ms: int | None = 5,
     queued_ms: int | None = 2,
     partition: int = 0,
@@ -48,6 +49,7 @@ def told(  # an argument for each field that tests choose
         handler=handler,
         outcome=outcome,
         error=error,
+        blame=blame,
         message=Cause(
             id=f"{type_}-{saga}", type=type_, source="client", topic="orders", partition=partition, offset=number
         ),

@@ -4,6 +4,7 @@ import pytest
 
 from saga.monitor import standing
 from saga.monitor.folds import Folds
+from saga.transitions import Told
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 
 PAID = (("book", ("PaymentReserved",)),)
@@ -26,6 +27,31 @@ def test_a_dead_letter_that_came_to_its_end_with_the_saga_blocks_it_no_more() ->
         told("payment", 1, S, "compensated", handler="release", awaits=PAID),
     )
     assert [why for _, why, _ in monitor.stuck(1000 * MINUTE)] == ["waiting"]
+
+
+def failed(number: int, ms: int, blame: str | None = "code", handler: str = "reserve") -> Told:
+    return told(
+        "payment", number, ms, "retrying", handler=handler, parked_ms=60 * MINUTE, open_=True, error="E", blame=blame
+    )
+
+
+def test_a_run_that_fails_of_its_own_code_is_stuck_at_its_first_failure_until_it_comes_to_its_end() -> None:
+    monitor = Monitor().take(failed(0, 5 * S), failed(1, 9 * S))
+    assert monitor.stuck(5 * S) == [("order-1", "failing", 5 * S)]
+    assert monitor.stuck(5 * S - 1) == []
+    assert monitor.ends(5 * S) == "a release that mends reserve, or a roll back: its own code fails on OrderPlaced"
+    monitor.take(told("payment", 2, MINUTE, "handled"))
+    assert monitor.stuck(2 * MINUTE) == []
+
+
+def test_a_run_that_the_outside_fails_is_not_stuck_while_it_is_tried_again() -> None:
+    assert Monitor().take(failed(0, 5 * S, "outside"), failed(1, 9 * S, None)).stuck(MINUTE) == []
+    assert Monitor().take(failed(0, 5 * S), failed(1, 9 * S, "outside")).stuck(MINUTE) == [], "by its last failure"
+
+
+def test_a_dead_letter_is_told_before_a_run_that_fails() -> None:
+    monitor = Monitor().take(failed(0, 5 * S), told("payment", 1, 6 * S, "dead", handler="capture", open_=True))
+    assert [why for _, why, _ in monitor.stuck(MINUTE)] == ["dead"]
 
 
 def test_what_was_due_is_stuck_when_it_is_overdue_and_no_more_when_it_has_run() -> None:

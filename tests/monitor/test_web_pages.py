@@ -1,5 +1,6 @@
 """Pages of the monitor: what services have written down and told is shown, escaped, whatever it is."""
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -7,12 +8,17 @@ from urllib.parse import quote
 
 import pytest
 
+from saga.clock import iso
 from saga.config import Settings
 from saga.monitor.views import Filter
+from saga.monitor.web import desk, letter_pages
 from saga.monitor.web.users import line_for
+from saga.runtime import deadletters
 from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
+from tests.cli.test_listing import NOW_MS, a_letter, say
 from tests.monitor.asking import Browser, Seen, browsing
+from tests.monitor.test_web_acting import shown
 from tests.monitor.told_views import ToldViews
 
 HOSTILE = (
@@ -258,6 +264,24 @@ async def act(browser: Browser, *more: tuple[str, str], status: int = 400) -> st
     page = await browser.get("/dead")
     form = next(form for form in page.forms if form.action == "/dead/act")
     return Seen((await browser.send(form, *more, status=status)).text).text
+
+
+def publish_two(shop: Path) -> None:
+    say(shop, *(deadletters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2)))
+
+
+async def test_letters_that_are_not_searched_and_readings_that_are_old_are_told(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(publish_two, shop)
+    async with browsing(Settings()) as browser:
+        await shown(browser, "/dead?now=all&text=zzz", "Nothing fits these filters")
+        monkeypatch.setattr(desk, "OLD_S", -1.0)
+        assert "This is as it was 0 seconds ago" in (await browser.get("/dead")).text
+    monkeypatch.setattr(desk, "LETTERS_MAX", 1)
+    monkeypatch.setattr(letter_pages, "LETTERS_MAX", 1)
+    async with browsing(Settings()) as browser:
+        await shown(browser, "/dead?now=all&text=zzz", "None of the newest 1 fits, and there are older ones")
 
 
 async def test_what_is_asked_wrongly_is_refused_with_what_to_do(shop: Path, signed_in: None) -> None:

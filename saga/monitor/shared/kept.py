@@ -57,6 +57,8 @@ class Kept(Struct, frozen=True, array_like=True, gc=False):
     anew: str | None
     parked: bool
     """True if an attempt is to come, before or after that time."""
+    is_code: bool = False
+    """True for a failure of the service's own code."""
 
     def told(self, key: "Key") -> Told:
         """Tell it again."""
@@ -69,6 +71,7 @@ class Kept(Struct, frozen=True, array_like=True, gc=False):
             handler=self.handler,
             outcome=self.outcome,
             error=self.error or None,
+            blame="code" if self.is_code else None,
             message=Cause(id="", type=self.type, source=self.source, topic=self.topic, partition=self.partition),
             attempt=self.attempt,
             worker=self.worker,
@@ -164,6 +167,7 @@ def kept_of(told: Told, packed: Packed | None, standing: Standing | None, append
         result=told.result,
         anew=told.anew,
         parked=told.parked_until is not None,
+        is_code=told.blame == "code",
     )
 
 

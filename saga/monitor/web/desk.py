@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 FRESH_S = 2.0
 """Age up to which what was read is shown as it is."""
+OLD_S = 10.0
+"""Age from which on the page says how old it is."""
 PATIENCE_S = 0.06
 """Time that a page waits for what is being read, before it shows what was read last, or that it is being read."""
 ACTING_S = 5.0
@@ -58,6 +60,11 @@ class Read(Generic[T]):
     def is_coming(self) -> bool:
         """True if it is being read for the first time."""
         return self.value is None and not self.troubles
+
+    @property
+    def is_old(self) -> bool:
+        """True if it is so old that whoever reads it has to know."""
+        return self.value is not None and self.age_s > OLD_S
 
 
 class Reading(Generic[T]):

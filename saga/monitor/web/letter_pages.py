@@ -12,6 +12,7 @@ from saga.commands import Answered, Wanted
 from saga.errors import BadInput
 from saga.inspection.attention import Told
 from saga.inspection.letters import Letter
+from saga.monitor.web.desk import LETTERS_MAX
 from saga.monitor.web.guards import Form
 from saga.monitor.web.site import Unknown, key_of, letter_named, link, number_in, portion, seen_after, site_of
 from saga.policies.blame import BLAMES
@@ -39,6 +40,7 @@ async def letters(request: Request) -> Response:
         rows=rows,
         count=len(meant),
         more=found.value is not None and found.value.more,
+        letters_max=LETTERS_MAX,
         chosen=chosen,
         services=sorted({each.letter.service for each in told}),
         kinds=sorted({each.letter.what for each in told}),
@@ -57,15 +59,8 @@ def _holds(each: Told, chosen: dict[str, str]) -> bool:
         and chosen["service"] in ("", letter.service)
         and chosen["class"] in ("", letter.blame)
         and chosen["what"] in ("", letter.what)
-        and (chosen["now"] != "open" or is_open(each))
+        and (chosen["now"] != "open" or each.is_open)
     )
-
-
-def is_open(each: Told) -> bool:
-    """True if somebody still has to do something about it."""
-    if each.letter.what == "escalation":
-        return each.now not in ("resolved", "over")
-    return each.now in ("blocks", "goes on")
 
 
 def may_act(each: Told) -> tuple[Wanted, ...]:
@@ -73,7 +68,7 @@ def may_act(each: Told) -> tuple[Wanted, ...]:
     if not each.letter.saga:
         return ()
     if each.letter.what == "escalation":
-        return ("resolve",) if is_open(each) and each.letter.undoes is None else ()
+        return ("resolve",) if each.is_open and each.letter.undoes is None else ()
     return tuple(_WANTED.values()) if each.now == "blocks" else ()
 
 
