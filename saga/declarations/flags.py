@@ -6,7 +6,7 @@ For telling a person that a flag is misspelt. Where a name cannot be told, as of
 import dis
 import sys
 from collections.abc import Callable, Iterator
-from inspect import isclass, isfunction, ismodule, unwrap
+from inspect import getmro, isfunction, ismodule, unwrap
 from types import CodeType, FunctionType
 
 from saga.declarations.values import Declared
@@ -79,7 +79,8 @@ def _functions_in(there: object) -> Iterator[FunctionType]:
             each for each in (there, inner) if isinstance(each, FunctionType) and not _is_foreign(each.__module__)
         )
         return
-    for kind in (there if isclass(there) else type(there)).__mro__:
+    kind_of: type = there if isinstance(there, type) else type(there)
+    for kind in getmro(kind_of):
         if not _is_foreign(kind.__module__):
             yield from (each for each in vars(kind).values() if isinstance(each, FunctionType))
 
