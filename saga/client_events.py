@@ -11,6 +11,7 @@ from saga.contracts.hiding import has_sensitive
 from saga.contracts.library import Contract, binding_of
 from saga.contracts.sealing import sealed, subject_of, unsealable
 from saga.errors import BadInput, SagaError
+from saga.identity import CLIENT
 from saga.messages import Event, Message, Outgoing
 from saga.printable import quoted
 from saga.progress import ids
@@ -62,7 +63,7 @@ def to_record(
         type=contract.name,
         schema=type(event).__contract__,
         saga=saga,
-        source="client",
+        source=CLIENT,
         time=time,
         value=value,
         started=time if contract.starts else None,

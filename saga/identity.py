@@ -14,6 +14,8 @@ from hashlib import blake2b
 from urllib.parse import quote, unquote
 
 _GONE = "-gone"
+CLIENT = "client"
+"""Source of what a `Client` publishes."""
 _DIGITS = frozenset("0123456789abcdef")
 _is_plain = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*").fullmatch
 _SAFE = "".join(c for c in map(chr, range(33, 127)) if c not in "%|+")

@@ -75,6 +75,9 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Trace context from the header `traceparent`, handed on."""
     principal: str | None = None
     """Principal that began its saga, as said with the start event; `None`: nobody said, and nothing is made up."""
+    foreign_time: bool = False
+    """True if its time is that of a sender which is neither a service nor a `Client`, and its contract does not trust
+    it: a deadline that it opens counts from when it is first seen here. Said of events that open one."""
     foreign: Headers = ()
     """Headers that mean nothing here, as they came: a dead letter gives them back."""
 

@@ -12,6 +12,7 @@ from saga.declarations.handlers import (
     TIMEOUT_S,
     check_alone,
     check_deadline,
+    check_grace,
     check_opener,
     handler_of,
 )
@@ -220,25 +221,38 @@ class Service(Generic[_S_co]):
         return declare
 
     def deadline(
-        self, /, *, within: timedelta, unless: tuple[type[Event], ...] = (), version: int = 1
+        self,
+        /,
+        *,
+        within: timedelta,
+        unless: tuple[type[Event], ...] = (),
+        grace: timedelta | None = None,
+        version: int = 1,
     ) -> Callable[[_Deadline], _Deadline]:
         """Declare what happens if the saga has not ended here within a time of an event, its only event parameter.
 
-        Promises: durable; it runs once, at most a second after `within` has passed since the event's recorded time, on
-        the next start if the service was down then; never once an outcome, or one of `unless`, was emitted or received
-        here, before its event or after it. It waits while another handler of the saga has begun and is not at its end,
-        and behind a dead letter. One that fails is tried again as any handler, and holds up nobody until it has begun.
-        A saga whose event was handled before the deadline was declared gets none.
+        Promises: durable; it runs once, at most a second after `within` has passed since the event's recorded time, and
+        after everything that the log held by then, in the saga's partitions of all topics that the service consumes,
+        has been handled here: an answer that came in time counts, however long the service was down or behind. Never
+        once an outcome, or one of `unless`, was emitted or received here, before its event or after it. It waits while
+        another handler of the saga has begun and is not at its end, behind a dead letter, and while a message that may
+        end the saga is held up by a pause, a limit or an open breaker. One that fails is tried again as any handler,
+        and holds up nobody until it has begun. A saga whose event was handled before the deadline was declared gets
+        none. The time of an event that no service and no `Client` published counts from when it is first seen here,
+        unless its contract says `"trusted_time": true`.
+        `grace`: time after which it runs although the log has not been handled that far; left out, it waits as long as
+        that takes.
         `version`: its own, as that of a handler.
 
         Raises `DeclarationError`: several event parameters, or an outcome; `within` zero, negative or longer than the
-        memory; an event of `unless` that is none.
+        memory; an event of `unless` that is none; a `grace` that is no time.
         """
 
         def declare(function: _Deadline) -> _Deadline:
             where = f"{self._declared.name}.{getattr(function, '__name__', function)}"
             check_deadline(self._declared, within, unless, where)
-            found = handler_of(self._declared, function, within=within, unless=unless, version=version)
+            check_grace(grace, where)
+            found = handler_of(self._declared, function, within=within, unless=unless, grace=grace, version=version)
             check_opener(found)
             self._declared.reactions.append(found)
             return function

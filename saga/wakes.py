@@ -107,7 +107,8 @@ def wake_in(record: Record) -> Wake:
         schema="",
         saga=message.saga,
         source=message.source,
-        time=message.time,
+        # As the log tells it, where it has a clock of its own: a sender's may be wrong, and that is looked for.
+        time=iso(record.time_ms) if record.time_ms else message.time,
         value=b"",
         due_ms=said.due_ms,
         unknown_ms=said.unknown_ms,

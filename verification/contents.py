@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from saga.messages import Message
 from saga.names import ARCHIVES
 from saga.progress.decide import next_ready
 from saga.progress.document import Entry, Snapshot, decode, decode_entry
@@ -31,6 +32,9 @@ class Contents:
         self._entries: dict[int, tuple[Entry, ...]] = {}
         self.books: tuple[int, ...] = ()
         """Versions of the book of controls, in the order in which people write them."""
+        self.logs: tuple[tuple[Message, ...], tuple[Message, ...]] = ((), ())
+        self.grows = False
+        """True if the messages of the logs are published one by one."""
 
     @property
     def service(self) -> Participant:

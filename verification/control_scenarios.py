@@ -10,7 +10,9 @@ from verification.building_blocks import (
     ORD,
     N,
     Q,
+    S,
     X,
+    confirm,
     hold,
     meet_step,
     note,
@@ -20,12 +22,12 @@ from verification.building_blocks import (
     reserve,
     two_steps,
 )
-from verification.deadline_scenarios import expire_by_step
+from verification.deadline_scenarios import expire, expire_by_step
 from verification.handlers import SERVICE
 from verification.later_scenarios import job, look_by_step
 from verification.operations import NOW_MS, TICK_MS
 from verification.operator_scenarios import at_last, command
-from verification.scenario import AtTheEnd, Scenario, has_run
+from verification.scenario import AtTheEnd, Scenario, has_ended, has_run
 from verification.services import time_after
 
 SOON = iso(NOW_MS + 2 * TICK_MS)
@@ -89,6 +91,16 @@ def paused() -> Iterator[Scenario]:  # a list: one scenario after another
             early=early,
             at_the_end=whole("reserve", "note"),
         )
+    yield Scenario(
+        name="paused: an answer that came in time, beside a deadline",
+        service=of(confirm, expire),
+        a=(ORD,),
+        b=(S,),
+        books=books(pause("confirm")),
+        grows=True,
+        ticks_max=4,
+        at_the_end=has_ended,
+    )
     yield Scenario(
         name="paused: a rebalance",
         service=of(reserve),

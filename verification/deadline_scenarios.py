@@ -1,6 +1,7 @@
 """Scenarios of deadlines: they race with what closes them, and nobody runs one twice or too late."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from verification.building_blocks import (
     ORD,
@@ -31,6 +32,73 @@ remind_late = Reacts(name="remind_late", to=(("O",),), emits=("q",), within=3)
 fail_late = Reacts(name="fail_late", to=(("O",),), emits=("X",), within=1)
 place_by_step = Reacts(name="place", to=(("O",),), does=STEP, emits=("P",))
 decide_by_step = Reacts(name="decide", to=(("N",),), does=STEP, emits=("Confirmed",))
+
+
+def waits_for_log() -> Iterator[Scenario]:  # a list: one scenario after another
+    """Logs that grow while time passes: what came in time counts, though it is read late or elsewhere."""
+    in_time: dict[str, Any] = {"grows": True, "ticks_max": 2}
+    yield Scenario(
+        name="deadline: an answer that the log had in time",
+        service=of(confirm, expire),
+        a=(ORD,),
+        b=(S,),
+        crash=1,
+        at_the_end=has_ended,
+        **in_time,
+    )
+    yield Scenario(
+        name="deadline: an answer that another worker has to read",
+        service=of(confirm, expire),
+        a=(ORD,),
+        b=(S,),
+        owner=(0, 1),
+        move=1,
+        at_the_end=has_ended,
+        **in_time,
+    )
+    yield Scenario(
+        name="deadline: an answer in the log, another message before it",
+        service=of(note, confirm, expire),
+        a=(ORD, N),
+        b=(S,),
+        at_the_end=has_ended,
+        **in_time,
+    )
+    yield Scenario(
+        name="deadline: nobody answers, and logs grow",
+        service=of(note, expire),
+        a=(ORD,),
+        b=(N,),
+        move=1,
+        at_the_end=has_run("expire"),
+        **in_time,
+    )
+    yield Scenario(
+        name="deadline: an event closes it in time",
+        service=of(place, expire_unless),
+        a=(ORD,),
+        b=(S,),
+        crash=1,
+        **in_time,
+    )
+
+
+def wrong_clocks() -> Iterator[Scenario]:  # a list: one scenario after another
+    """A date that was ahead for a moment: nothing waits until it comes."""
+    for name, service in (
+        ("what is parked", of(place_by_step, parks=True)),
+        ("a deadline", of(place_by_step, remind, parks=True)),
+    ):
+        yield Scenario(
+            name=f"clock: ahead for a moment, {name}",
+            service=service,
+            a=(ORD,),
+            fail=1,
+            fast=1,
+            steady=True,
+            wakes_max=6,
+            at_the_end=has_run("place"),
+        )
 
 
 def deadlines() -> Iterator[Scenario]:  # a list: one scenario after another

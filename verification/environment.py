@@ -54,8 +54,13 @@ def moves(contents: Contents, s: State) -> Iterator[Move]:
     if s.age and all(worker.turn < 0 for worker in s.workers):
         yield from _ages(contents, s)
     coming = s.wakes[min(worker.at[WAKES] for worker in s.workers) :]
-    if s.ticks < s.ticks_max and any(wake.due_ms > now_ms(s.passed, s.ticks) for wake in coming):
-        yield "time passes", s._replace(ticks=s.ticks + 1)
+    waits = any(wake.due_ms > now_ms(s.passed, s.ticks) for wake in coming) or (contents.grows and not s.ticks)
+    if s.ticks < s.ticks_max and waits:
+        yield "time passes", s._replace(ticks=s.ticks + 1, held=(*s.held, s.ends) if contents.grows else ())
+    for t, log in enumerate(contents.logs if contents.grows else ()):
+        if s.ends[t] < len(log):
+            ends = (s.ends[0] + 1, s.ends[1]) if t == 0 else (s.ends[0], s.ends[1] + 1)
+            yield f"{'AB'[t]}[{s.ends[t]}] is published", s._replace(ends=ends)
     if len(contents.services) > 1:
         for w, worker in enumerate(s.workers):
             if worker.release == 0:

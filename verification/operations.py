@@ -7,6 +7,7 @@ from types import coroutine
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from saga.broker.port import RECORD_BYTES_MAX
+from saga.clock import LATEST_MS
 from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError
 from saga.messages import Outgoing, Position
 from saga.store.port import Document
@@ -107,6 +108,8 @@ class ExploredStore:
     def __init__(self) -> None:
         self.committed: frozenset[Position] = frozenset()
         """Committed positions, as told by the last read."""
+        self.handled_ms = LATEST_MS
+        """Time up to which the worker whose turn it is has handled the log."""
         self.document_bytes_max = 1 << 30
 
     async def get(self, collection: str, key: str) -> Document | None:

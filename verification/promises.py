@@ -7,12 +7,14 @@ from saga.names import ARCHIVES
 from saga.progress import timing
 from saga.progress.decide import next_ready
 from saga.progress.document import Call, Entry, Snapshot
+from saga.progress.roles import Role
 from saga.progress.spill import claim_key, page_key, pages_in
 from saga.runtime import deadletters
 from saga.runtime.errors import NotDeterministic, said_by
 from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, MOVED, NEW, SAGA, SERVICE
+from verification.operations import TICK_MS
 from verification.scenario import Scenario
 from verification.services import BAD, now_ms
 from verification.state import WAKES, State
@@ -42,6 +44,7 @@ class Promises:
         self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
         self._sound: dict[int, str | None] = {}
         self._kept_once: set[int] = set()
+        self._in_time: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
         self._claims: dict[int, tuple[tuple[str, str], ...]] = {}
         """Answers that lie apart, of each progress: the name of the call, and the key."""
 
@@ -55,6 +58,7 @@ class Promises:
             self._sound[s.progress]
             or self._wakes_multiply(s)
             or self._not_woken(s)
+            or self._passed_in_time(s)
             or self._page_lost(s)
             or self._claim_lost(s)
             or self._kept_twice(s)
@@ -137,6 +141,27 @@ class Promises:
         if at is None or any(wake.due_ms <= at for wake in s.wakes[s.committed[WAKES] :]):
             return None
         return f"NOT WOKEN {at} by {[(wake.id, wake.due_ms) for wake in s.wakes]}"
+
+    def _passed_in_time(self, s: State) -> str | None:
+        """A deadline that ran although the log held, at its due time, what would have closed it: by itself, or by the
+        run of its handler."""
+        if not s.held or (s.progress, s.held) in self._in_time:
+            return None
+        entries = self._space.entries(s, s.progress)
+        for role in self._roles.deadlines.values():
+            ran = next((t.n for t in entries if t.handler == role.name and t.outcome == "handled"), None)
+            due = role.within_ms // TICK_MS
+            if ran is None or due > len(s.held):
+                continue
+            held = [m for log, end in zip(self._space.logs, s.held[due - 1], strict=True) for m in log[:end]]
+            closing = [
+                m for m in held if m.type in role.unless or any(map(_closes, self._roles.by_type.get(m.type, ())))
+            ]
+            known = {t.message for t in entries if t.n < ran and not _is_pending(t)}
+            if late := [m.id for m in closing if m.id not in known]:
+                return f"CAME IN TIME {late}, and {role.name} ran in transition {ran}"
+        self._in_time.add((s.progress, s.held))
+        return None
 
     def _page_lost(self, s: State) -> str | None:
         p = self._space.snapshot(s.progress)
@@ -256,6 +281,15 @@ def _called_twice(s: State) -> str | None:
         if len(set(worker.called)) < len(worker.called):
             return f"CALLED TWICE by w{w}: {worker.called}"
     return None
+
+
+def _is_pending(t: Entry) -> bool:
+    """True if a message was kept without having been tried: behind another one, or because of a pause."""
+    return t.outcome == "queued" or (t.outcome == "retrying" and not t.attempt)
+
+
+def _closes(role: Role) -> bool:
+    return role.closes_deadlines
 
 
 def _of_another_version(p: Snapshot) -> str | None:

@@ -84,6 +84,11 @@ class Scenario:
     """Wakes that come before their time."""
     again: int = 0
     """Times that the second topic is deleted and created again."""
+    grows: bool = False
+    """True if messages are published one by one, at any time, and not before all begins: then what the log held when a
+    deadline was due is a choice."""
+    steady: bool = False
+    """True if wakes come by a clock that is never ahead, though the date may be."""
     books: tuple[Book, ...] = ()
     """Book of controls at first, and as people write it on: at any time after. Without it nobody looks into one."""
     owner: tuple[int, int] = (0, 0)
@@ -121,6 +126,8 @@ class Scenario:
             books=self.books,
             counts_calls=self.counts_calls,
             stranger=self.stranger,
+            grows=self.grows,
+            steady=self.steady,
         )
 
     def first(self, space: StateSpace) -> State:
@@ -147,4 +154,5 @@ class Scenario:
             fast=self.fast,
             again=self.again,
             ticks_max=self.ticks_max,
+            ends=(0, 0) if self.grows else (len(self.a), len(self.b)),
         )

@@ -195,7 +195,9 @@ def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> P
         log=ExploredLog(),
         clock=clock,
         watching=Watching(SERVICE, clock, lambda moment: None),
-        assignment=Undisturbed(is_committed=lambda position: position in store.committed),
+        assignment=Undisturbed(
+            is_committed=lambda position: position in store.committed, handled=lambda due_ms: store.handled_ms
+        ),
         together=other.together,
         pages=KnownPages(bytes_max=0),
         one_run=PlainRun,
@@ -213,6 +215,7 @@ def _role_of(h: Reacts, explored: Explored, undo: Undo | None, known: frozenset[
         many=h.many,
         changes=frozenset().union(*h.to) if h.changes else frozenset(),
         decides=any(e in explored.outcomes for e in h.types),
+        closes=any(e in other.unless for other in explored.handlers for e in h.types),
         after_outcome=any(t in ends for ts in h.to for t in ts),
         undo=undo,
         within_ms=TICK_MS * h.within,

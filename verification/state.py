@@ -72,6 +72,10 @@ class State(NamedTuple):
     """Times that `AGE_MS` has passed."""
     ticks: int = 0
     """Times that `TICK_MS` has passed."""
+    ends: tuple[int, int] = (0, 0)
+    """Messages of each log that were published, where logs grow."""
+    held: tuple[tuple[int, int], ...] = ()
+    """What the logs held at each tick: where they grow, and time passes."""
     ticks_max: int = 0
     """Times that it may pass: what a dead letter holds up waits for ever."""
     crash: int = 0

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from saga import controls
+from saga.clock import LATEST_MS
 from saga.commands import TYPES, Command
 from saga.controls import Book
 from saga.errors import SagaError
@@ -21,10 +22,11 @@ from saga.runtime.turn import advance
 from saga.runtime.turn_state import TurnState
 from saga.testing.single_turns import SetClock
 from verification import environment
-from verification.bounds import SHORT, TIGHT, bounded
+from verification.bounds import SHORT, STEADY, TIGHT, bounded
 from verification.contents import Contents
 from verification.operations import (
     AGES_OF_MEMORY,
+    TICK_MS,
     Answer,
     Batched,
     Done,
@@ -70,12 +72,14 @@ class Under(NamedTuple):
     """Ticks by which the worker's clock is ahead."""
     ticks: int
     """Times that `TICK_MS` has passed."""
+    handled: int
+    """Tick up to which the worker has handled what the logs held; -1: they do not grow, and it has."""
 
 
 class StateSpace(Contents):
     """One scenario's service and logs, the states that can follow each state, and the memory of the search."""
 
-    def __init__(
+    def __init__(  # what a scenario may say
         self,
         explored: Explored,
         logs: tuple[tuple[Message, ...], tuple[Message, ...]],
@@ -84,29 +88,33 @@ class StateSpace(Contents):
         books: Sequence[Book] = (),
         counts_calls: bool = False,
         stranger: bool = False,
+        grows: bool = False,
+        steady: bool = False,
     ) -> None:
         """`batched`: another saga's lane uses the business document too. `books`: of controls, one after the other.
         `counts_calls`: each worker remembers which calls it has made. `stranger`: the second worker has a store of its
-        own, and that is empty."""
+        own, and that is empty. `grows`: the messages of the logs are published one by one. `steady`: a wake comes a
+        tick after it was published, for a worker holds it by a clock that is never ahead, whatever its date."""
         self.counts_calls, self.stranger = counts_calls, stranger
-        self.explored, self.logs = explored, logs
+        self.explored, self.steady = explored, steady
         self.store, self.clock, other = ExploredStore(), SetClock(ms_after(0)), OtherLane()
         ports = explored_ports(self.store, self.clock, other)
         super().__init__(
             [participant(explored, ports, r, controlled=bool(books)) for r in range(len(explored.releases))],
             batched=batched,
         )
+        self.logs, self.grows = logs, grows
         self.books = tuple(self.version(controls.encode(book)) for book in books)
         other.update = environment.others_update(self) if batched else None
         self._turns: list[Under] = []
         self._numbers: dict[Any, int] = {}
         self._next: dict[tuple[int, History], Operation | int] = {}
 
-    def _turn(self, turn: TurnState, release: int, passed: int, fast: int, ticks: int) -> int:
+    def _turn(self, turn: TurnState, release: int, passed: int, fast: int, ticks: int, handled: int) -> int:
         progress = None if turn.progress is None else encode(turn.progress)
         results = msgspec.json.encode(turn.results)
         key = (
-            (turn.message, turn.position, release, passed, fast, ticks),
+            (turn.message, turn.position, release, passed, fast, ticks, handled),
             (
                 progress,
                 turn.cas,
@@ -118,12 +126,13 @@ class StateSpace(Contents):
                 turn.attempts,
                 turn.unsaid,
                 turn.stopped,
+                turn.awaits,
             ),
         )
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._turns)
-            self._turns.append(Under(turn, release, passed, fast, ticks))
+            self._turns.append(Under(turn, release, passed, fast, ticks, handled))
         return number
 
     # ---------------------------------------------------------------- running the real turn
@@ -133,13 +142,14 @@ class StateSpace(Contents):
         become."""
         known = self._next.get((turn, history))
         if known is None:
-            with bounded(TIGHT if self.explored.tight else SHORT if self.books else {}):
+            with bounded(TIGHT if self.explored.tight else SHORT if self.books else STEADY if self.steady else {}):
                 known = self._next[turn, history] = self._run(self._turns[turn], history)
         return known
 
     def _run(self, under: Under, history: History) -> Operation | int:
         self.store.committed = frozenset()
         self.clock.now = now_ms(under.passed, under.fast + under.ticks)
+        self.store.handled_ms = LATEST_MS if under.handled < 0 else now_ms(under.passed, under.handled)
         coroutine = advance(self.services[under.release], under.turn)
         try:
             operation = coroutine.send(None)
@@ -153,15 +163,29 @@ class StateSpace(Contents):
         asked: Operation = operation
         return asked
 
-    def _settled(self, worker: Worker, ticks: int) -> tuple[Worker, Operation | None]:
+    def _handled(self, s: State, w: int, worker: Worker) -> int:
+        """Last tick of which a worker can tell that all that the logs held then was taken, here or elsewhere; -1: they
+        do not grow. It looks at the ends of the logs at the very time: later ones would have it wait longer."""
+        if not self.grows:
+            return -1
+        to = [max(worker.at[t] if s.owner[t] == w else 0, s.committed[t]) for t in (0, 1)]
+        reached = [
+            tick for tick, held in enumerate(s.held, 1) if all(at >= end for at, end in zip(to, held, strict=True))
+        ]
+        return max(reached, default=0)
+
+    def _settled(self, s: State, w: int, worker: Worker) -> tuple[Worker, Operation | None]:
         """Worker at its next operation; without one when its turn is over. What it does next it does at this time."""
+        ticks, handled = s.ticks, self._handled(s, w, worker)
         while True:
             step = self.next(worker.turn, worker.history)
             if not isinstance(step, int):
                 return worker, step
-            turn, release, passed, fast, before = self._turns[step]
-            if before != ticks:
-                step = self._turn(turn, release, passed, fast, ticks)
+            turn, release, passed, fast, *before = self._turns[step]
+            if before != [ticks, handled]:
+                step = self._turn(turn, release, passed, fast, ticks, handled)
+            if turn.awaits is not None:  # the wake stays, and is taken again
+                worker = worker._replace(at=with_number(worker.at, WAKES, turn.position.offset))
             if turn.over:
                 content = self.version(encode(turn.progress)) if turn.cas and len(self.services) > 1 else turn.cas
                 return worker._replace(turn=-1, history=(), cache=turn.cas, content=content), None
@@ -206,7 +230,7 @@ class StateSpace(Contents):
         worker = s.workers[w]
         for t in (0, 1):
             offset = worker.at[t]
-            if s.owner[t] != w or offset >= len(self.logs[t]):
+            if s.owner[t] != w or offset >= s.ends[t]:
                 continue
             message = self.logs[t][offset]
             if s.age and ages_at(message.time) > s.passed:
@@ -237,7 +261,9 @@ class StateSpace(Contents):
         if s.owner[WAKES] != w or offset >= len(s.wakes):
             return
         wake = s.wakes[offset]
-        early = wake.due_ms > now_ms(s.passed, s.ticks)
+        left_ms = wake.due_ms - now_ms(s.passed, s.ticks)
+        held = self.steady and left_ms > TICK_MS
+        early = left_ms > 0 and not held
         if early and not s.early:
             return
         taken = worker._replace(at=with_number(worker.at, WAKES, offset + 1))
@@ -254,7 +280,9 @@ class StateSpace(Contents):
         cached = (self.snapshot(worker.content), worker.cache) if worker.cache else None
         self.clock.now = now_ms(passed, fast + s.ticks)
         turn = begin(self.services[worker.release], message, position, cached)
-        begun, _ = self._settled(worker._replace(turn=self._turn(turn, worker.release, passed, fast, s.ticks)), s.ticks)
+        w = s.owner[log]
+        begins = self._turn(turn, worker.release, passed, fast, s.ticks, self._handled(s, w, worker))
+        begun, _ = self._settled(s, w, worker._replace(turn=begins))
         return begun
 
     def _goes_on(self, s: State, w: int) -> Iterator[Move]:
@@ -355,7 +383,7 @@ class StateSpace(Contents):
 
     def _answered(self, s: State, w: int, answer: Answer) -> State:
         worker = s.workers[w]
-        worker, _ = self._settled(worker._replace(history=(*worker.history, answer)), s.ticks)
+        worker, _ = self._settled(s, w, worker._replace(history=(*worker.history, answer)))
         return s.with_worker(w, worker)
 
     def _late(self, s: State) -> Iterator[Move]:

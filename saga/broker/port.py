@@ -15,6 +15,7 @@ Promises, each shown by a test of `saga.testing.conformance.broker`:
 - What is noted of a partition as it is begun is there until it is ended, or its position is moved by people.
 - Members that state an identity and disagree do not work in one group: `join` raises `ConfigurationError` while such a
   member is there, and one that meets another later is told by `strangers`.
+- `ends` and `positions` tell how the log and the group stand after the call began, to every member.
 - Records that were removed before the group had them are told: of each partition which. The others lose nothing.
 - A position belongs to one log. A topic that is deleted and created again has another log, with another id: its members
   notice within seconds, whether they were running or not, and read it from its beginning. What they had read of it
@@ -129,6 +130,19 @@ class Membership(Protocol):
 
     def strangers(self) -> Sequence[str]:
         """List the members of the group whose identity disagrees with ours, as last seen; each in a line."""
+
+    def read_to(self) -> Mapping[Partition, int]:
+        """Give for each of our partitions the offset below which `poll` has handed out every record, transactions that
+        have ended behind the last one included. Nobody is asked."""
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        """Ask for the end of every partition of our topics as it is now, whoever has the partition: the offset after
+        its last record that can be read. `None`: it cannot be told now, for nobody leads the partition or we may not
+        read it; of a topic that is gone there is nothing. Raises `BrokerUnavailable` if nobody answers."""
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """Ask for the group's committed position of these partitions, whoever has them; those of which it cannot be
+        told now are left out. Raises `BrokerUnavailable`."""
 
     def standstills(self) -> Sequence[Standstill]:
         """Parts of what is ours, or ought to be, that cannot be read now. They are tried again; and whenever they

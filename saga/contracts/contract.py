@@ -123,6 +123,11 @@ class Contract:
         """Header in which senders that know nothing of ours say who begins the saga, as its newest version declares."""
         return cast("str | None", self.newest.schema.get("principal"))
 
+    @cached_property
+    def trusts_time(self) -> bool:
+        """True if a deadline counts from the event's own time, whoever published it, as its newest version declares."""
+        return bool(self.newest.schema.get("trusted_time", False))
+
     @property
     def compatible(self) -> Mode:
         """Mode that its newest version declares."""

@@ -41,6 +41,7 @@ _ATTRIBUTES: Final = (
     "principal",
     "id_header",
     "id_field",
+    "trusted_time",
     "namespace",
     "upcasts",
 )

@@ -39,6 +39,7 @@ ATTRIBUTES = (
     "principal",
     "id_header",
     "id_field",
+    "trusted_time",
     "compatible",
     "upcasts",
     "lint",
@@ -190,6 +191,8 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
         yield f'"owner" is {owner!r}: the name of a service is lower case letters, digits and -'
     if not isinstance(schema.get("starts", False), bool):
         yield f'"starts" is true or false, not {schema["starts"]!r}'
+    if not isinstance(schema.get("trusted_time", False), bool):
+        yield f'"trusted_time" is true or false, not {schema["trusted_time"]!r}'
     if "outcome" in schema and schema["outcome"] not in ("success", "failure"):
         yield f'"outcome" is "success" or "failure", not {schema["outcome"]!r}'
     if schema.get("compatible", MODES[0]) not in MODES:

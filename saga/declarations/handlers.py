@@ -34,6 +34,7 @@ def handler_of(  # what a handler consists of
     undoes: str | None = None,
     within: timedelta | None = None,
     unless: tuple[type[Event], ...] = (),
+    grace: timedelta | None = None,
 ) -> Reaction:
     """Make a handler of a function, as its signature says. Raises `DeclarationError` for what could not work, alone or
     beside others."""
@@ -66,6 +67,7 @@ def handler_of(  # what a handler consists of
         undoes=undoes,
         within=within,
         unless=unless,
+        grace=grace,
         shape=shape,
     )
     _check_parameters(handler, where)
@@ -98,6 +100,15 @@ def check_deadline(declared: Declared, within: object, unless: object, where: st
         if not (isinstance(event, type) and issubclass(event, Event)):
             raise DeclarationError(f"{where}: unless={unless!r}: {event!r} is no event: give classes of events")
         contract_of(event, where)
+
+
+def check_grace(grace: object, where: str) -> None:
+    """Check how long a deadline waits for the log at most. Raises `DeclarationError`."""
+    if grace is not None and (not isinstance(grace, timedelta) or grace < timedelta(0)):
+        raise DeclarationError(
+            f"{where}: grace={grace!r}: give a timedelta, of zero or more, or leave it out: then the deadline waits "
+            "until all that the log held at its due time has been handled"
+        )
 
 
 def check_opener(deadline: Reaction) -> None:

@@ -57,6 +57,9 @@ class Reaction:
     """Time after its event at which a deadline runs."""
     unless: tuple[type[Event], ...] = ()
     """Events that close a deadline."""
+    grace: timedelta | None = None
+    """Time after a deadline's due time from which on it waits for the log no longer; `None`: it waits as long as that
+    takes."""
     version: int = 1
     """Version of what it does: a run keeps the one under which it began."""
     deferrable: bool = False

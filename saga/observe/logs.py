@@ -64,6 +64,9 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.GoesOn: logging.INFO,
     moments.TimerKept: logging.WARNING,
     moments.StrangersMet: logging.ERROR,
+    moments.DeadlineBehindLog: logging.WARNING,
+    moments.DeadlinePassedLog: logging.ERROR,
+    moments.StartInFuture: logging.WARNING,
 }
 """Level of each moment's line. A test compares it with the moments there are."""
 

@@ -416,6 +416,39 @@ class StrangersMet(Moment, frozen=True, kw_only=True, gc=False):
     members: tuple[str, ...]
 
 
+class DeadlineBehindLog(Moment, frozen=True, kw_only=True, gc=False):
+    """Deadlines are due and wait until what the log held at their time has been handled here: an answer that came in
+    time may lie there. Told once a minute for each partition."""
+
+    topic: str
+    partition: int
+    count: int
+    """Messages of the partition that are still to be handled."""
+    waited_s: float
+
+
+class DeadlinePassedLog(Moment, frozen=True, kw_only=True, gc=False):
+    """Deadline that runs although a part of the log has not been handled up to its due time: it cannot be read, or the
+    deadline's grace is over. What lies there may have closed it."""
+
+    saga: str
+    topic: str | None
+    """Topic of the part that cannot be read; `None`: its grace is over, whatever is behind."""
+    partition: int | None
+    error: str
+
+
+class StartInFuture(Moment, frozen=True, kw_only=True, gc=False):
+    """Start of a saga that lies far ahead of this worker's clock: its sender's clock is wrong, or this one."""
+
+    saga: str
+    message: str
+    type: str
+    begins: str
+    """Time at which its saga is said to have begun."""
+    ahead_s: float
+
+
 Report: TypeAlias = Callable[[Moment], None]
 
 

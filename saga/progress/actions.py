@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from saga.clock import iso
+from saga.clock import LATEST_MS, iso
 from saga.commands import Command
 from saga.messages import Message
 from saga.progress.document import Continuation, DeadLetter, Intent, Kept, Result
@@ -19,17 +19,29 @@ from saga.progress.roles import Role
 NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
+FUTURE_S = 3600
+"""Seconds by which the clocks of a system may differ before people are told."""
+
+
 class Now(Struct, frozen=True, gc=False):
     """The time of a decision, and for how long the service remembers a saga."""
 
     ms: int
     """Milliseconds since 1970, UTC."""
     memory_s: int
+    handled_ms: int = LATEST_MS
+    """Time up to which the log has been handled: whatever it held then that may concern the saga has come to its place
+    here. Asked for where a deadline is due."""
 
     @property
     def forgotten(self) -> str:
         """Time before which the service need not know anything any more. To the second: so it is seldom made anew."""
         return iso((self.ms // 1000 - self.memory_s) * 1000)
+
+    @property
+    def future(self) -> str:
+        """Time after which nothing can have begun yet, unless a clock is wrong. To the second, as above."""
+        return iso((self.ms // 1000 + FUTURE_S) * 1000)
 
 
 class Trigger(Struct, frozen=True, kw_only=True, gc=False):
@@ -61,6 +73,14 @@ class SendOn(Struct, frozen=True, gc=False):
     unknown_ms: int = 0
     """Time for which the wake in hand was published first, if the store does not know its saga: that one is published
     again."""
+
+
+class AwaitLog(Struct, frozen=True, gc=False):
+    """Keep the current wake until the log has been handled up to a deadline's due time; then take its turn again."""
+
+    due_ms: int
+    look_ms: int | None
+    """Time at which its turn is to be taken again in any case, for what else waits; `None`: nothing does."""
 
 
 class Note(Struct, frozen=True, gc=False):
@@ -264,5 +284,7 @@ Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
 """All that is only written down."""
 Heeds: TypeAlias = Replay | Admit | Discard | Release | Answer | Settle | Disregard
 """All that can become of a command that needs no more than a write."""
-Action: TypeAlias = Done | Reload | Recall | SendOn | Rename | Note | Run | Undo | CloseSealed | Writes | Heeds
+Action: TypeAlias = (
+    Done | Reload | Recall | SendOn | AwaitLog | Rename | Note | Run | Undo | CloseSealed | Writes | Heeds
+)
 """All that can happen next."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from saga.clock import LATEST_MS
 from saga.identity import is_removal
 from saga.messages import Message
 from saga.progress import continuations, deadlines, ids
@@ -208,11 +209,12 @@ def undone_by(p: Snapshot, roles: Roles, outcome: str) -> Sequence[Role]:
 
 
 def next_ready(
-    p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None = None
+    p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None = None, handled_ms: int = LATEST_MS
 ) -> Ignore | Refuse | Wait | Run | UndoStep | None:
     """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
     originals have ended, the head of the queue, fulfilled waits when the queue is empty, what goes on later, deadlines.
-    What is parked is not ready before its time. `in_hand`: id of the message in hand; `None`: any."""
+    What is parked is not ready before its time. `in_hand`: id of the message in hand; `None`: any. `handled_ms`: time
+    up to which the log has been handled."""
     if p.intents:
         for intent in p.intents:
             run = _resumable(p, roles, intent, now_ms)
@@ -238,7 +240,7 @@ def next_ready(
         ready = _going_on(p, roles, now_ms, in_hand)
     if ready is None and p.waiting and roles.lookers:
         ready = _out_of_use(p, roles)
-    return _deadline(p, roles, now_ms) if ready is None and p.deadlines else ready
+    return _deadline(p, roles, now_ms, handled_ms) if ready is None and p.deadlines else ready
 
 
 def _going_on(p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None) -> Ignore | Run | None:
@@ -265,9 +267,9 @@ def _out_of_use(p: Snapshot, roles: Roles) -> Ignore | None:
     return None
 
 
-def _deadline(p: Snapshot, roles: Roles, now_ms: int) -> Ignore | Run | None:
+def _deadline(p: Snapshot, roles: Roles, now_ms: int, handled_ms: int) -> Ignore | Run | None:
     """The first deadline whose time has come and that may run now, or never will."""
-    for role, message in deadlines.due(p, roles, now_ms):
+    for role, message in deadlines.due(p, roles, now_ms, handled_ms):
         ended = why_over(p, role)
         if ended is not None:
             return Ignore(role, message, ended)

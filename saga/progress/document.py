@@ -109,6 +109,10 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Number of them under each of the rules that have a name: see `saga.policies.retry`."""
     due_ms: int = 0
     """Time, in milliseconds since 1970, until which it is parked: then the next attempt is made. 0: it is not."""
+    delay_ms: int = 0
+    """Milliseconds for which it was to be parked when that time was set; 0: not told."""
+    put_off: bool = False
+    """True if a pause, a limit or an open breaker parked it last, and not a failed attempt."""
     decides: bool = False
     """True for a part in `waiting` whose handler may emit an outcome: it never runs once the saga has ended here."""
     disputed: tuple[tuple[str, int], ...] = ()
@@ -134,6 +138,9 @@ class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """Time of its last turn."""
     due_ms: int
     """Time at which it goes on, if nothing for which it waits comes before; of the next attempt, if one has failed."""
+    delay_ms: int = 0
+    """Milliseconds for which it was to wait when that time was set, by a failed attempt or because it was put off; 0:
+    by its last turn."""
     until: tuple[str, ...] = ()
     """Types for which it waits."""
     by: str = ""

@@ -34,6 +34,8 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """Places that led there, outermost first."""
     blame: Blame | None = None
     """Class of it: who can mend it."""
+    put_off: bool = False
+    """True if a pause, a limit or an open breaker put the run off: nothing has failed."""
     bad: str | None = None
     """Reason why the message could not be decoded, if its schema may come yet: it waits for no other part."""
     disputed: tuple[tuple[str, int], ...] = ()
@@ -76,12 +78,14 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
         under=failure.under,
         bad=failure.bad,
         due_ms=due_ms,
+        delay_ms=max(0, due_ms - hand.now_ms),
+        put_off=failure.put_off,
     )
     c = continuations.of(p, action.role.name, message.id) if p.later and not action.undoes else None
     if c is not None and not _waits_in_place(p, action, kept, c):
         p = _at_the_head(p, kept)
     elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it holds up nobody: its time moves
-        moved = replace(c, attempts=failure.attempts, under=failure.under, due_ms=due_ms)
+        moved = replace(c, attempts=kept.attempts, under=kept.under, due_ms=due_ms, delay_ms=kept.delay_ms)
         p = replace(p, later=tuple(moved if other is c else other for other in p.later))
     elif any(_is_same(k, kept) for k in p.deadlines):  # nor does a deadline, unless it is replayed
         p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))

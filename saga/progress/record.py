@@ -147,9 +147,11 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
     started, principal, message = p.started or hand.message.started, principal_of(p, hand.message), ended.message
     wake = None
     if hand.roles.deadlines:
-        p = deadlines.touched(p, hand.roles, hand.message, ended.events)
+        p = deadlines.touched(p, hand.roles, hand.message, ended.events, hand.now_ms)
     # Of most nothing waits for time, and that is cheap to see.
     if p.deadlines or p.queue or p.compensating or p.later or p.wake is not None:
+        if not timing.is_behind(hand.message, hand.now_ms):
+            p = timing.bounded(p, hand.roles, hand.now_ms)
         p, wake = timing.woken(p, hand.before, hand.now_ms)
     entry = Entry(
         n=p.n,

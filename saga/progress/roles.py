@@ -41,11 +41,16 @@ class Role:
     """Types of `takes` that are changes of documents: of those after the first nothing is wrong."""
     decides: bool = False
     """True if it may emit an outcome."""
+    closes: bool = False
+    """True if it may emit an event that closes a deadline and is no outcome."""
     undo: Undo | None = None
     after_outcome: bool = False
     """True if it takes an outcome: nobody may decide that it never runs."""
     within_ms: int = 0
     """Milliseconds after its event that a deadline runs; 0: it is none."""
+    grace_ms: int | None = None
+    """Milliseconds after a deadline's due time from which on it waits for the log no longer; `None`: it waits until the
+    log has been handled."""
     unless: frozenset[str] = frozenset()
     """Types that close a deadline, the outcomes that this service knows among them."""
     ends_surely: bool = False
@@ -57,6 +62,11 @@ class Role:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "takes_one", len(self.takes) == 1 and not self.optional)
+
+    @property
+    def closes_deadlines(self) -> bool:
+        """True if a run of it may close a deadline."""
+        return self.decides or self.closes
 
     @property
     def is_deadline(self) -> bool:

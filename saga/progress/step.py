@@ -3,7 +3,10 @@
 Pure. What sets off a turn besides a message, a person's command or a time that has come, is decided here, too.
 """
 
+from collections.abc import Sequence
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from saga import wakes
 from saga.commands import Command
@@ -11,6 +14,7 @@ from saga.messages import Message
 from saga.progress import compensate, deadlines, ids, operators, record, timing
 from saga.progress.actions import (
     Action,
+    AwaitLog,
     Close,
     Done,
     Had,
@@ -31,7 +35,7 @@ from saga.progress.actions import (
     Writes,
 )
 from saga.progress.decide import decide, is_undone, kept_undo, next_ready, undo_step, undone_by
-from saga.progress.document import Snapshot
+from saga.progress.document import Kept, Snapshot
 from saga.progress.record import Hand, Written
 from saga.progress.roles import Roles
 
@@ -50,6 +54,8 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
+    if p.wake is not None and not timing.is_behind(message, now.ms):  # without a wake nothing waits for time
+        p = timing.bounded(p, roles, now.ms)
     only_had = message.type != wakes.TYPE  # what is had already is in the inbox, whatever the store has; no wake is
     if isinstance(message, Command):
         heeded = operators.heed(p, roles, message, trigger.bad)
@@ -74,24 +80,37 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
             return step
     if roles.noted and deadlines.is_new(p, roles, message):
         return Note(message)
-    ready = next_ready(p, roles, now.ms, message.id)
+    ready = next_ready(p, roles, now.ms, message.id, now.handled_ms)
     if ready is not None:
         return ready
     # What ends without a write is decided on a progress that was read in this turn.
-    if not (certain or only_had):
-        return RELOAD
-    unknown = timing.unknown_timer(p, message, now.ms, now.memory_s)
-    return _at_rest(p, message, now.ms, certain) if unknown is None else SendOn(*unknown)
+    return _at_rest(p, roles, message, now, certain) if certain or only_had else RELOAD
 
 
-def _at_rest(p: Snapshot, message: Message, now_ms: int, certain: bool) -> Action:
+def _at_rest(p: Snapshot, roles: Roles, message: Message, now: Now, certain: bool) -> Action:
     """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
-    at = timing.next_look(p, now_ms)
+    if (unknown := timing.unknown_timer(p, message, now.ms, now.memory_s)) is not None:
+        return SendOn(*unknown)
+    at = timing.next_look(p, now.ms)
     if at is None:
         return DONE
     if p.wake is None or p.wake.due_ms > at:  # it was named by a worker whose clock is ahead
         return Rename() if certain else RELOAD
-    return SendOn(at) if message.id == p.wake.id or not message.type else DONE
+    if message.type and message.id != p.wake.id:
+        return DONE
+    if message.type and p.deadlines and (behind := deadlines.behind(p, roles, now)):
+        return _await_log(p, roles, behind, now)
+    # If that is far too late, it is looked at again before: a copy tells whose clock is wrong.
+    soon = timing.next_look(timing.bounded(p, roles, now.ms), now.ms)
+    return SendOn(at if soon is None else min(at, soon))
+
+
+def _await_log(p: Snapshot, roles: Roles, behind: Sequence[Kept], now: Now) -> AwaitLog:
+    """Keep the wake for these deadlines, the earliest first; but not beyond the time of anything else that waits."""
+    others = replace(p, deadlines=tuple([k for k in p.deadlines if k not in behind]))
+    looks = [timing.next_look(others, now.ms)]
+    looks += [k.due_ms + grace for k in behind if (grace := roles.handlers[k.handler].grace_ms) is not None]
+    return AwaitLog(behind[0].due_ms, min([at for at in looks if at is not None], default=None))
 
 
 def is_all(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:

@@ -10,9 +10,15 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from saga.clock import iso
 from saga.messages import Message
 from saga.progress.document import Continuation, Kept, Snapshot, Timer
+from saga.progress.roles import Roles
 from saga.wakes import Wake
+
+AHEAD_MS = 10_000
+"""Milliseconds by which clocks may differ: what waits for so much more than its delay had its time set by one that was
+ahead."""
 
 AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
 """Bounds of the pause before what is overdue, and cannot run yet, is looked at again: as long as it is overdue.
@@ -47,11 +53,14 @@ _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 
 def next_look(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int | None:
     """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
-    progress without the turns that are new in it: those that are due at once have nothing in their way."""
+    progress without the turns and deadlines that are new in it: those that are due at once have nothing in their way
+    but what the log holds."""
     times_ms = [_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)]
-    if p.later and before is not None:
+    if (p.later or p.deadlines) and before is not None:
         known = waits_for_time(before)
         times_ms += [max(c.due_ms, now_ms) for c in timed_turns(p) if _of_turn(c) not in known]
+        opened = [k.due_ms for k in p.deadlines if (k.handler, k.message.id, k.due_ms) not in known]
+        times_ms += [max(due_ms, now_ms) for due_ms in opened]
     return min(times_ms, default=None)
 
 
@@ -91,6 +100,34 @@ def comes_too_late(p: Snapshot, now_ms: int) -> bool:
     """True if the current wake is for a later time than something that waits: a clock that is ahead named it."""
     at = next_look(p, now_ms)
     return p.wake is not None and at is not None and p.wake.due_ms > at
+
+
+def is_behind(in_hand: Message, now_ms: int) -> bool:
+    """True if this worker's clock is behind, as far as the message in hand tells: it was published later than now."""
+    return in_hand.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
+
+
+def bounded(p: Snapshot, roles: Roles, now_ms: int) -> Snapshot:
+    """The progress in which nothing waits longer from now on than its own delay: what waits for longer had its time set
+    by a clock that was ahead. Or else this one is behind: see `is_behind`."""
+
+    def kept(k: Kept) -> Kept:
+        left_ms, delay_ms = k.due_ms - now_ms, k.delay_ms
+        return replace(k, due_ms=now_ms + delay_ms) if delay_ms and left_ms > delay_ms + AHEAD_MS else k
+
+    def opened(k: Kept) -> Kept:
+        role = roles.handlers.get(k.handler)
+        return kept(k) if k.delay_ms or role is None else replace(kept(replace(k, delay_ms=role.within_ms)), delay_ms=0)
+
+    def going_on(c: Continuation) -> Continuation:
+        left_ms, delay_ms = c.due_ms - now_ms, c.delay_ms or c.due_ms - c.seen_ms
+        return replace(c, due_ms=now_ms + delay_ms, delay_ms=delay_ms) if left_ms > delay_ms + AHEAD_MS else c
+
+    queue, compensating = tuple(map(kept, p.queue)), tuple(map(kept, p.compensating))
+    waits, later = tuple(map(opened, p.deadlines)), tuple(map(going_on, p.later))
+    if (queue, compensating, waits, later) == (p.queue, p.compensating, p.deadlines, p.later):
+        return p
+    return replace(p, queue=queue, compensating=compensating, deadlines=waits, later=later)
 
 
 def is_overdue(p: Snapshot, now_ms: int) -> bool:

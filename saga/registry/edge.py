@@ -324,5 +324,18 @@ class _Member:
     def strangers(self) -> Sequence[str]:
         return self._membership.strangers()
 
+    def read_to(self) -> Mapping[Partition, int]:
+        held = self._held.records
+        return {
+            partition: held[partition][0].offset if partition in held else offset
+            for partition, offset in self._membership.read_to().items()
+        }
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        return await self._membership.ends()
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return await self._membership.positions(partitions)
+
     def standstills(self) -> Sequence[Standstill]:
         return [*self._membership.standstills(), *self._held.standstills()]

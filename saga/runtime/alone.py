@@ -84,6 +84,12 @@ class Alone:
     def check_running(self, position: Position, /) -> None:
         return None
 
+    async def handled_ms(self, saga: str, due_ms: int, /) -> int:
+        return due_ms
+
+    def is_at_home(self, saga: str, position: Position, /) -> bool:
+        return True
+
     async def pause(self, seconds: float, position: Position, /) -> Never:
         raise Asked
 

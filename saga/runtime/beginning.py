@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from saga.clock import from_iso
 from saga.commands import Command
 from saga.errors import BadInput, SchemaUnasked
 from saga.messages import Message, Position
+from saga.observe.moments import StartInFuture
 from saga.progress import record
 from saga.progress.actions import NOBODY
 from saga.progress.document import Kept, Snapshot
@@ -33,6 +35,8 @@ def begin(
     if p is None:
         if message.type in service.starts and not persistence.is_older_than_memory(service, message):
             p = record.empty(service.name, message.saga, service.version)
+            if message.started is not None and message.started > persistence.now(service).future:
+                _tell_of_future(service, message, message.started)
     elif p.started is None and persistence.is_older_than_memory(service, message):
         p, cas = None, 0
     # Looked at only where the message may have to wait: it waits for nothing if it can never be decoded.
@@ -43,6 +47,23 @@ def begin(
         except SchemaUnasked:
             bad = UNJUDGED
     return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
+
+
+def _tell_of_future(service: Participant, message: Message, started: str) -> None:
+    """Tell people, once, of a saga that begins far ahead of this worker's clock."""
+    watching = service.ports.watching
+    if watching.is_news(f"{message.saga} begins at {started}"):
+        ahead_s = (from_iso(started) - service.ports.clock.now_ms()) / 1000
+        watching.report(
+            StartInFuture(
+                service=service.name,
+                saga=message.saga,
+                message=message.id,
+                type=message.type,
+                begins=started,
+                ahead_s=ahead_s,
+            )
+        )
 
 
 def judged(service: Prepared, turn: TurnState) -> TurnState:
@@ -92,7 +113,7 @@ def looked_at_later(p: Snapshot, stopped: Sequence[Stopped], now_ms: int) -> Sna
 
 def _moved(kept: tuple[Kept, ...], handler: str, message: str, due_ms: int) -> tuple[Kept, ...]:
     return tuple(
-        replace(k, due_ms=max(k.due_ms, due_ms))
+        replace(k, due_ms=max(k.due_ms, due_ms), delay_ms=due_ms)  # however long: nobody's clock is wrong
         if k.handler == handler and k.due_ms and message in ("", k.message.id)
         else k
         for k in kept

@@ -1,5 +1,6 @@
 """Delivery of one message: from its lane to the end of its turn, however often that takes."""
 
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 
 from msgspec.structs import replace
@@ -8,6 +9,7 @@ from saga.clock import from_iso
 from saga.controls import Control
 from saga.errors import Broken
 from saga.observe.moments import Handled, Stuck
+from saga.progress.actions import AwaitLog
 from saga.progress.document import Snapshot, decode_entry
 from saga.runtime import arriving, controlling
 from saga.runtime.beginning import begin
@@ -17,7 +19,7 @@ from saga.runtime.lanes import Item
 from saga.runtime.participant import Participant
 from saga.runtime.spanning import Spans
 from saga.runtime.turn import advance
-from saga.runtime.turn_state import Stages
+from saga.runtime.turn_state import Stages, TurnState
 from saga.tracing import Tracing, place_of
 
 STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
@@ -30,6 +32,8 @@ class Delivery:
 
     service: Participant
     cache_max: InitVar[int]
+    keep: Callable[[Item, AwaitLog], None]
+    """Keeps a wake until the log has been handled: then its turn is taken again."""
     cache: Cache = field(init=False)
 
     def __post_init__(self, cache_max: int) -> None:
@@ -85,8 +89,15 @@ class Delivery:
                     return False
                 pause_s = min(pause_s * 2, STUCK_S_MAX)
             else:
-                self._tell(item, stages)
-                return True
+                return self._is_finished(item, turn, stages)
+
+    def _is_finished(self, item: Item, turn: TurnState, stages: Stages) -> bool:
+        """Return whether nothing is left to do, and tell so; a wake that waits for the log is kept."""
+        if turn.awaits is None or stages.outcomes:
+            self._tell(item, stages)
+        if turn.awaits is not None:
+            self.keep(item, turn.awaits)
+        return turn.awaits is None
 
     def _written_s(self, p: Snapshot, cached: tuple[Snapshot, int, float] | None, stages: Stages) -> float:
         """Time at which a progress was written that was not written now: as the cache knows, or as it tells itself."""

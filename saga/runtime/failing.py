@@ -296,6 +296,7 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
         attempts=before + len(history),
         under=counted(named, [failed.rule for failed in history]),
         history=history[-HISTORY_MAX:],
+        put_off=True,
     )
     return await _parked(service, turn, ask, failure, intent, left_s)
 

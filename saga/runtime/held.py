@@ -14,6 +14,8 @@ from math import inf
 
 from saga.clock import Clock
 from saga.messages import Partition, Record
+from saga.progress.actions import AwaitLog
+from saga.runtime.fence import Fence
 from saga.runtime.lanes import Item, Lanes
 from saga.wakes import LAST_S, Tier, Wake
 
@@ -27,6 +29,8 @@ of workers and log disagree, it would else run through the log without a pause u
 LOOK_S_MIN, LOOK_PARTS = 1.0, 60
 """Looks at the date while wakes are held: one a second, or in each of so many parts of what is left for the first.
 While a machine sleeps its monotonic clock stands still: what becomes due in that time is due when it wakes up."""
+BEHIND_S_FIRST, BEHIND_S_MAX = 0.05, 2.0
+"""Pauses between two looks whether the log has been handled far enough."""
 STEP_S = 1.0
 """Time by which the date has to be ahead of where it would be by the monotonic clock: then it has jumped."""
 
@@ -41,6 +45,8 @@ class Held:
     """Messages in flight with which none is released."""
     roomier: Callable[[], None]
     """Called when a partition that was full may be read again."""
+    fence: Fence | None = None
+    """How far the log has been handled; `None`: nobody here reads it, and nothing waits for it."""
     full: set[tuple[str, int]] = field(default_factory=set)
     """Partitions that should not be read now."""
     _heap: list[tuple[float, int, Item, bool]] = field(default_factory=list)
@@ -52,12 +58,15 @@ class Held:
     _sooner: asyncio.Event = field(default_factory=asyncio.Event)
     _first: dict[tuple[str, str], Item] = field(default_factory=dict)
     """Item of each wake that is held, the one due first: by saga and id, for a wake may come in several copies."""
+    _behind: dict[Item, AwaitLog] = field(default_factory=dict)
+    """Wakes that are due, and wait until the log has been handled far enough, oldest first."""
+    _some_behind: asyncio.Event = field(default_factory=asyncio.Event)
     _date_s: float = inf
     """Date at which the monotonic clock was at zero, in seconds since 1970."""
 
     def count(self, partition: tuple[str, int]) -> int:
         """Return how many of the partition are held."""
-        return self._all[partition] if self._heap else 0
+        return self._all[partition] if self._heap or self._behind else 0
 
     def add(self, item: Item, record: Record, tier: Tier) -> None:
         """Hold a wake as long as its tier says: from when it was appended, but never longer than the tier from now on,
@@ -76,6 +85,51 @@ class Held:
             self._hold(item, EARLY_S, waits=False)
         else:
             self._look(item)
+
+    def keep(self, item: Item, awaits: AwaitLog) -> None:
+        """Keep a wake until the log has been handled so far, or until its time to be looked at; a copy of one that is
+        kept is finished at once. One of a partition that has gone meanwhile, also if it has come back, comes again."""
+        if self.fence is None or not self.fence.has(item.position, item.prefix):
+            return
+        other = self._first.get(_name(item))
+        if other is not None and _due_ms(other) <= _due_ms(item):
+            self.lanes.finish(item.prefix, item.position.offset)
+            return
+        self._first[_name(item)] = item
+        self._count(item.position[:2])
+        self._behind[item] = awaits
+        self._some_behind.set()
+
+    async def run_behind(self) -> None:
+        """Release each wake that waits for the log when it has been handled far enough, until cancelled. The pause
+        between two looks grows while none is."""
+        pause_s = BEHIND_S_FIRST
+        while True:
+            if not self._behind:
+                self._some_behind.clear()
+                await self._some_behind.wait()
+                pause_s = BEHIND_S_FIRST
+            await self.clock.sleep(pause_s)
+            released = await self._look_behind()
+            pause_s = BEHIND_S_FIRST if released else min(2 * pause_s, BEHIND_S_MAX)
+
+    async def _look_behind(self) -> bool:
+        """Release those for which the log has been handled far enough; true if there were any."""
+        assert self.fence is not None, "without it nothing is kept"
+        await self.fence.refresh()
+        released, now_ms = False, self.clock.now_ms()
+        for item, awaits in list(self._behind.items()):
+            if item not in self._behind or self.lanes.inflight >= self.inflight_max:
+                continue
+            is_over = self.fence.is_handled(item.message.saga, awaits.due_ms) or not self.fence.is_noted(awaits.due_ms)
+            if is_over or (awaits.look_ms is not None and now_ms >= awaits.look_ms):
+                released = True
+                del self._behind[item]
+                self._uncount(item)
+                item.received_s = self.clock.monotonic_s()
+                self.lanes.add(item)
+        self.fence.tell_behind({item.message.saga for item in self._behind})
+        return released
 
     async def run(self) -> None:
         """Release each at its time, until cancelled."""
@@ -99,7 +153,8 @@ class Held:
         gone = {partition[:2] for partition in partitions}
         self._heap = [held for held in self._heap if held[2].position[:2] not in gone]
         heapify(self._heap)
-        held = sorted((item for _, _, item, _ in self._heap), key=_due_ms, reverse=True)
+        self._behind = {item: awaits for item, awaits in self._behind.items() if item.position[:2] not in gone}
+        held = sorted((*(item for _, _, item, _ in self._heap), *self._behind), key=_due_ms, reverse=True)
         self._first = {_name(item): item for item in held}
         for partition in gone:
             self._all.pop(partition, None)
@@ -129,12 +184,10 @@ class Held:
 
     def _hold(self, item: Item, seconds: float, *, waits: bool) -> None:
         partition = item.position[:2]
-        self._all[partition] += 1
         if waits:
             self._waiting[partition] += 1
         self._added += 1
-        if self._is_full(partition):
-            self.full.add(partition)
+        self._count(partition)
         first = self._first.get(_name(item))
         if first is None or _due_ms(item) < _due_ms(first):
             self._first[_name(item)] = item
@@ -144,13 +197,23 @@ class Held:
 
     def _release(self) -> None:
         _, _, item, waits = heappop(self._heap)
+        if waits:
+            self._waiting[item.position[:2]] -= 1
+        self._uncount(item)
+        self._look(item)
+
+    def _count(self, partition: tuple[str, int]) -> None:
+        """Count one more of the partition."""
+        self._all[partition] += 1
+        if self._is_full(partition):
+            self.full.add(partition)
+
+    def _uncount(self, item: Item) -> None:
+        """Count one less of its partition, which may be read again."""
         if self._first.get(_name(item)) is item:
             del self._first[_name(item)]
         partition = item.position[:2]
         self._all[partition] -= 1
-        if waits:
-            self._waiting[partition] -= 1
-        self._look(item)
         if partition in self.full and not self._is_full(partition):
             self.full.discard(partition)
             self.roomier()

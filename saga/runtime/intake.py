@@ -3,13 +3,14 @@
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from saga import envelope
 from saga.commands import command_in
 from saga.contracts import codec
 from saga.controls import TYPE, control_in
 from saga.errors import BadInput
-from saga.identity import could_be_own
+from saga.identity import CLIENT, could_be_own
 from saga.messages import Message, Record
 from saga.printable import printable, shortened
 from saga.runtime.changed import message_in
@@ -116,5 +117,14 @@ def received(record: Record, service: Prepared) -> Received:
     except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker
         return Letter(f"it cannot be read as a message: {said_by(why)}")
     if message.source != service.name:
-        return message
+        return _timed(message, service) if type_ in service.roles.opening else message
     return OWN if could_be_own(message.id, message.type) else FORGED
+
+
+def _timed(message: Message, service: Prepared) -> Message:
+    """An event that opens a deadline, with a note if its time says nothing of when it was published: a sender that is
+    none of ours may write any, as that of an order which it exports days later."""
+    is_ours = message.source == CLIENT or could_be_own(message.id, message.type)
+    if is_ours or service.contracts[message.type].trusts_time:
+        return message
+    return replace(message, foreign_time=True)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from saga.messages import Message, Partition, Position
 from saga.runtime.offsets import Prefix
+from saga.wakes import Wake
 
 
 class Item(Struct, eq=False):
@@ -121,6 +122,14 @@ class Lanes:
     def has(self, saga: str) -> bool:
         """Return whether a message of the saga is in flight."""
         return saga in self._lanes
+
+    def has_waiting(self, saga: str, until_s: float) -> bool:
+        """Return whether a message of the saga, taken in by this time of the monotonic clock, waits behind the one in
+        hand. A wake says nothing new, and does not count."""
+        lane = self._lanes.get(saga)
+        return lane is not None and any(
+            item.received_s <= until_s and type(item.message) is not Wake for item in lane.waiting
+        )
 
     async def _run(self, saga: str, lane: "Lane") -> None:
         waiting = lane.waiting

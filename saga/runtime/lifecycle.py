@@ -146,6 +146,8 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
         first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
         commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
         releasing = [tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")]
+        if worker.service.roles.deadlines:
+            releasing.append(tasks.create_task(worker.held.run_behind(), name=f"{worker.name} deadlines"))
         if worker.telling is not None:
             releasing.append(tasks.create_task(worker.telling.run(), name=f"{worker.name} telling"))
         if worker.yielding is not None:

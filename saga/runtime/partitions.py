@@ -126,5 +126,7 @@ class Partitions:
         self.assignment.let_go(partitions)
         self.lanes.forget(partitions)
         self.held.forget(partitions)
+        if self.assignment.fence is not None:
+            self.assignment.fence.forget(partitions)
         if self.yielding is not None:
             self.yielding.forget(partitions)

@@ -105,7 +105,10 @@ class Polling:
         for record in records:  # those of one partition come together
             if record[:2] != partition:
                 partition = record[:2]  # as good as a `Partition`
-                prefix = None if partition in assignment.leaving else assignment.prefixes.get(Partition(*partition))
+                place = Partition(*partition)
+                prefix = None if place in assignment.leaving else assignment.prefixes.get(place)
+                if assignment.fence is not None:
+                    assignment.fence.samples[place] = record.key
             if prefix is None:
                 continue
             taken, offset = received(record, service), record.offset

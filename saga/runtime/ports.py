@@ -56,6 +56,15 @@ class Assignment(Protocol):
     def check_running(self, position: Position, /) -> None:
         """Raises `Draining` when nothing new of this partition may begin."""
 
+    def handled_ms(self, saga: str, due_ms: int, /) -> Awaitable[int]:
+        """Time up to which the log has been handled as far as it may concern the saga: whatever its partitions of the
+        topics of events held then has come to its place here. At least `due_ms` if that can be said of it now; 0 if it
+        cannot be said of any time."""
+
+    def is_at_home(self, saga: str, position: Position, /) -> bool:
+        """False if a wake that lies there should go to the worker that has the saga's partitions, which knows more of
+        them than this one."""
+
     def pause(self, seconds: float, position: Position, /) -> Awaitable[None]:
         """Wait between attempts. Raises `Draining` at once when the worker stops or is to lose the partition."""
 

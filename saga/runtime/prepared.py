@@ -79,6 +79,11 @@ class Prepared:
         """Topics that it reads."""
         return frozenset((self.commands, *self.wakes, *(self.contracts[type_].topic for type_ in self.consumed)))
 
+    @property
+    def event_topics(self) -> frozenset[str]:
+        """Topics of events that it reads, and of changes of documents: whatever may close a deadline lies there."""
+        return self.topics - {self.commands, *self.wakes}
+
     def state_of(self, fields: dict[str, Any]) -> Any:
         """The state as the service's class, from the fields that were recorded."""
         if self.state_marks is not None:
@@ -207,6 +212,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
     reacting = (*declared.handlers, *declared.deadlines)
     own = {n for h in reacting for n in _names(h.takes) if contracts[n].owner == declared.name}
     ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
+    unless = {n for h in declared.deadlines for n in _names(h.unless)}
     handlers = [
         Role(
             name=handler.name,
@@ -215,9 +221,11 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
             many=handler.many,
             changes=frozenset(name_of(e) for e in handler.takes if is_change(e)),
             decides=any(contracts[n].outcome for n in _names(handler.emits)),
+            closes=not unless.isdisjoint(_names(handler.emits)),
             after_outcome=any(contracts[n].outcome for n in _names(handler.takes)),
             undo=undo.get(handler.name),
             within_ms=0 if handler.within is None else max(1, round(handler.within.total_seconds() * 1000)),
+            grace_ms=None if handler.grace is None else round(handler.grace.total_seconds() * 1000),
             unless=frozenset() if handler.within is None else ends | _names(handler.unless),
             ends_surely=_ends_surely(handler, contracts),
             answers=_answer_names(declared, handler),

@@ -22,7 +22,21 @@ from saga.identity import identity_of_own
 from saga.messages import Message, Position, name_of
 from saga.names import PROGRESS
 from saga.progress import giving_up, ids, record
-from saga.progress.actions import CloseSealed, Done, Heed, Note, Now, Recall, Reload, Rename, Run, SendOn, Undo, Write
+from saga.progress.actions import (
+    AwaitLog,
+    CloseSealed,
+    Done,
+    Heed,
+    Note,
+    Now,
+    Recall,
+    Reload,
+    Rename,
+    Run,
+    SendOn,
+    Undo,
+    Write,
+)
 from saga.progress.compensate import undone
 from saga.progress.document import Intent, Snapshot, decode
 from saga.progress.giving_up import Failure
@@ -114,7 +128,7 @@ class _Rebuilding:
         match action:
             case Run() | Undo():
                 return await self._run(turn, action)
-            case Done() | SendOn():
+            case Done() | SendOn() | AwaitLog():
                 return replace(turn, over=True)
             case Reload():
                 return await persistence.load(self.service, turn)

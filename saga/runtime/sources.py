@@ -1,6 +1,6 @@
 """Sources of a worker: all that it takes from, each as a member of a group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -63,6 +63,22 @@ class Sources:
         lags = [membership.lag() for _, membership in self.joined]
         known = [lag for lag in lags if lag is not None]
         return {p: n for lag in known for p, n in lag.items()} if len(known) == len(self.all) else None
+
+    def read_to(self) -> Mapping[Partition, int]:
+        """Offset of each of our partitions below which everything has come out of a poll."""
+        return {p: offset for _, membership in self.joined for p, offset in membership.read_to().items()}
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        """Ask for the ends of all that lies in the topics, as they are now: see `saga.broker.port.Membership`."""
+        return {p: end for _, membership in self.joined for p, end in (await membership.ends()).items()}
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        """Ask for the committed positions of these partitions, whoever has them."""
+        found: dict[Partition, int] = {}
+        for source, membership in self.joined:
+            if ours := [partition for partition in partitions if partition.topic in source.topics]:
+                found |= await membership.positions(ours)
+        return found
 
     def standstills(self) -> Sequence[Standstill]:
         """Parts of the log that cannot be read now."""

@@ -16,6 +16,7 @@ from saga.errors import SchemaUnasked, TooLarge
 from saga.progress.actions import (
     Act,
     Action,
+    AwaitLog,
     CloseSealed,
     Done,
     Heed,
@@ -53,18 +54,18 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             turn = judged(service, turn)
         if turn.progress is not None:  # else nothing can be decided, and most messages are the first of their saga here
             now = persistence.now(service)
+            if turn.progress.deadlines:
+                now = await waking.with_log(service, turn, now)
             action = next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
         match action:
             case Run():
                 turn = await handling.run(service, turn, action)
-            case Done():
-                return replace(turn, over=True)
+            case Done() | SendOn() | AwaitLog():
+                return await waking.rests(service, turn, action)
             case Reload():
                 return await persistence.load(service, turn)
             case Recall():
                 return await spilling.recalled(service, turn)
-            case SendOn():
-                return await waking.send_on(service, turn, action)
             case Undo():
                 turn = await handling.undo(service, turn, action)
             case CloseSealed():

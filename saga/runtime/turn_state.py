@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.messages import Message, Outgoing, Position
-from saga.progress.actions import Trigger
+from saga.progress.actions import AwaitLog, Trigger
 from saga.progress.document import Attempt, Call, Kind, Snapshot
 from saga.runtime.spanning import UNTRACED, Spans
 from saga.runtime.spanning import Kind as KindOfSpan
@@ -70,6 +70,8 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     """Runs that are kept, and that were parked in this turn, or that people have stopped: in it they are not ready."""
     over: bool = False
     """True if nothing is left to do."""
+    awaits: AwaitLog | None = None
+    """The turn is over for now: the wake in hand is kept until the log has been handled so far."""
     results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
     attempts: tuple[tuple[RunKey, tuple[Attempt, ...]], ...] = ()

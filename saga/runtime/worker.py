@@ -12,6 +12,7 @@ from saga.policies.yielding import held_max
 from saga.progress.document import progress_key
 from saga.runtime.commits import Commits
 from saga.runtime.delivery import Delivery
+from saga.runtime.fence import Fence
 from saga.runtime.guard import Guard
 from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
@@ -47,16 +48,20 @@ class Worker:
     listener: Partitions = field(init=False)
 
     def __post_init__(self) -> None:
-        delivery = Delivery(self.service, self.limits.cache_max)
+        clock, look_again = self.service.ports.clock, lambda: self.listener.look_again()
+        delivery = Delivery(self.service, self.limits.cache_max, lambda item, awaits: self.held.keep(item, awaits))
         guard = Guard(self.service, self.limits.deaths_max, delivery.deliver)
         self.lanes = Lanes(self.tasks, delivery.deliver, guard.delivered)
-        clock, look_again = self.service.ports.clock, lambda: self.listener.look_again()
-        self.held = Held(clock, self.lanes, self.limits.inflight_max, look_again)
+        fence = Fence(clock, self.service.event_topics, self.sources, self.assignment, self.lanes, self.service.wakes)
+        if self.service.roles.deadlines:
+            self.assignment.fence = fence
+        self.held = Held(clock, self.lanes, self.limits.inflight_max, look_again, fence)
         room = Room(self.limits, self.assignment, self.lanes, self.held)
         types, topics = yields_of(self.service)
         if types:
             most = held_max(self.limits.inflight_max)
             room.yielding = Yielding(clock, self.lanes, types, topics, room.is_saturated, most, look_again)
+            fence.yields = room.yielding.has
         self.yielding = room.yielding
         unreadable = Unreadable(self.service, self.lanes)
         self.polling = Polling(self.service, self.assignment, room, self.lanes, self.held, unreadable, self.yielding)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from saga.broker.port import Broker
 from saga.messages import Partition, Position
@@ -18,6 +19,22 @@ from saga.sealing.port import Keys
 from saga.store.port import Store
 
 
+class Fence(Protocol):
+    """How far the log has been handled: see `saga.runtime.fence`."""
+
+    samples: dict[Partition, bytes | None]
+    """Key of a record that was taken last of each partition."""
+
+    async def handled_ms(self, saga: str, due_ms: int, /) -> int:
+        """See `saga.runtime.ports.Assignment`."""
+
+    def is_at_home(self, saga: str, position: Position, /) -> bool:
+        """See `saga.runtime.ports.Assignment`."""
+
+    def forget(self, partitions: Collection[Partition], /) -> None:
+        """Forget what was taken of these partitions."""
+
+
 @dataclass(slots=True)
 class WorkerAssignment:
     """See `saga.runtime.ports.Assignment` for the promises."""
@@ -27,6 +44,8 @@ class WorkerAssignment:
     """Partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
     """Partitions that were let go, and may come back: no message of them begins, what is in hand goes on."""
+    fence: Fence | None = None
+    """How far the log has been handled; `None`: nobody here reads it."""
     _stopping: bool = False
     _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
@@ -39,6 +58,12 @@ class WorkerAssignment:
         partition = position[:2]  # as good as a `Partition`, and asked for with every message
         if self._stopping or (partition not in self.prefixes and partition not in self.leaving):
             raise Draining
+
+    async def handled_ms(self, saga: str, due_ms: int) -> int:
+        return 0 if self.fence is None else await self.fence.handled_ms(saga, due_ms)
+
+    def is_at_home(self, saga: str, position: Position) -> bool:
+        return self.fence is None or self.fence.is_at_home(saga, position)
 
     async def pause(self, seconds: float, position: Position) -> None:
         self.check_running(position)

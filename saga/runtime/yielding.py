@@ -58,6 +58,10 @@ class Yielding:
         if self.count > self.held_max:
             self._release(next(iter(self._sagas)))
 
+    def has(self, saga: str) -> bool:
+        """Return whether a message of the saga yields now."""
+        return saga in self._sagas
+
     async def run(self) -> None:
         """Let each go when there is less to do, or it has yielded for long enough; until cancelled."""
         while True:

@@ -27,6 +27,9 @@ FaultKind: TypeAlias = Literal[
     "gap",
     "recreated topic",
     "slow handler",
+    "outage",
+    "lag",
+    "backlog",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -46,6 +49,9 @@ EVERYTHING: dict[FaultKind, float] = {
     "expiry": 0.004,
     "recreated topic": 0.001,
     "slow handler": 0.010,
+    "outage": 0.0005,
+    "lag": 0.001,
+    "backlog": 0.0005,
 }
 """Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil waits for a person who
 has its dead letter tried again. So are deployments, for of most services there is one release; and gaps, after which
@@ -87,7 +93,7 @@ class faults:
     - partition: a worker, or all of a service, cannot reach store or broker for a while.
     - freeze: a process stands still, perhaps until it is taken for dead, and goes on as if nothing had happened.
     - rebalance: partitions move among the workers, once or several times, or a worker is restarted in good order.
-    - clock: a process's clock is wrong from then on, by up to ten minutes.
+    - clock: a process's clock is wrong from then on, nearly always by up to ten minutes, seldom by days or years.
     - full disk: store or broker refuses what is written, for a while.
     - slow store: every operation of a service's store takes seconds, for a while.
     - throttle: an operation of the store is refused once.
@@ -101,6 +107,9 @@ class faults:
     - gap: a connector was away for so long that it begins anew: documents that are there come again, as they are now,
       and what was removed is never told; only in a world with `world.use_connector()`.
     - slow handler: a call of a step is answered only after seconds, while partitions move among the workers.
+    - outage: all workers of a service die, and others begin minutes or hours later: longer than most deadlines.
+    - lag: what was published reaches its readers, with all behind it in its partition, minutes later or up to an hour.
+    - backlog: a service is given one record after another, seconds apart, for up to an hour.
     """
 
     @staticmethod

@@ -43,8 +43,17 @@ class Undisturbed:
     pause: Callable[[float, Position], Awaitable[None]] = at_once
     is_committed: Callable[[Position], bool] = lambda position: False
 
+    handled: Callable[[int], int] = lambda due_ms: due_ms
+    """Time up to which the log has been handled, given the due time of a deadline."""
+
     def check_running(self, position: Position) -> None:
         return None
+
+    async def handled_ms(self, saga: str, due_ms: int) -> int:
+        return self.handled(due_ms)
+
+    def is_at_home(self, saga: str, position: Position) -> bool:
+        return True
 
 
 @dataclass

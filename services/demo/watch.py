@@ -1,6 +1,7 @@
 """Progress of the orders: outcomes as they are said, from the log; and from the stores, whether all is settled."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,17 +15,21 @@ from services.audit.books import SERVICES, all_orders
 from services.order.events import OrderCancelled, OrderConfirmed
 
 CONFIRMED, CANCELLED = name_of(OrderConfirmed), name_of(OrderCancelled)
-TOPIC = "orders"
+TOPICS = ("inventory", "orders", "payments", "shipments")
 RECORDS_MAX = 500
 
 
 class Watch:
-    """Reader of the orders' topic, as a group of its own, which keeps how each order ended. Its group's listener
-    too."""
+    """Reader of all events, as a group of its own, which keeps how each order ended, and what was said of it last. Its
+    group's listener too."""
 
     def __init__(self) -> None:
         self.ended: dict[str, set[str]] = {CONFIRMED: set(), CANCELLED: set()}
         """Ids of orders by outcome."""
+        self.records = 0
+        """Number of events that were read."""
+        self._last: dict[str, str] = {}
+        """Type of the last event of each order."""
         self._partitions: set[Partition] = set()
         self._membership: Membership | None = None
 
@@ -41,16 +46,25 @@ class Watch:
     @asynccontextmanager
     async def on(self, broker: Broker) -> AsyncGenerator["Watch"]:
         """Read inside the block. The topic must be there."""
-        async with broker.join("demo", [TOPIC], self) as self._membership:
+        async with broker.join("demo", TOPICS, self) as self._membership:
             yield self
 
     async def look(self, timeout_s: float) -> None:
         """Take in what is new; return when there was something, or after `timeout_s`."""
         assert self._membership is not None, "look inside `async with watch.on(broker)`"
         for record in await self._membership.poll(self._partitions, records_max=RECORDS_MAX, timeout_s=timeout_s):
-            type_ = envelope.type_of(record)
-            if type_ in self.ended and record.key is not None:
-                self.ended[type_].add(record.key.decode("utf-8", "replace"))
+            type_, self.records = envelope.type_of(record) or "", self.records + 1
+            if record.key is not None:
+                order = record.key.decode("utf-8", "replace")
+                self._last[order] = type_
+                if type_ in self.ended:
+                    self.ended[type_].add(order)
+
+    def waits_for(self, placed: Iterable[str]) -> str:
+        """Say which of these orders have not ended, by what was said of them last."""
+        last = Counter(self._last.get(order, "nothing yet") for order in set(placed) - self.known)
+        counts = ", ".join(f"{count} after {type_}" for type_, count in last.most_common())
+        return f"waiting for {last.total()} orders to end: {counts or 'none is placed'}"
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
         self._partitions |= partitions.keys()

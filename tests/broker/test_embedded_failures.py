@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -255,3 +256,20 @@ async def test_a_refused_commit_fails_alone(broker: EmbeddedBroker) -> None:
 async def test_a_record_beyond_all_bounds_is_refused_before_it_is_queued(broker: EmbeddedBroker) -> None:
     with pytest.raises(BrokerError, match="1000000 bytes at most"):
         await broker.publish([Outgoing("orders", b"k", b"", (("many", bytes(1_000_000)),))])
+
+
+async def test_what_another_process_writes_while_a_broker_opens_is_no_error(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as first:
+
+        class Meanwhile(SystemClock):
+            """Clock of one that is opened: when it draws the log's id, another process has just written."""
+
+            def chance(self) -> float:
+                first.connection.execute("INSERT OR IGNORE INTO groups VALUES ('payment', 1, 1)")
+                return super().chance()
+
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+        async with EmbeddedBroker(tmp_path / "broker.db", clock=Meanwhile()) as second:
+            await second.ensure([Topic("orders")])
+        assert not errors

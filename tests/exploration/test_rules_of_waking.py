@@ -54,7 +54,7 @@ def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
         return woken(replace(p, wake=None), *asked)
 
     patch.setattr(timing, "woken", named)
-    patch.setattr(step, "_at_rest", lambda p, *asked: Done() if timing.next_look(p, asked[1]) is None else Rename())
+    patch.setattr(step, "_at_rest", lambda p, *asked: Done() if timing.next_look(p, asked[2].ms) is None else Rename())
 
 
 def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
@@ -99,8 +99,8 @@ def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
 
 
 def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> None:
-    def opened(p: Snapshot, roles: Any, in_hand: Message, said: Any) -> Snapshot:
-        after = touched(p, roles, in_hand, said)
+    def opened(p: Snapshot, roles: Any, in_hand: Message, said: Any, now_ms: int) -> Snapshot:
+        after = touched(p, roles, in_hand, said, now_ms)
         ended = {entry for role in roles.by_type.get(in_hand.type, ()) for entry in [ids.entry(in_hand.id, role.name)]}
         if not ended or not ended.isdisjoint(p.inbox):
             return after
@@ -110,8 +110,8 @@ def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> N
 
 
 def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> None:
-    def closed(p: Snapshot, roles: Any, in_hand: Message, said: Any) -> Snapshot:
-        after = touched(p, roles, in_hand, said)
+    def closed(p: Snapshot, roles: Any, in_hand: Message, said: Any, now_ms: int) -> Snapshot:
+        after = touched(p, roles, in_hand, said, now_ms)
         there = {k.handler for k in p.deadlines}
         kept = tuple(name for name in after.closed if name in p.closed or name in there or name not in roles.deadlines)
         return replace(after, closed=kept)
@@ -132,8 +132,8 @@ def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
-    def dropped(p: Snapshot, roles: Any, in_hand: Message, said: Any) -> Snapshot:
-        after = touched(replace(p, intents=()), roles, in_hand, said)
+    def dropped(p: Snapshot, roles: Any, in_hand: Message, said: Any, now_ms: int) -> Snapshot:
+        after = touched(replace(p, intents=()), roles, in_hand, said, now_ms)
         return replace(after, intents=p.intents)
 
     patch.setattr(deadlines, "touched", dropped)
@@ -156,7 +156,22 @@ def timers_of_unknown_sagas_are_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(timing, "unknown_timer", lambda *_: None)
 
 
+def a_time_that_has_passed_says_that_nobody_answered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadlines, "waits_for_log", lambda *asked: False)
+
+
+def deadlines_pass_what_a_pause_holds_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deadlines, "_is_pending", lambda kept: False)
+
+
+def what_a_clock_that_was_ahead_has_set_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(timing, "bounded", lambda p, *asked: p)
+
+
 RULES: dict[Take, str] = {
+    what_a_clock_that_was_ahead_has_set_stays: "clock: ahead for a moment, what is parked",
+    a_time_that_has_passed_says_that_nobody_answered: "deadline: an answer that the log had in time",
+    deadlines_pass_what_a_pause_holds_up: "paused: an answer that came in time, beside a deadline",
     what_waits_newly_relies_on_the_wake_that_there_is: "deadline: two of them, and what is parked",
     wakes_that_come_early_are_dropped: "parked: wakes come too early, a rebalance",
     other_wakes_are_dropped_before_settling: "deadline: by a step that fails",

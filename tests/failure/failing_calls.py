@@ -227,6 +227,16 @@ class FailingMembership:
     def lag(self) -> Mapping[Partition, int] | None:
         return self.membership.lag()
 
+    def read_to(self) -> Mapping[Partition, int]:
+        held = {Partition(*record[:2]): record.offset for record in reversed(self._held)}
+        return {**self.membership.read_to(), **held}
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        return await self.membership.ends()
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return await self.membership.positions(partitions)
+
     def standstills(self) -> Sequence[Standstill]:
         return self.membership.standstills()
 

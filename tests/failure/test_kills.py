@@ -14,7 +14,7 @@ from services.audit.books import SERVICES, read_books
 from services.audit.checks import audit
 from services.demo.__main__ import ORDERS, read_orders
 from services.demo.fleet import ROOT, Fleet
-from services.demo.watch import TOPIC, Watch, unsettled
+from services.demo.watch import TOPICS, Watch, unsettled
 from services.inventory.seed import seed
 from services.order.events import OrderPlaced
 
@@ -84,7 +84,7 @@ async def test_every_effect_happens_once_though_services_are_killed_at_random_mo
     with Fleet(tmp_path, clock) as fleet:
         fleet.start_all()
         async with wiring.broker_of(fleet.broker, clock) as broker:
-            await broker.ensure([find(ROOT).topics[TOPIC]])
+            await broker.ensure([find(ROOT).topics[topic] for topic in TOPICS])
             async with Watch().on(broker) as watch:
                 kills = await killed_at_random(fleet, published, watch, chance)
                 await until_ended(watch, ORDERS_MAX, fleet)

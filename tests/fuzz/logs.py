@@ -178,6 +178,15 @@ class _Member:
     def strangers(self) -> Sequence[str]:
         return ()
 
+    def read_to(self) -> Mapping[Partition, int]:
+        return self.next
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        return {partition: len(self.ground.logs[partition.topic][partition.number]) for partition in self.next}
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return {partition: self.ground.done.get(partition, 0) for partition in partitions}
+
     def standstills(self) -> Sequence[Standstill]:
         return ()
 

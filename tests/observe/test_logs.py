@@ -169,6 +169,7 @@ def test_levels_say_what_a_person_has_to_look_at() -> None:
         moments.ContractsUnreadable,
         moments.StandsStill,
         moments.StrangersMet,
+        moments.DeadlinePassedLog,
     ]
 
 

@@ -21,6 +21,8 @@ from saga.observe.moments import (
     ControlTurned,
     ControlUnknown,
     DeadLettered,
+    DeadlineBehindLog,
+    DeadlinePassedLog,
     Escalated,
     Expired,
     Failed,
@@ -42,6 +44,7 @@ from saga.observe.moments import (
     SchemasDeployed,
     StandsStill,
     Started,
+    StartInFuture,
     StepDone,
     Stopped,
     StrangersMet,
@@ -120,6 +123,7 @@ SEEN_ELSEWHERE = {
     PartitionsRaised,
 }
 SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold, TimerKept, UnknownType}
+SEEN_ELSEWHERE |= {DeadlineBehindLog, DeadlinePassedLog, StartInFuture}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 
 Series = tuple[str, frozenset[tuple[str, str]]]

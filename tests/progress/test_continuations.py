@@ -223,7 +223,7 @@ def test_a_turn_that_failed_moves_its_time_and_holds_up_nobody() -> None:
     p = with_(c, other)
     failure = Failure(reason="why", remedy="", attempts=3, under={"bank": 2})
     after = giving_up.parked(p, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70).snapshot
-    moved = replace(c, attempts=3, under={"bank": 2}, due_ms=NOW_MS + 70)
+    moved = replace(c, attempts=3, under={"bank": 2}, due_ms=NOW_MS + 70, delay_ms=70)
     assert (after.later, after.queue) == ((moved, other), ())
     replayed = replace(p, queue=(kept("look", A),))
     at_its_place = giving_up.parked(
@@ -476,7 +476,7 @@ def test_a_turn_that_may_go_on_before_its_time_is_put_at_the_head_and_waits_ther
 def test_a_turn_whose_time_alone_tells_waits_where_it_is_and_holds_up_nobody() -> None:
     c = going()
     after = put_off(with_(c), c)
-    assert (after.queue, after.later) == ((), (replace(c, due_ms=NOW_MS + 60_000),))
+    assert (after.queue, after.later) == ((), (replace(c, due_ms=NOW_MS + 60_000, delay_ms=60_000),))
     failed = replace(with_(c), intents=(an_intent("look", A),))
     assert put_off(failed, c, attempts=1).queue == ()
 

@@ -1,13 +1,15 @@
 """Deadlines as pure decisions: what opens and closes them, and when they may run."""
 
+from dataclasses import replace as replace_role
+
 from msgspec.structs import replace
 
 from saga.clock import LATEST_MS, from_iso, iso
 from saga.messages import Message
 from saga.progress import deadlines, giving_up, ids, record
-from saga.progress.actions import Done, Ignore, Note, Now, Run, SendOn, Trigger
+from saga.progress.actions import AwaitLog, Done, Ignore, Note, Now, Run, SendOn, Trigger
 from saga.progress.decide import knows, next_ready
-from saga.progress.document import Kept, Snapshot
+from saga.progress.document import Kept, Snapshot, Timer
 from saga.progress.formats import FORMAT, PAGED, PLAIN, TIMED, format_of
 from saga.progress.giving_up import Failure
 from saga.progress.page import Page
@@ -37,7 +39,7 @@ def opened(p: Snapshot | None = None, due_ms: int = DUE) -> Snapshot:
 
 
 def touched(p: Snapshot, message: Message, *said: Message) -> Snapshot:
-    return deadlines.touched(p, ROLES, message, said)
+    return deadlines.touched(p, ROLES, message, said, DUE - 1)
 
 
 def test_roles_tell_deadlines_from_handlers() -> None:
@@ -60,9 +62,70 @@ def test_whatever_is_written_first_about_its_event_opens_it() -> None:
     assert touched(p, a_message("A", "another")) is p, "it runs once in a saga"
 
 
-def test_one_whose_event_says_that_time_has_an_end_is_due_then_for_later_nobody_can_tell_it() -> None:
+def test_one_whose_event_is_of_a_time_to_come_counts_from_now() -> None:
     p = touched(blank(), replace(A, time=iso(LATEST_MS)))
-    assert [k.due_ms for k in p.deadlines] == [LATEST_MS]
+    assert [k.due_ms for k in p.deadlines] == [DUE - 1 + 60_000]
+
+
+def test_one_whose_event_is_of_a_sender_that_may_say_any_time_counts_from_now() -> None:
+    p = touched(blank(), replace(A, time=iso(0), foreign_time=True))
+    assert [k.due_ms for k in p.deadlines] == [DUE - 1 + 60_000]
+
+
+def test_what_the_log_held_when_it_was_due_is_handled_first() -> None:
+    p = record.noted(blank(), hand(blank(), A, ALONE), A).snapshot
+    assert p.wake is not None
+    assert next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
+    assert next_ready(p, ALONE, DUE, handled_ms=DUE) == Run(EXPIRE, A, (A,))
+    wake = replace(a_message("saga.wake"), id=p.wake.id)
+    behind = Now(DUE + 9, 1000, DUE - 1)
+    assert next_action(p, ALONE, Trigger(message=wake), behind, True) == AwaitLog(DUE, None)
+    assert next_action(p, ALONE, Trigger(message=C), behind, True) == Done()
+    nobodys = replace(C, type="")
+    assert next_action(p, ALONE, Trigger(message=nobodys), behind, True) == SendOn(DUE + 9 + 1000)
+
+
+def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_over() -> None:
+    gracious = replace_role(EXPIRE, grace_ms=5000)
+    roles = roles_of(gracious, HANDLER, outcomes="Over", emitted="Over")
+    parked = Kept(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 100)
+    p = replace(opened(), queue=(parked,), wake=Timer(id="wake-0", due_ms=DUE))
+    wake = Trigger(message=replace(a_message("saga.wake"), id="wake-0"))
+    assert next_action(p, ROLES, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
+    assert next_action(p, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
+    alone = replace(p, queue=())
+    assert next_action(alone, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 5000)
+    assert next_action(alone, roles, wake, Now(DUE + 5000, 1000, 0), True) == Run(gracious, A, (A,))
+    dead = replace(p, queue=(kept("handler", B, dead="d"),))
+    assert isinstance(next_action(dead, ROLES, wake, Now(DUE + 9, 1000, 0), True), SendOn), "a person is waited for"
+
+
+def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
+    late = DUE + 8 * 3_600_000
+    p = record.noted(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
+    assert p.wake is not None
+    assert p.wake.due_ms == late
+
+
+def test_it_does_not_pass_what_came_in_time_and_is_held_up() -> None:
+    tried = Kept(handler="decider", message=C, n=0, attempts=3, due_ms=DUE + 9)
+    for held_up in (replace(tried, attempts=0), replace(tried, put_off=True)):
+        assert next_ready(replace(opened(), queue=(held_up,)), ROLES, DUE) is None
+        failing_first = Kept(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
+        assert next_ready(replace(opened(), queue=(failing_first, held_up)), ROLES, DUE) is None
+    assert next_ready(replace(opened(), queue=(tried,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    page = Page(of="queue", name="p", count=1, newest=0, handlers=("handler",))
+    failing = replace(opened(), queue=(replace(tried, handler="handler"),))
+    assert next_ready(replace(failing, pages=(page,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    assert next_ready(replace(failing, pages=(replace(page, handlers=("decider",)),)), ROLES, DUE) is None
+
+
+def test_what_closes_a_deadline_otherwise_than_by_an_outcome_counts_too() -> None:
+    closer = replace_role(HANDLER, closes=True)
+    roles = roles_of(EXPIRE, closer, outcomes="Over", emitted="Over")
+    p = replace(opened(), queue=(Kept(handler="handler", message=B, n=0, due_ms=DUE + 9),))
+    assert next_ready(p, ROLES, DUE) == Run(EXPIRE, A, (A,))
+    assert next_ready(p, roles, DUE) is None
 
 
 def test_an_event_of_the_service_itself_opens_and_closes_it() -> None:
@@ -159,7 +222,7 @@ def test_it_waits_while_another_run_is_under_way_and_behind_a_dead_letter() -> N
 
 
 def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() -> None:
-    parked = Kept(handler="handler", message=B, n=0, due_ms=DUE + 9)
+    parked = Kept(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
     assert next_ready(replace(opened(), queue=(parked,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
     begun = replace(opened(), queue=(parked,), intents=(an_intent("handler", B),))
     assert next_ready(begun, ROLES, DUE) == Run(EXPIRE, A, (A,))
@@ -184,7 +247,7 @@ def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> 
     action = Run(EXPIRE, A, (A,))
     p = giving_up.parked(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
     assert p.queue == ()
-    assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE + 7, attempts=2),)
+    assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE + 7, delay_ms=7, attempts=2),)
     assert p.wake is not None
     assert p.wake.due_ms == DUE + 7
     p = giving_up.dead(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
@@ -196,7 +259,10 @@ def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time()
     failure, action = Failure(reason="why", remedy="mend", attempts=2), Run(EXPIRE, A, (A,))
     replayed = replace(blank(), n=3, queue=(kept("expire", A, 1), kept("handler", B, 2)))
     p = giving_up.parked(replayed, hand(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
-    assert p.queue == (Kept(handler="expire", message=A, n=1, due_ms=DUE + 7, attempts=2), kept("handler", B, 2))
+    assert p.queue == (
+        Kept(handler="expire", message=A, n=1, due_ms=DUE + 7, delay_ms=7, attempts=2),
+        kept("handler", B, 2),
+    )
     assert p.deadlines == ()
     assert next_ready(p, ROLES, DUE + 6) is None
     assert next_ready(p, ROLES, DUE + 7) == action

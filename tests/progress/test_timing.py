@@ -1,10 +1,13 @@
 """What waits for time: what is parked, the one wake that is named for it, and the end of a turn that finds it there."""
 
+import dataclasses
+
 import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
 from saga import wakes
+from saga.clock import iso
 from saga.messages import Message
 from saga.progress import compensate, decide, giving_up, history, ids, record, timing
 from saga.progress.actions import Act, Action, Done, Now, Reload, Rename, Run, SendOn, Trigger
@@ -12,6 +15,7 @@ from saga.progress.actions import Undo as UndoResult
 from saga.progress.document import (
     Attempt,
     Call,
+    Continuation,
     Emitted,
     Entry,
     Intent,
@@ -235,7 +239,7 @@ def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_
     p = replace(blank(), n=7, queue=(kept("second", B, 3),), waiting=(kept("first", A, 2), kept("second", A, 2)))
     written = park(p, Run(FIRST, A, (A,)))
     assert written.snapshot.queue == (
-        Kept(handler="first", message=A, n=2, attempts=6, due_ms=LATER),
+        Kept(handler="first", message=A, n=2, attempts=6, due_ms=LATER, delay_ms=LATER - NOW_MS),
         kept("second", B, 3),
     )
     assert [k.handler for k in written.snapshot.waiting] == ["second"]
@@ -276,7 +280,10 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
         blank(), n=7, queue=(kept("second", B, 1),), results=(RESULT,), compensating=(kept("other", FAILED, 5),)
     )
     written = park(p, action)
-    assert written.snapshot.compensating == (kept("other", FAILED, 5), parked("reserve", FAILED, n=7, attempts=6))
+    assert written.snapshot.compensating == (
+        kept("other", FAILED, 5),
+        replace(parked("reserve", FAILED, n=7, attempts=6), delay_ms=LATER - NOW_MS),
+    )
     assert [k.handler for k in written.snapshot.queue] == ["second"]
     assert written.entry is not None
     assert (written.entry.handler, written.entry.outcome) == ("release", "retrying")
@@ -285,7 +292,11 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
     assert alone.entry.wake == alone.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
     others = (kept("other", FAILED, 3), kept("reserve", FAILED, 4), kept("reserve", FAILED_TOO, 5))
     again = park(replace(p, compensating=others), action).snapshot
-    assert again.compensating == (others[0], parked("reserve", FAILED, n=4, attempts=6), others[2])
+    assert again.compensating == (
+        others[0],
+        replace(parked("reserve", FAILED, n=4, attempts=6), delay_ms=LATER - NOW_MS),
+        others[2],
+    )
 
 
 def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None:
@@ -348,3 +359,59 @@ def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
     assert not timing.comes_too_late(p, NOW_MS)
     assert not timing.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
     assert timing.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
+
+
+# ---------------------------------------------------------------- clocks that were wrong
+
+YEAR_MS = 365 * 86_400_000
+
+
+def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_which_its_time_was_set() -> None:
+    ahead = NOW_MS + YEAR_MS
+    expire = a_role("expire", "A")
+    roles = roles_of(FIRST, dataclasses.replace(expire, within_ms=900_000))
+    p = replace(
+        blank(),
+        queue=(Kept(handler="first", message=B, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000),),
+        compensating=(Kept(handler="first", message=FAILED, n=0, attempts=1, due_ms=ahead + 7000, delay_ms=7000),),
+        deadlines=(
+            Kept(handler="expire", message=A, n=0, due_ms=ahead + 900_000),
+            Kept(handler="expire", message=B, n=0, attempts=1, due_ms=ahead + 9000, delay_ms=9000),
+            Kept(handler="gone", message=B, n=0, due_ms=ahead),
+        ),
+        later=(a_turn(ahead, ahead + 60_000), replace(a_turn(ahead, ahead + 8000), attempts=1, delay_ms=8000)),
+        wake=Timer(id="wake-0", due_ms=ahead + 5000),
+    )
+    at = timing.bounded(p, roles, NOW_MS)
+    left = [k.due_ms - NOW_MS for k in (*at.queue, *at.compensating, *at.deadlines)]
+    assert left == [5000, 7000, 900_000, 9000, YEAR_MS], "what a later release has declared is its own"
+    assert [c.due_ms - NOW_MS for c in at.later] == [60_000, 8000]
+    assert at.deadlines[0].delay_ms == 0
+    assert timing.bounded(at, roles, NOW_MS) is at, "it is bounded once"
+    assert timing.bounded(at, roles, NOW_MS - timing.AHEAD_MS) is at, "clocks may differ by a little"
+
+
+def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_delay() -> None:
+    ahead = NOW_MS + YEAR_MS
+    k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
+    p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=ahead + 5000))
+    wake = replace(a_message("saga.wake"), id="wake-0", type=wakes.TYPE, time=iso(NOW_MS))
+    assert next_action(p, ROLES, Trigger(message=wake), NOW, True) == Rename()
+    written = record.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
+    assert written.entry is not None
+    assert written.entry.wake is not None
+    assert written.entry.wake.due_ms == NOW_MS + 5000 == written.snapshot.queue[0].due_ms
+
+
+def test_a_clock_that_is_behind_by_the_message_in_hand_changes_no_time_and_has_the_wake_come_again_soon() -> None:
+    ahead = NOW_MS + YEAR_MS
+    k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
+    p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=NOW_MS))
+    wake = replace(a_message("saga.wake"), id="wake-0", type=wakes.TYPE, time=iso(ahead))
+    assert next_action(p, ROLES, Trigger(message=wake), NOW, True) == SendOn(NOW_MS + 5000)
+    written = record.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
+    assert written.snapshot.queue == (k,)
+
+
+def a_turn(seen_ms: int, due_ms: int) -> Continuation:
+    return Continuation(handler="first", parts=(A,), n=0, turn=1, first_ms=seen_ms, seen_ms=seen_ms, due_ms=due_ms)

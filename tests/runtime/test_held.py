@@ -6,10 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import pytest
+
 from saga import Service
 from saga.clock import SystemClock
 from saga.messages import Partition, Position, Record
 from saga.names import wakes_of
+from saga.progress.actions import AwaitLog
 from saga.runtime import held as holding
 from saga.runtime.commits import Commits
 from saga.runtime.held import EARLY_S, Held
@@ -498,6 +501,9 @@ class Polled:
         self.woken.clear()
         return []
 
+    def strangers(self) -> Sequence[str]:
+        return ()
+
     def standstills(self) -> tuple[()]:
         return ()
 
@@ -574,3 +580,119 @@ async def test_wakes_are_known_by_their_topic_and_go_through_here() -> None:
         polling._take([record])
         assert (place.held.count(P), place.lanes.inflight, place.assignment.prefixes[P].unfinished) == (1, 0, 1)
         assert isinstance(wake_in(record), Wake)
+
+
+# ---------------------------------------------------------------- behind the log
+
+
+class Log:
+    """How far the log has been handled, as it is given."""
+
+    def __init__(self, assignment: WorkerAssignment) -> None:
+        self.assignment = assignment
+        self.handled_ms, self.noted = 0, True
+        self.told: list[set[str]] = []
+
+    async def refresh(self) -> None:
+        return None
+
+    def is_handled(self, saga: str, due_ms: int) -> bool:
+        return self.handled_ms >= due_ms
+
+    def is_noted(self, due_ms: int) -> bool:
+        return self.noted
+
+    def has(self, position: Position, prefix: Prefix) -> bool:
+        return self.assignment.prefixes.get(Partition(*position[:2])) is prefix
+
+    def tell_behind(self, sagas: set[str]) -> None:
+        self.told.append(sagas)
+
+
+def behind(place: Place) -> Log:
+    log: Any = Log(place.assignment)
+    place.held.fence = log
+    return log  # type: ignore[no-any-return]  # a fence as far as it is asked
+
+
+def item_of(place: Place, offset: int, saga: str = "") -> Item:
+    """A wake that is due, and in hand."""
+    out = to_record("payment", saga or f"order-{offset}", "wake-1", NOW_MS, NOW_MS)
+    prefix = place.assignment.prefixes[P]
+    prefix.begun(offset)
+    return Item(wake_in(Record(*P, offset, out.key, out.value, out.headers, NOW_MS)), Position(*P, offset), prefix, 0.0)
+
+
+async def test_a_wake_waits_until_the_log_has_been_handled_or_something_else_is_due() -> None:
+    async with a_place(runs=False) as place:
+        log = behind(place)
+        place.held.keep(item_of(place, 1), AwaitLog(NOW_MS, None))
+        place.held.keep(item_of(place, 2), AwaitLog(NOW_MS + 5000, NOW_MS + 3000))
+        place.held.keep(item_of(place, 3), AwaitLog(NOW_MS + 9000, None))
+        assert place.held.count(P) == 3
+        assert not await place.held._look_behind()
+        assert log.told[-1] == {"order-1", "order-2", "order-3"}
+        log.handled_ms = NOW_MS
+        assert await place.held._look_behind()
+        await place.clock.forward(3)
+        assert await place.held._look_behind()
+        await settled()
+        assert place.offsets == [1, 2]
+        log.noted = False
+        assert await place.held._look_behind(), "the ends are to be asked for again: partitions went"
+        await settled()
+        assert place.offsets == [1, 2, 3]
+        assert place.held.count(P) == 0
+
+
+async def test_a_copy_of_a_wake_that_waits_for_the_log_is_finished_and_one_of_a_lost_partition_is_left() -> None:
+    async with a_place(runs=False) as place:
+        behind(place)
+        place.held.keep(item_of(place, 1, "same"), AwaitLog(NOW_MS, None))
+        place.held.keep(item_of(place, 2, "same"), AwaitLog(NOW_MS, None))
+        assert place.held.count(P) == 1
+        gone = item_of(place, 3)
+        place.assignment.prefixes[P] = Prefix(0)
+        place.held.keep(gone, AwaitLog(NOW_MS, None))
+        assert place.held.count(P) == 1
+        place.held.forget([P])
+        assert place.held.count(P) == 0
+        assert not await place.held._look_behind()
+
+
+async def test_a_partition_with_too_many_wakes_that_wait_for_the_log_is_not_read_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holding, "HELD_MAX", 2)
+    async with a_place(runs=False) as place:
+        log = behind(place)
+        for offset in (1, 2):
+            place.held.keep(item_of(place, offset), AwaitLog(NOW_MS, None))
+        assert P[:2] in place.held.full
+        log.handled_ms = NOW_MS
+        await place.held._look_behind()
+        assert not place.held.full
+        assert place.again
+
+
+async def test_wakes_that_wait_for_the_log_are_looked_at_while_there_are_any() -> None:
+    async with a_place(runs=False) as place:
+        log = behind(place)
+        looking = place.tasks.create_task(place.held.run_behind())
+        await settled()
+        place.held.keep(item_of(place, 1), AwaitLog(NOW_MS, None))
+        await SystemClock().within(5, until_told(log, 2))
+        log.handled_ms = NOW_MS
+        await SystemClock().within(5, until_begun(place))
+        looking.cancel()
+        assert place.offsets == [1]
+
+
+async def until_told(log: Log, times: int) -> None:
+    while len(log.told) < times:
+        await SystemClock().sleep(0.01)
+
+
+async def until_begun(place: Place) -> None:
+    while not place.begun:
+        await SystemClock().sleep(0.01)

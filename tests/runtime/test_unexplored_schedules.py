@@ -562,7 +562,7 @@ async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_
         await one.takes(an_order(), id="m")
         passes(at, timedelta(days=10))
         message = other.message(an_order(), id="m", started="2026-01-01T00:00:00.000Z")
-        delivery = Delivery(other.participant, 1)
+        delivery = Delivery(other.participant, 1, lambda item, awaits: None)
         now_s = at.clock.monotonic_s()
         for turns in (1, 2):  # the second one finds it in the cache
             for _ in range(turns):

@@ -43,6 +43,10 @@ OPENS_S_MAX = 30.0
 """Time within which a breaker has to open that meets a silent bank."""
 CONTRADICTS_S = (1.0, 3.0)
 GUESTS_AT_SLOW_BANK = 2
+OUTAGE_S, LAG_S = (11.0, 14.0), 12.0
+"""Longer than an order waits for an answer."""
+STEPS_S = (0.8, 0.1)
+"""Times that whoever lags behind stands still, and goes on, in turn."""
 AT_ONCE = 2
 PAUSE_S = (0.5, 3.0)
 """Between two faults."""
@@ -64,6 +68,8 @@ AccidentKind = Literal[
     "a transaction aborted",
     "odd records",
     "a partition damaged",
+    "an outage",
+    "a lag",
 ]
 KINDS: tuple[AccidentKind, ...] = get_args(AccidentKind)
 OF_SERVERS = frozenset[AccidentKind]({"the broker killed", "the store frozen", "the store refuses"})
@@ -72,6 +78,8 @@ OF_THE_BANK = frozenset[AccidentKind](
 )
 OF_FOREIGNERS = frozenset[AccidentKind]({"a transaction aborted", "odd records", "a partition damaged"})
 """Never beside the broker's death: when it starts again it cuts off a log where it is damaged."""
+DECIDES = "order"
+"""The service whose deadline ends what nobody answers: it is down, or behind, for longer than that takes."""
 MOST_OFTEN = "payment"
 """The service with most workers: half of all faults of workers are there."""
 
@@ -226,6 +234,10 @@ class Accidents:
                 return self._foreigners.write_oddities
             case "a partition damaged":
                 return self._foreigners.damage
+            case "an outage":
+                return self._outage
+            case "a lag":
+                return self._lag
 
     # ---------------------------------------------------------------- workers
 
@@ -250,6 +262,34 @@ class Accidents:
         await self._clock.sleep(self._chance.uniform(*GUEST_S))
         await self._workers.dismiss(worker, in_trouble=self.in_trouble)
         return f"{worker.name} added, and told to leave"
+
+    async def _outage(self) -> str:
+        workers, down_s = self._all_of(DECIDES), self._chance.uniform(*OUTAGE_S)
+        for worker in workers:
+            self._workers.kill(worker)
+        await self._clock.sleep(down_s)
+        for worker in workers:
+            self._workers.start_again(worker)
+            worker.in_hand = False
+        return f"all {len(workers)} workers of {DECIDES} down for {down_s:.1f} s"
+
+    async def _lag(self) -> str:
+        workers, until_s = self._all_of(DECIDES), self._clock.monotonic_s() + LAG_S
+        while self._clock.monotonic_s() < until_s:
+            for act, time_s in zip((self._workers.freeze, self._workers.thaw), STEPS_S, strict=True):
+                for worker in workers:
+                    act(worker)
+                await self._clock.sleep(time_s)
+        for worker in workers:
+            worker.in_hand = False
+        return f"all {len(workers)} workers of {DECIDES} behind for {LAG_S:.1f} s"
+
+    def _all_of(self, service: str) -> list[Worker]:
+        """All workers of a service to which nothing is done yet."""
+        workers = [worker for worker in self._workers.free if worker.service == service]
+        for worker in workers:
+            worker.in_hand = True
+        return workers
 
     def _taken(self) -> Worker:
         """Any worker to which nothing is done yet."""

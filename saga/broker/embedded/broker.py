@@ -234,7 +234,9 @@ class EmbeddedBroker:
 
     def _caught_up(self) -> None:
         """Tell members that another process wrote, and that what `log` knows is new."""
-        log = self._open.log
+        if self._shared is None:  # it is being opened: nobody is a member yet, and its log is read once more
+            return
+        log = self._shared.log
         self._appended(log.heads)
         for member in self._members:
             if log.versions.get(member.group) != self._versions.get(member.group):

@@ -96,7 +96,7 @@ no process ran at all, makes a group a lost one."""
 
 
 class Groups:
-    """Statements on groups. `view` and `fellows` only read; all others are called inside a transaction."""
+    """Statements on groups. `view`, `fellows` and `positions` only read; all others are called inside a transaction."""
 
     def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
@@ -124,6 +124,11 @@ class Groups:
             "SELECT id, CAST(identity AS BLOB) FROM identities JOIN members ON id = member WHERE grp = ?", (group,)
         )
         return {member: decode(identity) for member, identity in rows}
+
+    def positions(self, group: str) -> dict[int, int]:
+        """Read the committed position in each log. Raises `Damage`."""
+        rows = self._connection().execute(f"{sums.POSITIONS} WHERE grp = ?", (group,))
+        return {log: offset for _, log, offset in sums.positions_of(rows)}
 
     def enter(
         self, group: str, newcomer: Newcomer, kept: Mapping[str, Kept], *, instead_of: Collection[Fellow] = ()

@@ -166,6 +166,34 @@ class Member:
     def strangers(self) -> Sequence[str]:
         return self._strangers
 
+    def read_to(self) -> Mapping[Partition, int]:
+        return {partition: self._owned[partition].position for partition in self._by_log.values()}
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        self._check()
+        shared, logs = self._shared, dict[int, Partition]()
+        try:
+            with shared.file.telling():
+                shared.log.reload()  # another process may have appended since it was last looked at
+                for topic in [topic for topic in self._subscription.topics if topic in shared.log.topics]:
+                    first, partitions, _ = shared.log.topics[topic]
+                    logs |= {first + number: Partition(topic, number) for number in range(partitions)}
+                ends = shared.log.ends(logs)
+        except sqlite3.Error as why:
+            raise shared.file.error(why, Doing.READ) from why
+        return {partition: ends[log] for log, partition in logs.items()}
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        self._check()
+        topics = self._shared.log.topics
+        logs = {topics[p.topic].first_log + p.number: p for p in partitions if p.topic in topics}
+        try:
+            with self._shared.file.telling():
+                found = self._shared.groups.positions(self.group)
+        except sqlite3.Error as why:
+            raise self._shared.file.error(why, Doing.READ) from why
+        return {partition: found[log] for log, partition in logs.items() if log in found}
+
     def standstills(self) -> Sequence[Standstill]:
         return [standstill for _, standstill in self._standstills.values()]
 

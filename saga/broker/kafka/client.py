@@ -7,7 +7,7 @@ answers. So we look at the tasks ourselves, and end what does not end.
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Never
 
@@ -359,6 +359,27 @@ async def identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[M
 def stated_by(subscription: bytes) -> MemberIdentity | None:
     """Identity that a member states in its subscription, which is empty while it joins."""
     return decode(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
+
+
+async def ends(
+    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], clock: Clock, limit_s: float
+) -> Mapping[Partition, int | None]:
+    """End of each partition, after its last record that can be read; `None` where it cannot be told now. All are asked
+    together; if that fails each is asked alone, for one that nobody leads keeps back the answers for all others. Raises
+    `BrokerUnavailable` if none is told."""
+    try:
+        together = await clock.within(limit_s, consumer.end_offsets(places)) if places else {}
+        return {Partition(*place): int(together[place]) for place in places}
+    except FAILED as why:
+        asked = [clock.within(limit_s, consumer.end_offsets([place])) for place in places]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        told = {
+            Partition(*place): None if isinstance(each, BaseException) else int(each[place])
+            for place, each in zip(places, found, strict=True)
+        }
+        if not any(end is not None for end in told.values()):
+            raise failed(why, "asking for the ends of the log", "Read", waits=True) from why
+        return told
 
 
 async def positions(

@@ -24,6 +24,7 @@ from saga.broker.port import Broker
 from saga.errors import ConfigurationError, Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
+from saga.testing.conformance.ends_of_the_log import EndsConformance
 from saga.testing.conformance.foreign_records import ForeignConformance
 from saga.testing.conformance.listening import Listening, event, values
 from saga.testing.conformance.partitions_left import LeavingConformance
@@ -40,6 +41,7 @@ class BrokerConformance(
     ReplacementConformance,
     UnreadableConformance,
     ForeignConformance,
+    EndsConformance,
 ):
     """One test per promise. Abilities that honestly differ are attributes of `BrokerSuite`."""
 

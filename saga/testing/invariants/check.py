@@ -25,6 +25,7 @@ OF_A_SAGA = (
     outcomes.one_outcome,
     outcomes.undone,
     outcomes.not_early,
+    outcomes.in_time,
     said_and_recorded.said_as_recorded,
     said_and_recorded.in_order,
     nothing_waits.nothing_waits,

@@ -12,6 +12,7 @@ Invariant = Literal[
     "one outcome",
     "undone",
     "not early",
+    "in time",
     "history",
     "nothing waits",
     "said as recorded",
@@ -55,6 +56,8 @@ class Evidence:
     """End of each partition: the offset that the next record would get."""
     spoiled: frozenset[str]
     """Sagas that got a message which cannot be read, or of which a message came again after the memory."""
+    wrong_ms: int = 0
+    """Most milliseconds by which the clock of any process was ever wrong."""
     partial: bool = False
     """True if only the last content of each progress and document is known: nobody watched what was there before."""
 

@@ -138,3 +138,36 @@ def _because_of(entry: Entry, case: SagaCase, successes: set[str]) -> bool:
     """True if a success that is in the log is among the messages that the handler ran on."""
     ran_on = set(progress_checks.causes(entry))
     return any(s.id in ran_on and s.type in successes for s in case.said)
+
+
+NEAR_MS = 1000
+"""Milliseconds before a deadline's due time of which nobody can tell from outside what the log held then."""
+
+
+def in_time(case: SagaCase) -> Iterator[Violation]:
+    """Check that a deadline ran only where nothing had come in time that closes it: what the log held when it was due
+    came to its place before."""
+    if case.spoiled or case.again:
+        return
+    said = {s.id: s for s in case.said}
+    near_ms = NEAR_MS + 2 * case.frame.wrong_ms
+    for service, life in case.last_lives():
+        for role in service.roles.deadlines.values():
+            ran = next((t for t in life.entries if t.handler == role.name and t.ran), None)
+            opener = None if ran is None else said.get(ran.message)
+            if ran is None or opener is None or role.grace_ms is not None:
+                continue
+            due_ms = opener.record.time_ms + role.within_ms - near_ms
+            known = {t.message for t in life.entries if t.n < ran.n}
+            for s in case.said:
+                if s.source == service.name or s.id in known or s.record.time_ms > due_ms:
+                    continue
+                closes = any(taker.closes_deadlines for taker in service.roles.by_type.get(s.type, ()))
+                if (closes or s.type in role.unless) and not _is_told(case, service.name, s.id):
+                    what = f"{role.name} ran in transition {ran.n}, and {s.type} {s.id} had come in time"
+                    yield case.violation("in time", what, service.name)
+
+
+def _is_told(case: SagaCase, service: str, message: str) -> bool:
+    """True if the message became a dead letter that no progress knows."""
+    return any(letter.service == service and letter.message == message for letter in case.letters)

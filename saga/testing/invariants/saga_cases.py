@@ -61,6 +61,8 @@ class Frame:
     """Types that some service here consumes."""
     spoiled: frozenset[bytes]
     """Keys of sagas in which anybody may have said anything, in the name of a service too."""
+    wrong_ms: int = 0
+    """Most milliseconds by which the clock of any process was ever wrong."""
 
     @property
     def changes(self) -> Mapping[str, type[Event]]:
@@ -136,7 +138,7 @@ def frame_of(evidence: Evidence) -> Frame:
     ending = {contracts[name].key for service in services.values() for name in service.roles.outcomes}
     heard = frozenset[str]().union(*(service.consumed for service in services.values()))
     spoiled = frozenset(saga.encode() for saga in evidence.spoiled)
-    return Frame(services, contracts, frozenset(ending), heard, spoiled)
+    return Frame(services, contracts, frozenset(ending), heard, spoiled, evidence.wrong_ms)
 
 
 def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:

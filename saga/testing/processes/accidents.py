@@ -50,12 +50,15 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "slow handler": "a call takes as long as the fake of the test does",
         "gap": "the stores note changes themselves, and forget none before it is in the log",
         "recreated topic": "the log is a file, in which no topic is ever deleted",
+        "outage": "time is real: an outage that is longer than a deadline takes as long as that",
+        "lag": "the log is a file: what is in it can be read by whoever runs",
+        "backlog": "the processes take from the log at their own pace",
     }
 )
 """Kinds of faults that this world does not have on the embedded broker and stores, and why."""
 
 OF_SERVERS = "whoever gave the servers has no way to bring it about"
-NOWHERE_REAL = frozenset({"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler"})
+NOWHERE_REAL = frozenset({"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler", "outage"})
 """Kinds that no servers bring about either."""
 LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
     {kind: why if kind in NOWHERE_REAL else OF_SERVERS for kind, why in LEFT_OUT.items()}

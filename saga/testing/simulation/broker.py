@@ -19,6 +19,8 @@ from saga.testing.simulation.plan import Planned, What
 from saga.testing.simulation.processes import Process
 from saga.testing.simulation.spoiled_messages import spoiled
 
+LAG_S_MAX = 3600.0
+"""Longest time by which readers of a partition are behind."""
 DELIVERED_S = 0.002
 """Longest time from appending to readers, without faults."""
 
@@ -124,6 +126,8 @@ class SimulatedBroker:
                 landing = batch[: int(draws[2] * (len(batch) + 1))] if len(batch) > 1 else batch
             case "delay":
                 delay_s = 10 * draws[3] ** 2
+            case "lag":
+                delay_s = 60 + LAG_S_MAX * draws[3] ** 2
             case "duplicate":
                 later(60 * draws[2] ** 4, lambda: self.cluster.append(chosen, delay_s))
             case "expiry":

@@ -99,6 +99,10 @@ class Cluster:
         """End of each partition: the offset that the next record would get."""
         return {Partition(t, n): len(log.records) for t, logs in self.topics.items() for n, log in enumerate(logs)}
 
+    def end(self, partition: Partition) -> int:
+        """Offset that the next record of the partition would get, whether or not readers have all before it."""
+        return len(self.topics[partition.topic][partition.number].records)
+
     def read(self, partition: Partition, offset: int, records_max: int) -> list[Record]:
         log = self.topics[partition.topic][partition.number]
         return log.records[

@@ -54,6 +54,8 @@ class SimulatedMember:
         self._news = asyncio.Event()
         self._changed = asyncio.Event()
         self._woken = False
+        self._next_s = 0.0
+        """Time before which no record is given, where they are given one by one."""
         self._broken: BaseException | None = None
         self._placed = False
         """True once the group has said for the first time what is ours."""
@@ -71,7 +73,13 @@ class SimulatedMember:
                 return []
             if self._network.cut_for_s(self.process, "broker"):
                 raise BrokerUnavailable("planted: the broker cannot be reached")
-            if records := self._read(partitions, records_max):
+            every_s = self._network.every_s(self.process)
+            if every_s and loop.time() < self._next_s:
+                self._network.later(self._next_s - loop.time(), self._news.set)
+                await self._news.wait()
+                continue
+            if records := self._read(partitions, 1 if every_s else records_max):
+                self._next_s = loop.time() + every_s
                 topics = tuple(dict.fromkeys(record.topic for record in records))
                 if not self._network.seen(self.process, f"{len(records)} of {', '.join(topics)}", topics):
                     await loop.create_future()  # it has died, and nothing of it goes on
@@ -130,6 +138,33 @@ class SimulatedMember:
     def strangers(self) -> Sequence[str]:
         others = self._group.members.values()
         return strangers_among(self.identity, [other.identity for other in others if other is not self])
+
+    def read_to(self) -> Mapping[Partition, int]:
+        return {partition: self._at[partition] for partition in self._readable}
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        await self._answers()
+        return {
+            Partition(topic, number): self._cluster.end(Partition(topic, number))
+            for topic in self.topics
+            for number in range(self._cluster.partitions_of(topic))
+        }
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        await self._answers()
+        log_of, committed = self._cluster.log_id, self._group.committed
+        ours = [p for p in partitions if self._group.committed_in.get(p, log_of(p.topic)) == log_of(p.topic)]
+        return {partition: committed.get(partition, 0) for partition in ours}
+
+    async def _answers(self) -> None:
+        """Wait as long as a question is on its way. Raises `BrokerUnavailable`. It is no operation that a plan counts:
+        asking changes nothing, and a schedule keeps its numbers."""
+        self._check()
+        arrived = asyncio.Event()
+        self._network.later(HOP_S_FIRST, arrived.set)
+        await arrived.wait()
+        if self._network.cut_for_s(self.process, "broker"):
+            raise BrokerUnavailable("planted: the broker cannot be reached")
 
     def standstills(self) -> Sequence[Standstill]:
         broken = self._cluster.broken

@@ -23,6 +23,10 @@ SLOW_HOP_S = 0.04
 """Most that one message in fifty takes longer."""
 RESTART_S = 2.0
 """Longest time until another process is there instead of a dead one."""
+OUTAGE_S_FIRST, OUTAGE_S_MAX = 60.0, 3 * 3600.0
+"""Bounds of an outage of a service: longer than most deadlines."""
+MINUTES_S, DAYS_S, YEARS_S = 600.0, 20 * 86_400.0, 3 * 365 * 86_400.0
+"""Most by which clocks are wrong: nearly always, seldom, and more seldom."""
 OUT_OF_REACH = "cannot be reached"
 """Refusal that is heard of late: nobody answers."""
 
@@ -56,6 +60,9 @@ class Disruptions:
     def silent(self, who: str, time_s: float) -> None:
         """Have the broker hear nothing of this process, or of this service, for a while."""
 
+    def outage(self, service: str, time_s: float) -> None:
+        """Have all processes of the service die, and others begin after that time."""
+
     def rebalance(self, process: Process, draws: tuple[float, float, float, float]) -> str:
         """Move the partitions of its service, or restart it; in words."""
         return ""
@@ -83,6 +90,10 @@ class Network:
         self._full: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
         """Time until which a backend is slow, and seconds that each operation takes more."""
+        self._few: dict[str, tuple[float, float]] = {}
+        """Time until which a service is given one record at a time, and the seconds between two."""
+        self.wrong_ms = 0
+        """Most milliseconds by which the clock of any process was ever wrong."""
 
     # ---------------------------------------------------------------- asking
 
@@ -169,6 +180,11 @@ class Network:
             return 0.0
         until_s = max(self._cut.get((name, backend), 0.0) for name in (process.name, process.service))
         return max(0.0, until_s - asyncio.get_running_loop().time())
+
+    def every_s(self, process: Process) -> float:
+        """Seconds between two records that the process is given; 0: it gets as many as it takes."""
+        until_s, every_s = self._few.get(process.service, (0.0, 0.0))
+        return every_s if asyncio.get_running_loop().time() < until_s else 0.0
 
     # ---------------------------------------------------------------- landing and coming back
 
@@ -281,8 +297,17 @@ class Network:
             case "deploy":
                 details = self.disruptions.redeploy(process, draws)
             case "clock":
-                process.skew_ms = round((draws[2] - 0.5) * 1_200_000)
+                process.skew_ms = _wrong_ms(draws)
+                self.wrong_ms = max(self.wrong_ms, abs(process.skew_ms))
                 details = f"its clock is {process.skew_ms / 1000:+.1f} s off"
+            case "outage":
+                time_s = OUTAGE_S_FIRST + (OUTAGE_S_MAX - OUTAGE_S_FIRST) * draws[2] ** 3
+                details = f"{process.service} is down for {time_s:.0f} s"
+                self.disruptions.outage(process.service, time_s)
+            case "backlog":
+                time_s, every_s = 60 + 3600 * draws[2] ** 2, 0.2 + 3 * draws[3]
+                self._few[process.service] = (now_s + time_s, every_s)
+                details = f"{process.service} is given one record in {every_s:.1f} s for {time_s:.0f} s"
             case "full disk":
                 time_s = 0.2 + 15 * draws[2] ** 2
                 self._full[where] = max(self._full.get(where, 0.0), now_s + time_s)
@@ -302,6 +327,14 @@ class Network:
 def _slow_s(draws: tuple[float, float, float, float]) -> float:
     """Seconds that a slow call takes more: less than calls are given, or it would be tried again for that."""
     return 1 + 3 * draws[2]
+
+
+def _wrong_ms(draws: tuple[float, float, float, float]) -> int:
+    """Error of a clock: minutes, seldom days, more seldom years; ahead or behind."""
+    way = 1 if draws[2] >= 0.5 else -1
+    rare, much = abs(2 * draws[2] - 1), draws[3]
+    most_s = YEARS_S if rare > 0.97 else DAYS_S if rare > 0.9 else MINUTES_S
+    return way * round(1000 * most_s * (much if rare > 0.9 else rare))
 
 
 def _raise(answer: "Future[Any]", error: Exception) -> None:

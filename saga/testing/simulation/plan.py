@@ -35,6 +35,9 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "gap": frozenset[What]({"changes"}),
     "recreated topic": PUBLISH,
     "slow handler": frozenset[What]({"step"}),
+    "outage": EVERY,
+    "lag": PUBLISH,
+    "backlog": EVERY,
 }
 """Operations that each kind can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
@@ -253,7 +253,7 @@ class SimulatedWorld(World):
 
     def evidence(self) -> Evidence:
         """Everything that the services of this world wrote and said."""
-        return evidence_of(self.cluster, self.workers)
+        return replace(evidence_of(self.cluster, self.workers), wrong_ms=self.network.wrong_ms)
 
     def verify(self, *, rerun: bool = False) -> None:
         """Check the invariants of the kit, now that the world is quiet. `rerun`: each transition is made again, too;

@@ -301,6 +301,12 @@ class Workers(Disruptions):
             self._network.later(noticed_s, member.gone)
         self._again(life, after_s + (TAKEN_OVER_S if process.name in self._connectors else 0.0))
 
+    def outage(self, service: str, time_s: float) -> None:
+        for life in list(self._lives.values()):
+            if life.process.service == service:
+                spread_s = RESTART_S * self._chance.draw(f"{life.process.name} {life.process.life} comes back")
+                self.crash(life.process, time_s + spread_s)
+
     def freeze(self, process: Process, time_s: float) -> None:
         if process.frozen or not process.alive:
             return

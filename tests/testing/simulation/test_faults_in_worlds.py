@@ -92,7 +92,7 @@ def any_seed(met: Callable[[Order], bool], service: str, what: str, kind: FaultK
     raise AssertionError("it does not happen with any of these seeds")
 
 
-@pytest.mark.parametrize("kind", EVERYTHING)
+@pytest.mark.parametrize("kind", [kind for kind in EVERYTHING if kind != "outage"])  # after that it has expired
 def test_an_order_ends_as_without_the_fault_and_its_money_is_taken_once(kind: FaultKind) -> None:
     planted = list(some_of(kind))
     assert planted
