@@ -150,7 +150,7 @@ def parked() -> Iterator[Scenario]:  # a list: one scenario after another
         a=(ORD,),
         fail=1,
         early=4,
-        evict=2,
+        evict=4,
         at_the_end=reserved,
     )
     yield Scenario(

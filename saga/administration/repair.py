@@ -9,6 +9,7 @@ from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import SagaError
+from saga.inspection.sources import administration_of
 from saga.names import PROGRESS
 from saga.observe.moments import Report
 from saga.progress.document import UNREADABLE, decode, progress_key
@@ -122,7 +123,10 @@ async def _at_work(
         prepared, watching = prepare(declared), Watching(declared.name, clock, report)
         telling = Telling(prepared, broker, watching, NAME) if settings.told is not None and not dry_run else None
         assignment = WorkerAssignment(watching)
-        may_act(assignment)
+        if not dry_run:
+            async with administration_of(settings, clock) as tools:
+                positions = (await tools.group(declared.name)).positions
+                may_act(assignment, positions, await broker.log_ids({each.topic for each in positions}))
         resources = {} if dry_run else await open_resources(declared, stack, clock, open_by_s)
         ports = worker_ports(store, broker, assignment, keys=keys, telling=telling)
         yield participant_of(prepared, resources, ports), store, telling

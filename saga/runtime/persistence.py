@@ -113,7 +113,7 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     """Read the progress from the store. Whoever reads it first publishes what is not known as published. Raises
     `Draining`: a run whose write was refused is not decided again by a worker that has lost the partition."""
     service.ports.assignment.check_running(turn.position)
-    saga = turn.message.saga
+    saga, remembered = turn.message.saga, 0 if turn.progress is None else turn.cas
     key = progress_key(service.name, saga)
     spans, read = turn.stages.spans, patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
     document = await (read if spans is None else spans.around("store", "read progress", read))
@@ -121,7 +121,10 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         p, cas = record.empty(service.name, saga, service.version), 0
     else:
         p, cas = decode(document.content), document.cas
-        unpublished = list(history.unpublished(p, service.ports.assignment.is_committed, turn.message.id))
+        # What this worker remembers it has brought to its end: all of it was acknowledged.
+        unpublished: list[Entry] = []
+        if cas != remembered:
+            unpublished += history.unpublished(p, service.ports.assignment.is_committed, turn.message.id)
         _check_declared(service, p, unpublished)
         for entry in unpublished:
             await publish(service, turn, p, entry)

@@ -5,7 +5,8 @@ It is safe beside running workers, and may be stopped anywhere: what it writes a
 saga counts as repaired only by the last write, when all before it is published. Run again, it goes on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -23,9 +24,19 @@ from saga.runtime.turn import take_turn
 from saga.runtime.turn_state import NOWHERE, Stages, TurnState
 from saga.runtime.worker_ports import WorkerAssignment
 
+NOTHING_COMMITTED: Mapping[Partition, int] = MappingProxyType({})
+UNKNOWN_LOGS: Mapping[str, str] = MappingProxyType({})
 
-def may_act(assignment: WorkerAssignment) -> None:
-    """Let whoever belongs to no group run turns that no message sets off."""
+
+def may_act(
+    assignment: WorkerAssignment,
+    positions: Mapping[Partition, int] = NOTHING_COMMITTED,
+    log_ids: Mapping[str, str] = UNKNOWN_LOGS,
+) -> None:
+    """Let whoever belongs to no group run turns that no message sets off. `positions`: those that the group has
+    committed, in the logs of these ids by topic: what was handled below them is published."""
+    for partition, offset in positions.items():
+        assignment.prefixes[partition] = Prefix(offset, log_ids.get(partition.topic, ""))
     assignment.prefixes[Partition(NOWHERE.topic, NOWHERE.partition)] = Prefix(0)
 
 

@@ -151,5 +151,6 @@ def test_lag_scales_a_service_up_to_the_partitions_of_its_topics(service: str) -
 def test_nodes_are_taken_away_one_pod_at_a_time(service: str) -> None:
     budget, deployment = named("PodDisruptionBudget", service)["spec"], named("Deployment", service)["spec"]
     assert budget["maxUnavailable"] == 1
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow", "else a node with a pod that never gets ready stays"
     assert budget["selector"] == deployment["selector"]
     assert budget["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()

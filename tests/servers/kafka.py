@@ -197,7 +197,12 @@ def _name(data: Path, node: int) -> None:
         return
     path = data / "meta.properties"
     told = re.sub("(?m)^node.id=.*$", f"node.id={node}", path.read_text())
-    path.write_text(re.sub("(?m)^(directory.id=.).", rf"\g<1>{node}", told))  # no two may be the same
+    path.write_text(re.sub("(?m)^(directory.id=.)(.)", lambda of: of[1] + _another(of[2], node), told))
+
+
+def _another(character: str, node: int) -> str:
+    """Character of a directory's id that no other node has: node 1 keeps the one that is there."""
+    return [each for each in "ABCDEFGH" if each != character][node - 2]
 
 
 def _format(properties: Path, users: Mapping[str, str]) -> None:

@@ -1,0 +1,20 @@
+"""Data folders of several nodes on this machine: none has the id of another, whatever the first one's is."""
+
+from pathlib import Path
+from string import ascii_letters, digits
+
+import pytest
+
+from tests.servers.kafka import _name
+
+
+@pytest.mark.parametrize("first", f"{ascii_letters}{digits}-_")
+def test_no_two_nodes_have_one_directory_id(tmp_path: Path, first: str) -> None:
+    made, ids = f"node.id=1\ndirectory.id={first}sFaGfZ8QK2dBGq2Gm6n7A\n", set()
+    for node in range(1, 6):
+        (tmp_path / "meta.properties").write_text(made)
+        _name(tmp_path, node)
+        told = dict(line.split("=", 1) for line in (tmp_path / "meta.properties").read_text().split())
+        assert told["node.id"] == str(node)
+        ids.add(told["directory.id"])
+    assert len(ids) == 5
