@@ -10,6 +10,7 @@ from saga.broker.acls import Right, allow
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Away, Found, Group
 from saga.broker.identity import MemberIdentity, strangers_among
+from saga.broker.missing_topics import APPLY
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
 from saga.messages import Partition
@@ -57,7 +58,7 @@ def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[F
             name,
             "the topic is not there, or this user may not see it",
             "no service that reads or writes it starts; one that runs waits with what needs it",
-            f"saga topics apply; if it is there, let this user see it: {allow(Right('Describe', 'topic', name))}",
+            f"{APPLY} MODULES; if it is there, let this user see it: {allow(Right('Describe', 'topic', name))}",
         )
         return
     if found.partitions != wanted.topic.partitions:
@@ -100,7 +101,7 @@ def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
             else "records may be removed before a service that stood still has handled them"
             if shorter
             else "it takes more room than was agreed on",
-            "saga topics apply",
+            f"{APPLY} MODULES",
         )
     for reader in () if is_without_events(topic.name) else wanted.readers:
         memory_ms = reader.memory.total_seconds() * 1000
@@ -111,7 +112,7 @@ def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
                 f"{kept(found.retention_ms)}, and {reader.name} remembers a saga for {span(memory_ms)} only",
                 "a message that comes again later than that is not known as handled: it becomes a dead letter, or "
                 "waits where nothing tells when its saga began",
-                f"shorten retention_days in its topic.json and run saga topics apply, or lengthen memory= of "
+                f"shorten retention_days in its topic.json and run {APPLY} MODULES, or lengthen memory= of "
                 f"{reader.name}",
             )
 

@@ -155,7 +155,7 @@ async def witness_of(settings: Settings, clock: Clock, saga: str | None = None) 
     found = Witness()
     async with administration_of(settings, clock) as broker:
         if not await broker.found([topic.name]):
-            return f"there is no topic {topic.name}: saga topics apply makes it"
+            return f"there is no topic {topic.name}: saga topics apply MODULES makes it"
         async for record in broker.scan(topic.name):
             try:
                 several = from_record(record)

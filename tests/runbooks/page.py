@@ -23,8 +23,8 @@ from tests.servers.server import free_ports
 PAGES = ROOT / "docs" / "runbooks"
 SHOWS_WITHIN_S, CALL_S_MAX = 75.0, 60.0
 LOOK_S = 0.3
-HTTP = "localhost:8080"
-"""Where the pages look at metrics; a test has a port of its own."""
+PORTS = ("localhost:8080", "localhost:8081")
+"""Where the pages look at metrics, and where a second process answers; a test has ports of its own."""
 
 _PART = re.compile(
     r"^ *```(?P<language>\w+)\n(?P<body>.*?)^ *```$|^ *<!-- (?P<mark>[^>]+) -->$", re.MULTILINE | re.DOTALL
@@ -43,7 +43,7 @@ class Place:
     """Process groups of the commands: what a page leaves running is in one of them."""
 
     def __post_init__(self) -> None:
-        self.port = free_ports(1)[0]
+        self.ports = free_ports(len(PORTS))
         shutil.copytree(ROOT / "contracts", self.folder / "contracts")
         package = self.folder / "services" / "payment"
         package.mkdir(parents=True)
@@ -57,7 +57,9 @@ class Place:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "PYTEST_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         paths = f"{self.folder}{os.pathsep}{ROOT}"
-        return {**kept, "PATH": path, "PYTHONPATH": paths, "SAGA_LOG": "json", "COLUMNS": "200", **self.extra}
+        given = {"PATH": path, "PYTHONPATH": paths, "COLUMNS": "200"}
+        settings = {"SAGA_LOG": "json", "SAGA_HTTP": f"localhost:{self.ports[0]}"}
+        return {**kept, **given, **settings, **self.extra}
 
     def deploy(self, source: str, limits: str = "") -> None:
         """Put a version of the service in its place. `limits`: more of what its resource is declared with."""
@@ -70,8 +72,10 @@ class Place:
 
     def call(self, script: str) -> tuple[int, str]:
         """Exit code and output of commands as a page has them."""
+        for port, own in zip(PORTS, self.ports, strict=True):
+            script = script.replace(port, f"localhost:{own}")
         with subprocess.Popen(
-            ["bash", "-uc", script.replace(HTTP, f"localhost:{self.port}")],
+            ["bash", "-uc", script],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -84,14 +88,13 @@ class Place:
             printed, _ = process.communicate(timeout=CALL_S_MAX)
         return process.returncode, printed
 
-    def start(self, *, watched: bool = True) -> None:
-        """Start one more process of the service. `watched`: the one whose metrics are asked for."""
-        http = {"SAGA_HTTP": f"127.0.0.1:{self.port}"} if watched else {}
+    def start(self) -> None:
+        """Start the service."""
         with (self.folder / "payment.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "saga.cli.main", "run", "services.payment"],
                 cwd=self.folder,
-                env={**self.environment, **http},
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

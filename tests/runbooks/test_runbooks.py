@@ -1,13 +1,17 @@
 """Each page of docs/runbooks does what it says, with a service in that very trouble."""
 
 import asyncio
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.sums import row_sum
+from saga.cli.main import main
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.sources import administration_of
@@ -67,6 +71,34 @@ def test_every_page_is_run_and_listed() -> None:
     assert pages <= run
     listed = (PAGES / "README.md").read_text("utf-8")
     assert [page for page in sorted(pages) if f"({page})" not in listed] == []
+
+
+def commands_in(text: str) -> list[str]:
+    """Commands that a page has people type: lines of its scripts, and what stands within its sentences."""
+    scripts = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for script in scripts for line in script.replace("\\\n", " ").splitlines()]
+    typed = [found for line in lines for found in re.findall(r"\bsaga [a-z][^|>&()]*", line)]
+    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return typed + [" ".join(span.split()) for span in re.findall(r"`(saga [^`]*)`", prose)]
+
+
+@pytest.mark.parametrize("page", [*sorted(path.name for path in PAGES.glob("*.md"))])
+def test_the_command_line_takes_every_command_of_a_page_as_it_is_typed(page: str) -> None:
+    refused: list[str] = []
+    for command in commands_in((PAGES / page).read_text("utf-8")):
+        taken: click.Command = main
+        _, *words = shlex.split(command)
+        try:
+            while isinstance(taken, click.Group):
+                _, found, words = taken.resolve_command(click.Context(taken), words)
+                assert found is not None
+                taken = found
+            taken.make_context("saga", words)
+        except click.exceptions.Exit:
+            pass  # --help
+        except click.ClickException as why:
+            refused.append(f"{command}: {why}")
+    assert refused == []
 
 
 def test_quarantine(place: Place) -> None:
