@@ -156,7 +156,7 @@ async def _worker(service: Service[Any], stack: AsyncExitStack) -> Worker:
         together=cast(Any, None),  # of updates of business documents, which nobody makes here
         pages=KnownPages(),
     )
-    resources = await open_resources(service.declared, stack, clock, clock.monotonic_s() + 9, ())
+    resources = await open_resources(service.declared, stack, clock, 9, ())
     return Worker(participant_of(prepare(service.declared), resources, ports), documents)
 
 

@@ -17,6 +17,13 @@ from saga.setting_readers import SettingReader
 
 T = TypeVar("T")
 
+OPEN_S_MAX = 14.0
+"""Seconds for which a process waits by default while nothing of what it opens comes on."""
+OPEN_S_LESS = 2.0
+"""Seconds by which an adapter gives up before whoever waits for it: it knows why, and they do not."""
+UNCLOSED: set[object] = set()
+"""Clients with threads of a driver that are not closed yet. While there are some, the interpreter must not be torn down
+beside those threads: the driver would abort the process, whatever its exit code was to be."""
 SAID_MAX = 200
 """Most bytes that are told of an exception that is not ours."""
 
@@ -59,6 +66,9 @@ class Chosen(Protocol):
 
     @property
     def record_bytes_max(self) -> int: ...
+
+    @property
+    def open_s(self) -> float: ...
 
     def of(self, kind: type[T]) -> T:
         """Settings that only one adapter has, by their class."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Coroutine, Generator
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from types import CoroutineType, coroutine
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -58,6 +58,35 @@ class SystemClock:
             return value
         async with asyncio.timeout(seconds):
             return await _going_on(what, waits_for)
+
+
+LOOK_S = 0.25
+"""Pause between two looks of who waits patiently."""
+
+
+async def patiently(seconds: float, what: Coroutine[Any, Any, T]) -> T:
+    """Wait for `what`, in a task of its own, and return its result. Time in which this process could not run does not
+    count: while it loads a driver, or where it has little of a core, what it waits for is not to blame. Raises
+    `TimeoutError`, with `what` cancelled, after `seconds`."""
+    loop, waited_s = asyncio.get_running_loop(), 0.0
+    task = loop.create_task(what)
+    try:
+        while not task.done():
+            began_s = loop.time()
+            await asyncio.wait({task}, timeout=LOOK_S)
+            waited_s += counted_s(began_s, loop.time())
+            if waited_s >= seconds and not task.done():
+                raise TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+def counted_s(began_s: float, now_s: float) -> float:
+    """Seconds of a pause of `LOOK_S` that count: what is beyond it, this process did not get to run."""
+    return min(now_s - began_s, 2 * LOOK_S)
 
 
 async def _done_within(seconds: float, future: "asyncio.Future[T]") -> T:

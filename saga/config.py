@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Self, TypeVar
 import msgspec
 
 from saga import adapters, addresses, setting_readers
-from saga.adapter_description import Options, Problem
+from saga.adapter_description import OPEN_S_MAX, Options, Problem
 from saga.addresses import check_hook, check_hosts, check_http, scheme_of
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
 from saga.errors import ConfigurationError
@@ -91,6 +91,9 @@ class Settings:
     deaths_max: int = 3
     """Deaths of processes with a message in hand after which it is a dead letter; with the first of them others may
     have been in hand, too."""
+    open_s: float = OPEN_S_MAX
+    """Seconds for which a process waits at its start while nothing of what it opens comes on: broker, stores and
+    resources. Time in which it could not run does not count."""
     drain_s: float = 20.0
     """Seconds that running handlers get to end, when the service is to stop."""
     hook: str = ""
@@ -282,6 +285,7 @@ READERS: Mapping[str, SettingReader] = {
     "SAGA_RECORD_BYTES_MAX": setting_readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
     "SAGA_CACHE_MAX": setting_readers.number(int, 0, 10_000_000, "documents"),
     "SAGA_DEATHS_MAX": setting_readers.number(int, 2, 1000, "deaths"),
+    "SAGA_OPEN_S": setting_readers.number(float, 1, 3600, "seconds"),
     "SAGA_DRAIN_S": setting_readers.number(float, 0, 3600, "seconds"),
     "SAGA_HOOK": setting_readers.checked(
         check_hook, "https://HOST/PATH, http://HOST/PATH or command:PATH ARGUMENTS", lambda _: False

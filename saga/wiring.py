@@ -10,14 +10,14 @@ from os import environ, getpid
 from pathlib import Path
 from socket import gethostname
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from saga import adapters
 from saga.broker.missing_topics import APPLY, topic_problems
 from saga.broker.port import Broker
-from saga.clock import Clock, SystemClock
+from saga.clock import LOOK_S, Clock, SystemClock, counted_s, patiently
 from saga.config import Settings
 from saga.contracts.sealing import unsealable
 from saga.declarations.migrations import whole_chain
@@ -25,13 +25,13 @@ from saga.declarations.values import Declared
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
 from saga.messages import Topic
 from saga.observe.hook import Hook, calling, sender_to
-from saga.observe.moments import Report, to_all
+from saga.observe.moments import Opened, Report, StillOpening, to_all
 from saga.observe.worker_view import Watch
 from saga.registry.edge import problems_of
 from saga.registry.opening import behind
 from saga.registry.settings import RegistryOptions
 from saga.runtime.errors import raised_at
-from saga.runtime.lifecycle import OPEN_S_MAX, Options, serve
+from saga.runtime.lifecycle import Options, serve
 from saga.runtime.ports import Outside, Step
 from saga.runtime.prepared import emitted_by, heard_by, needs_of, prepare, topics_of
 from saga.runtime.room import Limits
@@ -40,10 +40,10 @@ from saga.service import Service
 from saga.store.port import Store
 from saga.tracing import Tracing
 
-Opened = TypeVar("Opened")
+T = TypeVar("T")
 
-LOOK_S_LEAST = 1.0
-"""Shortest time that a broker gets to say which topics it has, however long everything took to open."""
+TOLD_EVERY_S = 5.0
+"""Pause between two lines about what is still being opened."""
 
 
 def load_services(names: Iterable[str]) -> list[Declared]:
@@ -98,20 +98,18 @@ def _unimportable(name: str, why: ImportError) -> str:
 
 
 def broker_of(
-    address: str | None, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
+    address: str | None, clock: Clock, settings: Settings | None = None
 ) -> AbstractAsyncContextManager[Broker]:
-    """Open the broker at `address`, or at the setting `SAGA_BROKER`. `open_by_s`: by the clock's monotonic time."""
+    """Open the broker at `address`, or at the setting `SAGA_BROKER`."""
     settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
     broker = behind(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock)
-    return _in_time(broker, f"the broker {settings.broker}", clock, open_by_s)
+    return _in_time(broker, f"the broker {settings.broker}", settings.open_s)
 
 
-def store_of(
-    service: str, clock: Clock, settings: Settings | None = None, open_by_s: float | None = None
-) -> AbstractAsyncContextManager[Store]:
+def store_of(service: str, clock: Clock, settings: Settings | None = None) -> AbstractAsyncContextManager[Store]:
     """Open the store of a service."""
     settings = settings or Settings.from_environment()
-    return _in_time(adapters.store_at(settings, service, clock), f"the store {settings.store}", clock, open_by_s)
+    return _in_time(adapters.store_at(settings, service, clock), f"the store {settings.store}", settings.open_s)
 
 
 def keys_of(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:
@@ -164,17 +162,15 @@ async def run(
     `modules`: where they are declared, for the command that a message names."""
     # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
     clock = clock or SystemClock()
-    open_by_s = clock.monotonic_s() + OPEN_S_MAX
     async with AsyncExitStack() as stack:
         watched = _watched([d.name for d in services], settings, report, stop, clock)
         report, watch = await stack.enter_async_context(watched)  # first: it answers while the others are opened
         report = await stack.enter_async_context(_told(settings, report, clock))
         worker = f"{gethostname()}:{getpid()}"
         report, tracing, through = await stack.enter_async_context(_traced(settings, report, worker, clock))
-        broker = await stack.enter_async_context(broker_of(None, clock, settings, open_by_s))
-        stores = {
-            d.name: await stack.enter_async_context(store_of(d.name, clock, settings, open_by_s)) for d in services
-        }
+        opening = Opening(stack, report, settings.open_s)
+        names = [d.name for d in services]
+        broker, stores = await opening.broker_and_stores(settings, names, clock)
         await serve_all(
             services,
             broker,
@@ -188,7 +184,7 @@ async def run(
                 worker=worker,
                 tracing=tracing,
                 through=through,
-                open_by_s=open_by_s,
+                open_s=settings.open_s,
                 keys=keys_of(settings, clock, services),
                 watch=watch,
                 tells=settings.told,
@@ -293,7 +289,7 @@ async def serve_all(
 ) -> None:
     """Run services as `run` does, on a broker and on stores that are open. `use`: fakes of resources, for each
     service."""
-    await with_topics(services, broker, modules, options.clock, options.open_by_s, options.tells)
+    await with_topics(services, broker, modules, options.clock, options.open_s, options.tells)
     try:
         async with asyncio.TaskGroup() as tasks:
             for declared in services:
@@ -314,7 +310,7 @@ async def with_topics(
     broker: Broker,
     modules: Sequence[str],
     clock: Clock,
-    open_by_s: float | None,
+    open_s: float,
     told: Topic | None = None,
 ) -> None:
     """Return when all topics that the services read and write are there, their dead letters too, and we may use them.
@@ -326,9 +322,8 @@ async def with_topics(
         missing = [problem for problems in each for problem in problems]
         return missing, await broker.forbidden(needs.reads, needs.writes, needs.groups)
 
-    left_s = OPEN_S_MAX if open_by_s is None else max(LOOK_S_LEAST, open_by_s - clock.monotonic_s())
     try:
-        problems, forbidden = await clock.within(left_s, looked())
+        problems, forbidden = await patiently(open_s, looked())
     except TimeoutError as why:
         raise BrokerUnavailable("the broker does not say which topics it has: see whether it runs") from why
     if problems:
@@ -353,14 +348,97 @@ def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
 
 
 @asynccontextmanager
-async def _in_time(
-    opened: AbstractAsyncContextManager[Opened], what: str, clock: Clock, open_by_s: float | None
-) -> AsyncIterator[Opened]:
-    left_s = OPEN_S_MAX if open_by_s is None else max(0.1, open_by_s - clock.monotonic_s())
+async def _in_time(opened: AbstractAsyncContextManager[T], what: str, open_s: float) -> AsyncIterator[T]:
     async with AsyncExitStack() as stack:
         try:
-            inside = await clock.within(left_s, stack.enter_async_context(opened))
+            inside = await patiently(open_s, stack.enter_async_context(opened))
         except TimeoutError as why:
-            problem = f"{what} did not open in time: does another process hold it, or is the disk busy?"
-            raise ConfigurationError(f"nothing was started within {OPEN_S_MAX:.0f} s:", [problem]) from why
+            raise _not_open([what], open_s) from why
         yield inside
+
+
+def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
+    """Error about what has not come on for too long. What knows why it cannot be opened has said so before."""
+    advice = "see whether it runs and can be reached, or, where it is a file, whether another process holds it"
+    return ConfigurationError(
+        f"nothing was started: nothing that is opened has come on for {open_s:g} s (SAGA_OPEN_S):",
+        [f"{each} is not open: {advice}" for each in what],
+    )
+
+
+class Opening:
+    """Broker and stores of a process, opened side by side: one after another, many services would never start. It waits
+    as long as anything comes on, and says what it waits for."""
+
+    def __init__(self, stack: AsyncExitStack, report: Report, open_s: float) -> None:
+        """`stack`: closes what was opened."""
+        self._stack, self._report, self._open_s = stack, report, open_s
+        self._began_s = self._told_s = asyncio.get_running_loop().time()
+        self._pending: dict[asyncio.Task[Any], tuple[str, str, AbstractAsyncContextManager[Any]]] = {}
+
+    async def broker_and_stores(
+        self, settings: Settings, services: Sequence[str], clock: Clock
+    ) -> tuple[Broker, dict[str, Store]]:
+        """Open the broker, and a store for each service. Raises `SagaError` for the first that cannot be opened."""
+        broker = self._begin(
+            services[0],
+            f"the broker {settings.broker}",
+            behind(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock),
+        )
+        stores = {
+            name: self._begin(name, f"the store {settings.store}", adapters.store_at(settings, name, clock))
+            for name in services
+        }
+        try:
+            await self._opened()
+        finally:
+            await self._given_up()
+        return broker.result(), {name: store.result() for name, store in stores.items()}
+
+    def _begin(self, service: str, what: str, opens: AbstractAsyncContextManager[T]) -> "asyncio.Task[T]":
+        task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_entered(opens), name=f"open {what}")
+        self._pending[task] = service, what, opens
+        return task
+
+    async def _opened(self) -> None:
+        loop, waited_s = asyncio.get_running_loop(), 0.0
+        while self._pending:
+            began_s = loop.time()
+            done, _ = await asyncio.wait(self._pending, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            waited_s = 0.0 if done else waited_s + counted_s(began_s, loop.time())
+            for task in done:
+                self._ended(task)
+            if waited_s >= self._open_s:
+                raise _not_open([what for _, what, _ in self._pending.values()], self._open_s)
+            self._tell(waited_s)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """See to it that what has opened is closed. Raises what kept it from opening."""
+        service, what, opens = self._pending.pop(task)
+        task.result()
+        self._stack.push_async_exit(opens)
+        took_s = round(asyncio.get_running_loop().time() - self._began_s, 3)
+        self._report(Opened(service=service, what=what, took_s=took_s))
+
+    def _tell(self, waited_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._pending and now_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = now_s
+            since_s, left_s = round(now_s - self._began_s, 1), round(self._open_s - waited_s, 1)
+            for service, what, _ in self._pending.values():
+                self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))
+
+    async def _given_up(self) -> None:
+        """End what is still being opened, and have closed what has opened meanwhile."""
+        pending, self._pending = self._pending, {}
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+        for task, (_, _, opens) in pending.items():
+            if not task.cancelled() and task.exception() is None:
+                self._stack.push_async_exit(opens)
+
+
+async def _entered(opens: AbstractAsyncContextManager[T]) -> T:
+    return await opens.__aenter__()

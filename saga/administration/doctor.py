@@ -20,7 +20,7 @@ from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, St
 from saga.inspection.sources import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_without_events
 from saga.registry.settings import RegistryOptions
-from saga.runtime.lifecycle import OPEN_S_MAX, collections_of
+from saga.runtime.lifecycle import collections_of
 from saga.runtime.prepared import reads_of
 from saga.runtime.service_record import begun_topics, read_record
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -204,9 +204,9 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock,
         return Diagnosis((_not_made_yet(about, file),), True)
     try:
         store = adapters.store_at(settings, name, clock)
-        await clock.within(OPEN_S_MAX, store.__aenter__())
+        await clock.within(settings.open_s, store.__aenter__())
     except TimeoutError:
-        return Diagnosis((_unreachable(about, f"it did not open within {OPEN_S_MAX:.0f} s"),), False)
+        return Diagnosis((_unreachable(about, f"it did not open within {settings.open_s:g} s"),), False)
     except SagaError as why:
         return Diagnosis((_unreachable(about, why),), False)
     try:

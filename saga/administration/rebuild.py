@@ -27,7 +27,6 @@ from saga.progress.document import decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.runtime.foreign import taken
 from saga.runtime.intake import received
-from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.runtime.prepared import Prepared, prepare
 from saga.runtime.rebuilding import Anew, Around, Taken, Unknowable, rebuilt
 from saga.runtime.telling import told_of
@@ -89,9 +88,8 @@ async def rebuild(
 @asynccontextmanager
 async def _opened(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
     async with AsyncExitStack() as stack:
-        open_by_s = clock.monotonic_s() + OPEN_S_MAX
         broker = await stack.enter_async_context(administration_of(settings, clock))
-        yield broker, await stack.enter_async_context(wiring.store_of(declared.name, clock, settings, open_by_s))
+        yield broker, await stack.enter_async_context(wiring.store_of(declared.name, clock, settings))
 
 
 # -------------------------------------------------------------------- looking

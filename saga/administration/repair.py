@@ -14,7 +14,7 @@ from saga.names import PROGRESS
 from saga.observe.moments import Report
 from saga.progress.document import UNREADABLE, decode, progress_key
 from saga.progress.unattended import Unattended, unattended
-from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
+from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import prepare
 from saga.runtime.repairing import may_act, repaired, woken_again
@@ -114,12 +114,12 @@ async def _at_work(
 ) -> AsyncIterator[tuple[Participant, Store, Telling | None]]:
     """The service, with its store, the log and its resources open, as at a worker that no partition belongs to, and
     what tells its transitions. For a dry run without resources: no handler is called."""
-    keys, open_by_s = wiring.keys_of(settings, clock, [declared]), clock.monotonic_s() + OPEN_S_MAX
+    keys = wiring.keys_of(settings, clock, [declared])
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(wiring.store_of(declared.name, clock, settings, open_by_s))
-        broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings, open_by_s))
+        store = await stack.enter_async_context(wiring.store_of(declared.name, clock, settings))
+        broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings))
         if not dry_run:
-            await wiring.with_topics([declared], broker, (), clock, open_by_s, settings.told)
+            await wiring.with_topics([declared], broker, (), clock, settings.open_s, settings.told)
         prepared, watching = prepare(declared), Watching(declared.name, clock, report)
         telling = Telling(prepared, broker, watching, NAME) if settings.told is not None and not dry_run else None
         assignment = WorkerAssignment(watching)
@@ -127,6 +127,6 @@ async def _at_work(
             async with administration_of(settings, clock) as tools:
                 positions = (await tools.group(declared.name)).positions
                 may_act(assignment, positions, await broker.log_ids({each.topic for each in positions}))
-        resources = {} if dry_run else await open_resources(declared, stack, clock, open_by_s)
+        resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
         ports = worker_ports(store, broker, assignment, keys=keys, telling=telling)
         yield participant_of(prepared, resources, ports), store, telling

@@ -161,7 +161,8 @@ class Broker(Protocol):
     needs: else a wrong address would give new, empty topics, and nobody would notice that it is the wrong log."""
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises `SagaError` within 15 s, saying what to do, if it cannot be reached or used."""
+        """Connect. Raises `SagaError`, saying why and what to do, if it cannot be reached or used: before
+        `SAGA_OPEN_S` has passed, for whoever waits cannot tell why."""
 
     async def __aexit__(self, *exc: object) -> None:
         """Disconnect after everything handed to `publish` has come to its end."""

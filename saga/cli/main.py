@@ -1,9 +1,12 @@
 """The command `saga`: finds the subcommand, and tells errors without a traceback."""
 
+import os
+import sys
 from importlib import import_module
 
 import click
 
+from saga.adapter_description import UNCLOSED
 from saga.cli.printing import hook_in, in_any_encoding, tell_trouble
 from saga.errors import SagaError
 from saga.printable import printable_lines
@@ -105,7 +108,25 @@ class Commands(click.Group):
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Run as the command of a process, which says so itself if a defect ends it."""
         hook_in()
-        return super().__call__(*args, **kwargs)
+        try:
+            return super().__call__(*args, **kwargs)
+        except SystemExit as why:
+            _leave_threads(0 if why.code is None else why.code if isinstance(why.code, int) else 1)
+            raise
+        except Exception:
+            if UNCLOSED:
+                sys.excepthook(*sys.exc_info())
+                _leave_threads(1)
+            raise
+
+
+def _leave_threads(code: int) -> None:
+    """End the process with this code if threads of a driver still run: beside them the interpreter cannot be torn down,
+    and the driver would end the process by SIGABRT instead."""
+    if UNCLOSED:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

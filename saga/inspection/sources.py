@@ -18,7 +18,6 @@ from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaEr
 from saga.names import PROGRESS, service_of_commands
 from saga.registry.opening import tools_behind
 from saga.registry.settings import RegistryOptions
-from saga.runtime.lifecycle import OPEN_S_MAX
 from saga.store.adapter import StoreAddress
 from saga.store.port import KeysInOrder, Store
 
@@ -166,10 +165,10 @@ async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[A
         closed = tools_behind(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)
         opening = stack.enter_async_context(closed)
         try:
-            broker = await clock.within(OPEN_S_MAX, opening)
+            broker = await clock.within(settings.open_s, opening)
         except TimeoutError as why:
             raise BrokerUnavailable(
-                f"the broker {settings.broker} did not open within {OPEN_S_MAX:.0f} s: "
+                f"the broker {settings.broker} did not open within {settings.open_s:g} s: "
                 "see whether it runs and can be reached"
             ) from why
         yield broker

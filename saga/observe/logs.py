@@ -55,6 +55,8 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.ContractsUnreadable: logging.ERROR,
     moments.Untold: logging.WARNING,
     moments.Misfit: logging.WARNING,
+    moments.Opened: logging.INFO,
+    moments.StillOpening: logging.WARNING,
     moments.Started: logging.INFO,
     moments.Stopped: logging.INFO,
     moments.Assigned: logging.INFO,

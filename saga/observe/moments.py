@@ -351,6 +351,22 @@ class Misfit(Moment, frozen=True, kw_only=True, gc=False):
     what: str
 
 
+class Opened(Moment, frozen=True, kw_only=True, gc=False):
+    """Broker or store that is open, at the start of a process."""
+
+    what: str
+    took_s: float
+
+
+class StillOpening(Moment, frozen=True, kw_only=True, gc=False):
+    """Broker or store that is not open yet, every few seconds while a process waits for it at its start."""
+
+    what: str
+    since_s: float
+    left_s: float
+    """Seconds after which the process gives up if nothing comes on by then."""
+
+
 class Started(Moment, frozen=True, kw_only=True, gc=False):
     """Start of the service: it takes messages."""
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from saga.adapter_description import OPEN_S_MAX
 from saga.broker.port import Broker
 from saga.changes.port import ChangeSource
 from saga.clock import Clock
@@ -38,10 +39,6 @@ from saga.sealing.port import Keys
 from saga.store.port import Store
 from saga.tracing import Tracing
 
-OPEN_S_MAX = 14.0
-"""Seconds for all that a service needs to open: what is not open by then keeps it from starting."""
-
-
 HAND_ON_S_MAX = 1.0
 """Seconds for which a worker that stops keeps its partitions for what runs: most of it ends, and is not begun again by
 whoever has them next."""
@@ -58,8 +55,8 @@ class Options:
     """Ends it: what runs then is drained."""
     changes_from_beginning: bool = True
     """True if documents that are there when a service first takes their changes count as new."""
-    open_by_s: float | None = None
-    """Time of the monotonic clock by which the resources have to be open."""
+    open_s: float = OPEN_S_MAX
+    """Seconds that each resource may take to open."""
     through: Outside = Step.make
     """Way of the calls of steps to the outside."""
     worker: str = ""
@@ -92,8 +89,7 @@ async def serve(
     """
     clock, report, declared = options.clock, options.report, prepared.declared
     async with AsyncExitStack() as stack:
-        open_by_s = options.open_by_s or clock.monotonic_s() + OPEN_S_MAX
-        resources = await open_resources(declared, stack, clock, open_by_s, use)
+        resources = await open_resources(declared, stack, clock, options.open_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         assignment = WorkerAssignment(watching := Watching(declared.name, clock, report, tracing=options.tracing))
         record = options.record or await ensure_record(declared, store, clock, watching)
@@ -188,7 +184,7 @@ def collections_of(declared: Declared) -> Sequence[str]:
 
 
 async def open_resources(
-    declared: Declared, stack: AsyncExitStack, clock: Clock, open_by_s: float, use: Sequence[object] = ()
+    declared: Declared, stack: AsyncExitStack, clock: Clock, open_s: float, use: Sequence[object] = ()
 ) -> Mapping[type, object]:
     """Open the resources: by type, a fake of `use`, else what the opener yields. All problems are told at once."""
     fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
@@ -206,10 +202,9 @@ async def open_resources(
             given[resource.gives] = fake
             continue
         try:
-            left_s = max(0.1, open_by_s - clock.monotonic_s())
-            given[resource.gives] = await clock.within(left_s, stack.enter_async_context(_opened(resource)))
+            given[resource.gives] = await clock.within(open_s, stack.enter_async_context(_opened(resource)))
         except TimeoutError:
-            problems.append(f"resource {resource.name} did not open in time: is what it connects to there?")
+            problems.append(f"resource {resource.name} did not open within {open_s:g} s: is what it connects to there?")
         except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are told at once
             problems.append(f"resource {resource.name} does not open: {type(why).__name__}: {why}")
     if problems:

@@ -38,7 +38,8 @@ class Store(Protocol):
         """Size of the largest content that can be written, in bytes."""
 
     async def __aenter__(self) -> Self:
-        """Open. Raises `SagaError` within 15 s, saying what to do, if it cannot be used as promised."""
+        """Open. Raises `SagaError`, saying why and what to do, if it cannot be used as promised: before `SAGA_OPEN_S`
+        has passed, for whoever waits cannot tell why."""
 
     async def __aexit__(self, *exc: object) -> None:
         """Close after all writes under way have come to their end."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
+from saga.adapter_description import OPEN_S_MAX
 from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
@@ -19,7 +20,7 @@ from saga.names import ARCHIVES, PROGRESS
 from saga.progress.document import Entry, Snapshot, decode, decode_entry
 from saga.progress.record import empty
 from saga.runtime.beginning import begin
-from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
+from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Step
 from saga.runtime.prepared import Prepared, prepare
@@ -79,7 +80,7 @@ async def check_idempotent(
     unreached: dict[str, str] = {}
     reached: set[str] = set()
     async with AsyncExitStack() as stack:
-        resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
+        resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         for script in scripts_of(declared, events):
             reason = await _checked(_ScriptRuns(prepared, _copied(resources, use), documents), script)
             if reason is None:

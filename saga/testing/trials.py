@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from saga import controls
+from saga.adapter_description import OPEN_S_MAX
 from saga.change import Change
 from saga.changes.records import Changed
 from saga.clock import iso
@@ -33,7 +34,7 @@ from saga.runtime.beginning import begin
 from saga.runtime.cache import KnownPages
 from saga.runtime.changed import message_of
 from saga.runtime.documents import as_kind
-from saga.runtime.lifecycle import OPEN_S_MAX, open_resources
+from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Log, Ports
 from saga.runtime.prepared import Prepared, prepare
@@ -195,7 +196,7 @@ async def trial(  # all that a trial begins with
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="saga-trial-"))
         store = await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock))
-        resources = await open_resources(declared, stack, clock, clock.monotonic_s() + OPEN_S_MAX, use)
+        resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         log = Published()
         prepared = in_place(prepare(declared))
         participant = participant_of(prepared, resources, trial_ports(declared.name, store, clock, log))

@@ -49,7 +49,7 @@ async def started(broker: EmbeddedBroker) -> None:
                 report=lambda _: None,
                 limits=wiring.limits_of(Settings()),
                 stop=stop,
-                open_by_s=CLOCK.monotonic_s(),
+                open_s=1.0,
             ),
             modules=["services.order", "services.payment"],
         )

@@ -129,9 +129,7 @@ async def open_shop(folder: Path, *names: str) -> AsyncIterator[Shop]:
             if names and declared.name not in names:
                 continue
             store = await stack.enter_async_context(SqliteStore(folder / f"{declared.name}.db", clock=clock))
-            resources = await open_resources(
-                declared, stack, clock, clock.monotonic_s() + 10, fakes.get(declared.name, [])
-            )
+            resources = await open_resources(declared, stack, clock, 10, fakes.get(declared.name, []))
             ports = trial_ports(declared.name, store, clock, ShopLog(log))
             participants.append(participant_of(prepare(declared), resources, ports))
             with suppress(Exists):

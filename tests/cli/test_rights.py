@@ -327,7 +327,7 @@ def test_for_each_printed_right_that_is_missing_the_service_does_not_start_and_n
     async def problems(broker: Broker) -> Sequence[str]:
         try:
             await wiring.with_topics(
-                wiring.load_services([pottery.module]), broker, [], CLOCK, None, of_potter(guarded).told
+                wiring.load_services([pottery.module]), broker, [], CLOCK, 14, of_potter(guarded).told
             )
         except ConfigurationError as why:
             return why.problems

@@ -33,6 +33,7 @@ from saga.observe.moments import (
     Lost,
     Misfit,
     Moment,
+    Opened,
     Parked,
     PartitionsRaised,
     PassedOver,
@@ -46,6 +47,7 @@ from saga.observe.moments import (
     Started,
     StartInFuture,
     StepDone,
+    StillOpening,
     Stopped,
     StrangersMet,
     Stuck,
@@ -112,6 +114,8 @@ PASSED_OVER = PassedOver(service="payment", topic="orders", partition=1, offset=
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
 AMBIGUOUS = WriteRefused(service="payment", saga=None, operation="update", why="ambiguous")
 SEEN_ELSEWHERE = {
+    Opened,
+    StillOpening,
     Started,
     Unavailable,
     Recovered,

@@ -173,10 +173,10 @@ async def test_nothing_starts_before_what_it_emits_is_registered(tmp_path: Path)
     shop = Shop(tmp_path)
     async with open_at(shop, tmp_path) as place:
         with pytest.raises(ConfigurationError, match=r"money/Paid\.v1 is not registered as money-Paid") as refused:
-            await with_topics([shop.service.declared], place.broker, ["cash"], place.clock, None)
+            await with_topics([shop.service.declared], place.broker, ["cash"], place.clock, 14)
         assert "saga contracts register" in str(refused.value)
         shop.register()
-        await with_topics([shop.service.declared], place.broker, ["cash"], place.clock, None)
+        await with_topics([shop.service.declared], place.broker, ["cash"], place.clock, 14)
 
 
 async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) -> None:

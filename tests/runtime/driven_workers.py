@@ -139,7 +139,7 @@ class Workers:
         """One more worker, of this version of the service."""
         log, moments, watched = Published(), list[Moment](), cast(Store, self.watched)  # what a turn uses of a store
         ports = replace(trial_ports(service.declared.name, watched, self.clock, log, moments), worker=name)
-        resources = await open_resources(service.declared, self._stack, self.clock, self.clock.monotonic_s() + 9, use)
+        resources = await open_resources(service.declared, self._stack, self.clock, 9, use)
         return At(participant_of(prepare(service.declared), resources, ports), log, moments, self.store)
 
     async def archive(self, key: str, content: bytes | None) -> None:

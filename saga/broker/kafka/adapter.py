@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from saga import setting_readers
-from saga.adapter_description import Chosen, Options, Problem, driver, path, secret, secret_problems
+from saga.adapter_description import OPEN_S_LESS, Chosen, Options, Problem, driver, path, secret, secret_problems
 from saga.addresses import HOST, is_plain
 from saga.broker.adapter import ClientOptions, Copies
 from saga.broker.administration import Administration
@@ -180,6 +180,7 @@ def kafka_settings(settings: Chosen) -> "KafkaSettings":
         replication_factor=mine.kafka_replication,
         min_insync_replicas=mine.kafka_min_insync,
         record_bytes_max=settings.record_bytes_max,
+        connect_s=max(1.0, settings.open_s - OPEN_S_LESS),
     )
 
 

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from saga import setting_readers
-from saga.adapter_description import Chosen, Finding, Options, Problem, driver, path, secret, secret_problems
+from saga.adapter_description import (
+    OPEN_S_LESS,
+    Chosen,
+    Finding,
+    Options,
+    Problem,
+    driver,
+    path,
+    secret,
+    secret_problems,
+)
 from saga.addresses import HOST, scheme_of
 from saga.clock import Clock
 from saga.errors import ServiceNeeded
@@ -154,6 +164,7 @@ def couchbase_settings(settings: Chosen, service: str) -> "CouchbaseSettings":
         cert_file=path(mine.couchbase_cert_file),
         key_file=path(mine.couchbase_key_file),
         durability=mine.store_durability,
+        open_s=max(1.0, settings.open_s - OPEN_S_LESS),
     )
 
 

@@ -6,7 +6,7 @@ CPU time and none gets faster.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -24,15 +24,17 @@ from couchbase.management.buckets import EvictionPolicyType  # type: ignore[impo
 from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ignore[import-untyped]  # see above
 from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
 
+from saga.store.couchbase import sharing
 from saga.store.couchbase.calls import Arrivals, drop_frames
 from saga.store.couchbase.server_time import RELATIVE_S_MAX, ServerTime
-from saga.store.couchbase.settings import CouchbaseSettings, Durability
+from saga.store.couchbase.settings import OPEN_S, CouchbaseSettings, Durability
 from saga.store.port import Document
 
 __all__ = ["FAILURES", "Cluster", "Collection"]
 
 BOOTSTRAP_S = 6.0
-"""Longest time that connecting may take, and opening the bucket: both fit into what `Store` allows."""
+"""Longest time that connecting may take, and opening the bucket, where opening may take as long as by default; else
+more, in proportion: both fit into it."""
 BUCKET_S = 2.0
 """Longest wait for the bucket's settings. Some networks let nobody ask for them."""
 EXPTIME = "$document.exptime"
@@ -122,17 +124,38 @@ class Cluster:
     def __init__(self, settings: CouchbaseSettings) -> None:
         """Begin to connect."""
         self._settings = settings
-        self._password = settings.password_now() or ""
+        password = settings.password_now() or ""
+        files = settings.ca_file, settings.cert_file, settings.key_file
+        times = settings.open_s, settings.kv_s, settings.durable_s
         arrivals = Arrivals(asyncio.get_running_loop())
-        self._cluster = AsyncCluster(settings.connection, _options(settings, self._password), loop=arrivals)
+        self._shared = sharing.taken(
+            (settings.connection, settings.username, password, files, times),
+            password,
+            lambda: AsyncCluster(settings.connection, _options(settings, password), loop=arrivals),
+        )
+        self._cluster = self._shared.cluster
         self._bucket: Any = None
         self.time = ServerTime()
-        self.keeps_expiry = True
-        """True if the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`."""
+        self.opening = self._shared.opening
+        """Lock of who opens a store on this connection."""
+
+    @property
+    def keeps_expiry(self) -> bool | None:
+        """True if the server can replace a document and leave its expiry alone: see `saga.store.couchbase.opening`.
+        `None` if nobody has asked yet."""
+        return self._shared.keeps_expiry.get(self._settings.bucket)
+
+    @keeps_expiry.setter
+    def keeps_expiry(self, keeps: bool) -> None:
+        self._shared.keeps_expiry[self._settings.bucket] = keeps
 
     async def connected(self) -> None:
         """Return once there is a connection. Raises `FAILURES`."""
-        await self._cluster.on_connect()
+        try:
+            await self._cluster.on_connect()
+        except BaseException:
+            sharing.forget(self._shared)
+            raise
 
     async def open_bucket(self) -> None:
         """Open the bucket of the settings. Raises `FAILURES`."""
@@ -140,13 +163,21 @@ class Cluster:
         await self._bucket.on_connect()
 
     async def close(self) -> None:
-        """Close for good."""
-        await self._cluster.close()
+        """Close for good, unless another store of this process uses the connection."""
+        await sharing.close(self._shared)
 
     def collection(self, name: str, durability: Durability, durable_s: float) -> Collection:
         """Collection of the scope that is set."""
         scope = self._bucket.scope(self._settings.scope or "_default")
-        return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry, self.time)
+        return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry is not False, self.time)
+
+    def evicts_as(self, ask: Callable[[], Coroutine[Any, Any, bool | None]]) -> asyncio.Task[bool | None]:
+        """Answer of `ask` about whether the bucket evicts: the one that another store of this process got, if one has
+        asked already. It takes a process of its own."""
+        asked, bucket = self._shared.evicts, self._settings.bucket
+        if bucket not in asked:
+            asked[bucket] = asyncio.get_running_loop().create_task(ask(), name=f"does {bucket} evict?")
+        return asked[bucket]
 
     async def evicts(self) -> bool:
         """True if the bucket removes documents when memory is short. Raises `FAILURES` if nobody says so. It may end
@@ -159,10 +190,10 @@ class Cluster:
         """Look whether there is another password, and use it for connections yet to be made: those there are keep what
         they began with. Raises as `Cluster`."""
         password = self._settings.password_now()
-        if password is None or password == self._password:
+        if password is None or password == self._shared.password:
             return False
         self._cluster.set_authenticator(_identity(self._settings, password))
-        self._password = password
+        self._shared.password = password
         return True
 
 
@@ -174,7 +205,7 @@ def _identity(settings: CouchbaseSettings, password: str) -> Any:
 
 def _options(settings: CouchbaseSettings, password: str) -> Any:
     timeouts = ClusterTimeoutOptions(
-        bootstrap_timeout=timedelta(seconds=BOOTSTRAP_S),
+        bootstrap_timeout=timedelta(seconds=BOOTSTRAP_S * max(1.0, settings.open_s / OPEN_S)),
         kv_timeout=timedelta(seconds=settings.kv_s),
         kv_durable_timeout=timedelta(seconds=settings.durable_s),
     )

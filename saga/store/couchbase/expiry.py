@@ -57,16 +57,12 @@ async def check_lasting(
         years = expiry_s / DAY_S / 365
         problem = f"{years:.0f} years from now cannot be expressed: it ends in February 2106. Choose a shorter memory="
         raise ConfigurationError(heading, [problem])
-    asked = asyncio.get_running_loop().create_task(evicts(settings, clock))
-    try:
-        problems = [
-            problem for name in names for problem in await _looked_at(cluster, settings, name, expiry_s, calls, clock)
-        ]
-        if await asked:
-            problems.append(EVICTS.format(bucket=settings.bucket))
-    finally:
-        asked.cancel()
-        await asyncio.wait([asked])
+    asked = cluster.evicts_as(lambda: evicts(settings, clock))
+    problems = [
+        problem for name in names for problem in await _looked_at(cluster, settings, name, expiry_s, calls, clock)
+    ]
+    if await asyncio.shield(asked):
+        problems.append(EVICTS.format(bucket=settings.bucket))
     if problems:
         raise ConfigurationError(heading, problems)
 

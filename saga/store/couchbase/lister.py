@@ -17,9 +17,11 @@ from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster
 from saga.store.couchbase.errors import NO_FEATURE, UNSUPPORTED, Doing, code_of, failure
 from saga.store.couchbase.listing import Told
-from saga.store.couchbase.opening import OPEN_S_MAX, open_bucket
+from saga.store.couchbase.opening import open_bucket
 from saga.store.couchbase.settings import CouchbaseSettings
 
+OPEN_S_MAX = 12.0
+"""Seconds that connecting may take."""
 SILENCE_S = 0.1
 """Pause between connecting and the scan: the SDK's thread has said all that it had to say."""
 

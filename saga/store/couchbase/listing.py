@@ -25,10 +25,9 @@ import msgspec
 from saga.clock import Clock
 from saga.errors import NoListing, StoreUnavailable
 from saga.store.couchbase.driver import SCAN_S
-from saga.store.couchbase.opening import OPEN_S_MAX
 from saga.store.couchbase.settings import CouchbaseSettings
 
-ANSWER_S = OPEN_S_MAX + SCAN_S + 5
+ANSWER_S = SCAN_S + 17
 """Longest silence of the process: it has limits of its own, unless it hangs."""
 EVICTS_S = 5.0
 """Longest time it may take to say whether the bucket evicts."""

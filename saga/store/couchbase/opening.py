@@ -11,7 +11,7 @@ closes the connection. So where no durability is wanted it is found out whether 
 
 from contextlib import suppress
 
-from saga.clock import Clock
+from saga.clock import Clock, patiently
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.names import PROBE
 from saga.store.couchbase import errors
@@ -19,8 +19,6 @@ from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.settings import CouchbaseSettings
 
-OPEN_S_MAX = 12.5
-"""Longest time of opening, all together; `Store` allows 15, and the command line 14."""
 CLOSE_S_MAX = 1.0
 """Time for what did not open to close."""
 PROBE_S = 4.0
@@ -42,12 +40,12 @@ async def opened(
     except FAILURES as why:
         raise _cannot(settings, f"the SDK does not take the settings ({why})") from why
     try:
-        await clock.within(OPEN_S_MAX, _open(cluster, settings, collections, calls, clock, readonly))
+        await patiently(settings.open_s, _open(cluster, settings, collections, calls, clock, readonly))
     except BaseException as why:  # a cancelled start, too, must leave no threads of the SDK behind
         calls.leave(cluster.close())
         await _let_go(calls, clock)
         if isinstance(why, TimeoutError):
-            raise _unreachable(settings, f"it did not open within {OPEN_S_MAX} s") from why
+            raise _unreachable(settings, f"it did not open within {settings.open_s:g} s") from why
         raise
     return cluster
 
@@ -59,6 +57,18 @@ async def _let_go(calls: Calls, clock: Clock) -> None:
 
 
 async def _open(
+    cluster: Cluster,
+    settings: CouchbaseSettings,
+    collections: tuple[str, ...],
+    calls: Calls,
+    clock: Clock,
+    readonly: bool,
+) -> None:
+    async with cluster.opening:
+        await _opened_alone(cluster, settings, collections, calls, clock, readonly)
+
+
+async def _opened_alone(
     cluster: Cluster,
     settings: CouchbaseSettings,
     collections: tuple[str, ...],
@@ -106,7 +116,7 @@ def missing(settings: CouchbaseSettings, name: str) -> str:
 async def _writable(cluster: Cluster, name: str, key: str, settings: CouchbaseSettings, calls: Calls) -> None:
     plain = cluster.collection(name, "none", PROBE_S)
     try:
-        if settings.durability == "none":
+        if settings.durability == "none" and cluster.keeps_expiry is None:
             cluster.keeps_expiry = await _keeps_expiry(plain, key, calls)
         else:
             await _write_and_remove(cluster.collection(name, settings.durability, PROBE_S), key, calls)

@@ -11,6 +11,10 @@ from saga.errors import StoreUnavailable
 Durability: TypeAlias = Literal["majority", "majorityAndPersistActive", "persistToMajority", "none"]
 
 
+OPEN_S = 12.0
+"""Seconds that opening may take by default."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouchbaseSettings:
     """Settings of a store. That those which people give go together, `saga.store.couchbase.adapter` has looked."""
@@ -33,6 +37,8 @@ class CouchbaseSettings:
     """Files of a client certificate and its key, in the place of user and password."""
     durability: Durability = "majority"
     """Safety that a write waits for. `none`: a failover may lose what was acknowledged."""
+    open_s: float = OPEN_S
+    """Seconds that opening may take."""
     kv_s: float = 2.5
     """Seconds that a read may take, or a write that is not durable."""
     durable_s: float = 10.0

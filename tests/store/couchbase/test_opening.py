@@ -1,6 +1,8 @@
 """Stores on Couchbase that cannot be opened: the setting or the command that mends it is told, within 15 s."""
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from saga.adapter_description import UNCLOSED
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.store.couchbase import driver
 from saga.store.couchbase.settings import CouchbaseSettings
@@ -101,3 +104,41 @@ async def test_a_scan_on_a_server_without_range_scans_says_so(
     async with CouchbaseStore(settings, clock=clock) as store:
         with pytest.raises(StoreUnavailable, match=r"cannot do this \(FeatureUnavailableException"):
             _ = [key async for key, _ in store.scan("saga")]
+
+
+async def test_stores_of_one_address_share_a_connection_and_the_last_one_closes_it(stores: Stores) -> None:
+    first, second = stores(), stores()
+    async with first:
+        async with second:
+            assert first._cluster is not None
+            assert second._cluster is not None
+            assert first._cluster._shared is second._cluster._shared
+            assert first._cluster._shared in UNCLOSED
+            cas = await second.insert("saga", "shared", b"{}")
+        document = await first.get("saga", "shared")
+        assert document is not None
+        assert document.cas == cas
+        shared = first._cluster._shared
+    assert shared not in UNCLOSED
+    async with stores() as third:
+        assert third._cluster is not None
+        assert third._cluster._shared is not shared
+
+
+def test_a_process_that_ends_beside_threads_of_the_driver_has_its_exit_code(
+    settings: CouchbaseSettings, mock: CouchbaseMock
+) -> None:
+    code = """
+import asyncio, sys
+from saga.cli.main import main
+from saga.store.couchbase.driver import Cluster
+from saga.store.couchbase.settings import CouchbaseSettings
+
+async def connects():
+    Cluster(CouchbaseSettings(connection=sys.argv[1], bucket="saga", username="x", password=lambda: "y"))
+
+asyncio.run(connects())
+main(["run", "no.such.module"])
+"""
+    ended = subprocess.run([sys.executable, "-c", code, mock.address], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, "no.such.module" in ended.stderr) == (2, True)
