@@ -61,7 +61,7 @@ async def lost(told: Listening) -> None:
 async def test_what_is_held_goes_with_its_partition_and_comes_again_to_whoever_has_it(
     known: Known, goes: Callable[[Listening], Awaitable[None]]
 ) -> None:
-    held, inner = Held(known, Standing()), listening.Listening()
+    held, inner = Held(known, Standing()), listening.Listening({SALES: 0})
     held.passed([record(0, 1), record(0, 1, OTHER)])
     await goes(Listening(inner, held))
     assert list(held.records) == [OTHER]

@@ -144,8 +144,8 @@ class _Connections(dict[Any, _Connection]):
 
     def __setitem__(self, name: object, connection: _Connection) -> None:
         super().__setitem__(name, connection)
-        if connection.session_s:
-            asyncio.get_running_loop().call_later(connection.session_s * SESSION_PART, self._put_aside, name)
+        if session_s := getattr(connection, "session_s", 0.0):  # one that others made does not know it
+            asyncio.get_running_loop().call_later(session_s * SESSION_PART, self._put_aside, name)
 
     def __delitem__(self, name: object) -> None:
         self.pop(name).close()

@@ -125,11 +125,10 @@ async def test_stores_of_one_address_share_a_connection_and_the_last_one_closes_
         assert third._cluster._shared is not shared
 
 
-def test_a_process_that_ends_beside_threads_of_the_driver_has_its_exit_code(
-    settings: CouchbaseSettings, mock: CouchbaseMock
-) -> None:
+def test_a_process_that_ends_while_the_driver_connects_has_its_exit_code(mock: CouchbaseMock) -> None:
     code = """
 import asyncio, sys
+import saga.cli.run  # all that takes time is loaded before
 from saga.cli.main import main
 from saga.store.couchbase.driver import Cluster
 from saga.store.couchbase.settings import CouchbaseSettings
@@ -141,4 +140,4 @@ asyncio.run(connects())
 main(["run", "no.such.module"])
 """
     ended = subprocess.run([sys.executable, "-c", code, mock.address], capture_output=True, text=True, timeout=60)
-    assert (ended.returncode, "no.such.module" in ended.stderr) == (2, True)
+    assert (ended.returncode, "no.such.module" in ended.stderr) == (2, True), ended.stderr
