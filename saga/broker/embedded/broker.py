@@ -84,11 +84,11 @@ class EmbeddedBroker:
             transaction = Transaction(log, clock, caught_up=self._caught_up, appended=self._appended)
             writer = Writer(file, transaction, room=RECORDS_MAX, broken=self._broken)
             opened.push_async_callback(writer.close)
-            new_id = "".join(f"{int(clock.chance() * 2**48):012x}" for _ in range(2))
-            await writer.do(lambda: log.identify(new_id))
             self._shared = Shared(
                 file, writer, transaction, log, Groups(file.connection), clock, self._timing, self._group_changed
             )
+            new_id = "".join(f"{int(clock.chance() * 2**48):012x}" for _ in range(2))
+            await writer.do(lambda: log.identify(new_id))
             await opened.enter_async_context(_running(self._look(), self._trim_often()))
             self._closing = opened.pop_all()
         return self
