@@ -1,17 +1,17 @@
 """Outcomes of sagas, for clients that ask: found in the topics of the services that decide.
 
-A saga's outcome lies in one partition of each topic of outcomes, for its id is the key. Of that partition a client
-reads, when it is first asked, what is there, and from then on what is new, as long as anybody asks. It remembers no
-record, but where the outcome of each saga lies: sixteen bytes each, for the newest million. So a question costs no
-scan, whether the saga has ended or not; one about a saga whose outcome lies before all that is remembered costs that of
-what lies before.
+A saga's outcome lies in one partition of each topic of outcomes, for its id is the key; where others write too, or
+partitions were raised, it may lie in any. Of those partitions a client reads, when it is first asked, what is there,
+and from then on what is new, as long as anybody asks. It remembers no record, but where the outcome of each saga lies:
+sixteen bytes each, for the newest million. So a question costs no scan, whether the saga has ended or not; one about a
+saga whose outcome lies before all that is remembered costs that of what lies before.
 """
 
 import asyncio
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Generic, TypeVar
@@ -25,6 +25,8 @@ from saga.messages import Event, Partition, Record
 
 E = TypeVar("E", bound=Event)
 
+SAMPLE = 100
+"""Oldest records of a topic by which it is seen whether its partitions were raised."""
 REMEMBERED_MAX: Final = 1_000_000
 """Outcomes of which it is remembered where they lie, in all partitions of a kind together."""
 CHUNK: Final = 4096
@@ -121,13 +123,19 @@ class Outcomes(Generic[E]):
         """Set when somebody has begun to ask."""
         self._trouble = ""
         """Reason that nothing can be read now."""
+        self._counts: Mapping[str, int] = {}
+        """Partitions of each topic, as looked up last."""
+        self._sampled: set[str] = set()
+        self._scattered = {c.topic for c in hearing.contracts.values() if c.said_outside}
+        """Topics in which an outcome may lie in any partition: others write there, with what partitioner nobody knows,
+        or partitions were raised since."""
 
     async def of(self, saga: str, within_s: float) -> E | None:
         """Outcome of a saga; `None` if nobody has said one within so many seconds from when all that was there had been
         looked through. Raises `BrokerUnavailable`: that could not be done; `BadInput`: it cannot be read."""
         key = saga.encode()
-        counts = await self._counted()
-        asker = Asker(key, tuple(Partition(topic, partition_of(key, count)) for topic, count in counts.items()))
+        self._counts = await self._counted()
+        asker = Asker(key, self._places_of(key))
         self._askers.add(asker)
         self._news.set()
         if self._reader is None or self._reader.done():
@@ -143,6 +151,35 @@ class Outcomes(Generic[E]):
             if not asker.said.cancel() and not asker.said.cancelled():
                 asker.said.exception()  # seen
         return await self._hearing.event_in(record)
+
+    def _places_of(self, key: bytes) -> tuple[Partition, ...]:
+        """Partitions in which the outcome of a saga may lie."""
+        return tuple(
+            Partition(topic, number)
+            for topic, count in self._counts.items()
+            for number in (range(count) if topic in self._scattered else (partition_of(key, count),))
+        )
+
+    def _check_partitioner(self, records: Iterable[Record]) -> None:
+        """Look into all partitions of a topic from now on if a key lies where our partitioner would not put it."""
+        for record in records:
+            topic, number, _, key = record[:4]
+            count = self._counts.get(topic, 0)
+            if topic in self._scattered or not key or number >= count or partition_of(key, count) == number:
+                continue
+            self._scattered.add(topic)
+            for asker in self._askers:
+                asker.partitions, asker.ends = self._places_of(asker.key), None
+
+    async def _sample(self, bounds: Mapping[Partition, Bounds]) -> None:
+        """Look at the oldest records of topics that are new to us: partitions that were raised since show there."""
+        for topic in {partition.topic for partition in bounds} - self._sampled - self._scattered:
+            oldest = Partition(topic, 0)
+            if bounds[oldest].begin == bounds[oldest].end:
+                continue
+            async with self._broker.read({oldest: bounds[oldest].begin}) as reading:
+                self._check_partitioner(await reading.poll(records_max=SAMPLE, timeout_s=POLL_S))
+            self._sampled.add(topic)
 
     async def _counted(self) -> Mapping[str, int]:
         """Partitions of each topic. Those who ask at the same time share one look: on Kafka it is an answer about all
@@ -235,6 +272,8 @@ class Outcomes(Generic[E]):
                     # Without a pause: what was noted, and up to where, belong together.
                     if polling is not None and polling.done():
                         self._forget_replaced(reading.log_ids())
+                        # One record of each partition: hashing all of them would take as long as reading them.
+                        self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         for record in polling.result():
                             self._note(record)
                         self._trouble, polling = "; ".join(each.reason for each in reading.standstills()), None
@@ -278,6 +317,7 @@ class Outcomes(Generic[E]):
         if not new:
             return
         bounds = await self._broker.bounds(sorted({p.topic for asker in new for p in asker.partitions}))
+        await self._sample(bounds)
         for asker in new:
             asker.ends = {partition: bounds[partition] for partition in asker.partitions}
             for partition, found in asker.ends.items():

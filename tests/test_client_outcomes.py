@@ -15,7 +15,7 @@ from saga import Client, Event, SagaError, client_outcomes
 from saga.broker.administration import Administration
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.reading import Reader
-from saga.client_outcomes import Places
+from saga.client_outcomes import Outcomes, Places
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.contracts import codec
@@ -128,14 +128,24 @@ async def test_many_ask_at_once_and_each_is_told_its_own(shop: Shop) -> None:
 async def test_those_who_ask_at_once_share_one_look_at_the_topics(
     embedded: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, partitions = list[object](), EmbeddedAdministration.partitions
+    looks, partitions, asking, ask = (
+        list[object](),
+        EmbeddedAdministration.partitions,
+        list[object](),
+        Outcomes._counted,
+    )
 
     async def counted(self: EmbeddedAdministration, topics: Collection[str]) -> Mapping[str, int]:
         looks.append(topics)
-        await CLOCK.sleep(0.01)
+        await until(lambda: len(asking) == 50)
         return await partitions(self, topics)
 
+    def asked_for(self: Outcomes[Any]) -> Any:
+        asking.append(self)
+        return ask(self)
+
     monkeypatch.setattr(EmbeddedAdministration, "partitions", counted)
+    monkeypatch.setattr(Outcomes, "_counted", asked_for)
     async with Client() as client:
         both = embedded.confirmed, embedded.cancelled
         asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(50)]

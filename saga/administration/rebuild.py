@@ -104,20 +104,20 @@ async def _found(
     topics = list(await broker.found({contract.topic for contract in service.contracts.values()}))
     bounds = await broker.bounds(topics)
     oldest: dict[Partition, int | None] = {at: None for at, (begin, _) in bounds.items() if begin > 0}
-    keys: dict[bytes, None] = {}
+    keys: dict[bytes, set[Partition]] = {}
     for topic in topics:
         async for record in broker.scan(topic):
             at = Partition(record.topic, record.partition)
             if at in oldest and record.offset >= bounds[at].begin:
                 oldest[at] = oldest[at] or record.time_ms
             if record.key and record.offset < positions.get(at, 0) and saga in (None, _text(record.key)):
-                keys[record.key] = None
+                keys.setdefault(record.key, set()).add(at)
     lost = {key: _Found() for key in keys if await _is_lost(service, store, _text(key))}
     if lost:
         async for record in _of_all(broker, [*topics, service.commands], lost):
             _sort(service, record, lost[record.key or b""], positions)
     for key, of in lost.items():
-        of.places = _places(key, bounds)
+        of.places = sorted({*_places(key, bounds), *keys[key]})  # others may write with another partitioner
     return {_text(key): of for key, of in lost.items() if of.taken}, oldest
 
 

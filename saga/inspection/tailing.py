@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from saga.broker.administration import Administration, Reading
-from saga.broker.partitioner import partition_of
 from saga.clock import iso
 from saga.contracts.jsonform import read_json
 from saga.contracts.library import Library, find
@@ -78,10 +77,6 @@ async def tail(
     it ends where the topics end now. What cannot be read is told to `warn`, once, and other partitions go on.
     """
     ends = {partition: bounds.end for partition, bounds in (await broker.bounds(what.topics)).items()}
-    if what.saga is not None:
-        counts = await broker.partitions(what.topics)
-        of_saga = {Partition(topic, partition_of(what.saga.encode(), count)) for topic, count in counts.items()}
-        ends = {partition: end for partition, end in ends.items() if partition in of_saga}
     begins = dict(ends)
     for topic in what.topics if since_ms is not None else ():
         found = await broker.since(topic, since_ms or 0)

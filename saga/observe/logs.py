@@ -48,6 +48,7 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Recovered: logging.INFO,
     moments.PassedOver: logging.DEBUG,
     moments.UnknownType: logging.WARNING,
+    moments.OtherPartitioner: logging.WARNING,
     moments.Expired: logging.ERROR,
     moments.LogReplaced: logging.ERROR,
     moments.PartitionsRaised: logging.WARNING,

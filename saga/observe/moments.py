@@ -285,6 +285,22 @@ class UnknownType(Moment, frozen=True, kw_only=True, gc=False):
     type: str
 
 
+class OtherPartitioner(Moment, frozen=True, kw_only=True, gc=False):
+    """First record of a topic of events that lies in another partition than its key asks for: another client writes
+    there with a partitioner of its own. Reported once in the life of a process."""
+
+    topic: str
+    partition: int
+    offset: int
+    expected: int
+    """Partition in which Kafka's default partitioner puts the key."""
+    what: str = (
+        "records of one saga may lie in several partitions: their order is lost, and they are handled apart; set the "
+        "sender's partitioner to murmur2 (librdkafka: partitioner=murmur2_random)"
+    )
+    """Consequence, and what to do."""
+
+
 class Expired(Moment, frozen=True, kw_only=True, gc=False):
     """Loss of records that were removed from the log before this service had them: keep them for longer than it may be
     stopped (`retention_days`). What they said is lost to it."""

@@ -108,6 +108,7 @@ class Partitions:
         )
 
     def raised(self, topic: str, before: int, now: int) -> None:
+        self.assignment.scattered.add(topic)
         self.watching.report(PartitionsRaised(service=self.watching.service, topic=topic, before=before, now=now))
 
     def _guarded(self, partition: Partition) -> int:

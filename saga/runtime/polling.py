@@ -7,11 +7,20 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
+from saga.broker.partitioner import partition_of
 from saga.broker.port import Membership
 from saga.envelope import type_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, Standstill
-from saga.observe.moments import DeadLettered, GoesOn, PassedOver, StandsStill, StrangersMet, UnknownType
+from saga.observe.moments import (
+    DeadLettered,
+    GoesOn,
+    OtherPartitioner,
+    PassedOver,
+    StandsStill,
+    StrangersMet,
+    UnknownType,
+)
 from saga.printable import printable, shortened
 from saga.runtime import arriving, deadletters, persistence
 from saga.runtime.errors import Draining
@@ -109,6 +118,8 @@ class Polling:
                 prefix = None if place in assignment.leaving else assignment.prefixes.get(place)
                 if assignment.fence is not None:
                     assignment.fence.samples[place] = record.key
+                if record.topic not in assignment.scattered:
+                    self._check_partitioner(record)
             if prefix is None:
                 continue
             taken, offset = received(record, service), record.offset
@@ -127,6 +138,25 @@ class Polling:
                     add(item)
             else:
                 self.unreadable.give_up(record, prefix, taken.reason)
+
+    def _check_partitioner(self, record: Record) -> None:
+        """Report a topic of events, once, in which a key lies where our partitioner would not have put it: the order of
+        its sagas is lost. The first record of each partition in a batch is looked at, which costs next to nothing."""
+        topic = self.service.schemas.library.topics.get(record.topic)
+        if topic is None or not record.key or record.partition >= topic.partitions:
+            return
+        expected = partition_of(record.key, topic.partitions)
+        if expected != record.partition:
+            self.assignment.scattered.add(record.topic)
+            self.service.ports.watching.report(
+                OtherPartitioner(
+                    service=self.service.name,
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    expected=expected,
+                )
+            )
 
     def _pass_over(self, record: Record, skip: Skip) -> None:
         """Tell of a record that may have been meant for us: of a type the first time, of what is counted each time."""

@@ -46,6 +46,9 @@ class WorkerAssignment:
     """Partitions that were let go, and may come back: no message of them begins, what is in hand goes on."""
     fence: Fence | None = None
     """How far the log has been handled; `None`: nobody here reads it."""
+    scattered: set[str] = field(default_factory=set)
+    """Topics in which a key may lie in any partition: somebody writes there with another partitioner, or the partitions
+    were raised. Each was reported once."""
     _stopping: bool = False
     _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
 

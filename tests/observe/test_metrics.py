@@ -34,6 +34,7 @@ from saga.observe.moments import (
     Misfit,
     Moment,
     Opened,
+    OtherPartitioner,
     Parked,
     PartitionsRaised,
     PassedOver,
@@ -126,7 +127,7 @@ SEEN_ELSEWHERE = {
     Misfit,
     PartitionsRaised,
 }
-SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold, TimerKept, UnknownType}
+SEEN_ELSEWHERE |= {ControlUnknown, Traced, Untold, TimerKept, UnknownType, OtherPartitioner}
 SEEN_ELSEWHERE |= {DeadlineBehindLog, DeadlinePassedLog, StartInFuture}
 """A worker that begins, and what a worker cannot reach, are looked at: no moment is needed."""
 

@@ -244,8 +244,9 @@ class Log:
         execute(_IDENTITY)
         found = execute("SELECT id, sum FROM log_identity").fetchone()
         if found is None:
-            found = new, sums.row_sum("log_identity", new)
-            execute("INSERT INTO log_identity VALUES (?, ?)", found)
+            execute("INSERT INTO log_identity VALUES (?, ?)", (new, sums.row_sum("log_identity", new)))
+            self.id = new
+            return
         sums.check_identity(*found)
         (self.id, _) = found
 
