@@ -56,10 +56,6 @@ class Fence:
     """Topics of the service's wakes."""
     yields: Callable[[str], bool] | None = None
     """Tells whether a message of a saga was taken and is held back for others; `None`: none ever is."""
-    scattered: set[str] = field(default_factory=set)
-    """Topics whose senders choose partitions in another way than by the key: a saga's messages may lie in each."""
-    samples: dict[Partition, bytes | None] = field(default_factory=dict)
-    """Key of a record that was taken last of each partition: it tells how its sender chose the partition."""
     _counts: dict[str, int] = field(default_factory=dict)
     """Number of partitions of each topic, as last heard."""
     _unknown: set[Partition] = field(default_factory=set)
@@ -171,7 +167,6 @@ class Fence:
                 ends = await self.sources.ends()
                 self._counts, self._unknown = {}, set()
                 self._note(ends, look)
-                self._learn_partitioners()
                 others = [
                     partition for partition, end in ends.items() if end is not None and not self._is_ours(partition)
                 ]
@@ -200,14 +195,6 @@ class Fence:
             if len(pending) >= PENDING_MAX:
                 pending.pop()
             pending.append((end, look))
-
-    def _learn_partitioners(self) -> None:
-        """See which topics have a record in another partition than its key says: there every partition is looked at."""
-        for (topic, number), key in self.samples.items():
-            count = self._counts.get(topic)
-            if key is not None and count and partition_of(key, count) != number:
-                self.scattered.add(topic)
-        self.samples.clear()
 
     async def _ask_positions(self, partitions: Collection[Partition]) -> None:
         self._positions.update(await self.sources.positions(partitions))
@@ -269,7 +256,7 @@ class Fence:
         return [
             Partition(topic, number)
             for topic, count in self._counts.items()
-            for number in (range(count) if topic in self.scattered else (partition_of(key, count),))
+            for number in (range(count) if topic in self.assignment.scattered else (partition_of(key, count),))
         ]
 
     def _standing(self, saga: str) -> list[Partition]:

@@ -116,8 +116,6 @@ class Polling:
                 partition = record[:2]  # as good as a `Partition`
                 place = Partition(*partition)
                 prefix = None if place in assignment.leaving else assignment.prefixes.get(place)
-                if assignment.fence is not None:
-                    assignment.fence.samples[place] = record.key
                 if record.topic not in assignment.scattered:
                     self._check_partitioner(record)
             if prefix is None:

@@ -22,9 +22,6 @@ from saga.store.port import Store
 class Fence(Protocol):
     """How far the log has been handled: see `saga.runtime.fence`."""
 
-    samples: dict[Partition, bytes | None]
-    """Key of a record that was taken last of each partition."""
-
     async def handled_ms(self, saga: str, due_ms: int, /) -> int:
         """See `saga.runtime.ports.Assignment`."""
 
