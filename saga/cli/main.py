@@ -113,9 +113,9 @@ class Commands(click.Group):
         except SystemExit as why:
             _leave_threads(0 if why.code is None else why.code if isinstance(why.code, int) else 1)
             raise
-        except Exception:
+        except Exception as why:
             if UNCLOSED:
-                sys.excepthook(*sys.exc_info())
+                sys.excepthook(type(why), why, why.__traceback__)
                 _leave_threads(1)
             raise
 
