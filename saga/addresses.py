@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 _PLAIN = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=/))?(?:\[[0-9a-fA-F:.]*\]|:[0-9]+(?![^,/])|[\w ./,{}\\~+-])*")
 """Form of an address without secrets: no `@`, `?`, `%` or `=`, and a colon only behind the scheme, in brackets and
@@ -87,6 +88,13 @@ def file_in(url: str, scheme: str, what: str) -> str:
         right = f"{scheme}:///{rest}" if is_plain(url) else f"{scheme}:///file"
         raise ValueError(f"a file is meant, so three slashes follow the colon: {right}")
     path = rest[1:]
+    first, inside, _ = path.partition("/")
+    if inside and first and Path(f"/{first}").is_dir() and not Path(first).exists():
+        wanted = f"{scheme}:////{path}" if is_plain(url) else f"{scheme}:////folder/file"
+        raise ValueError(
+            f"three slashes begin a path that is relative to the current folder, which has no {first}; if /{first} is "
+            f"meant, it takes four: {wanted}; if not, make the folder {first} here first"
+        )
     if not path or path.endswith("/"):
         raise ValueError(f"the name of a file is missing, as in {scheme}:///.saga/{what}.db")
     return path

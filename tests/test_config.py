@@ -139,6 +139,21 @@ def test_what_others_read_is_left_to_them() -> None:
     assert Settings.read({"SAGA_CONTRACTS": "elsewhere", "SAGA_TEST_SEED": "7", "OTHER": "x"}) == Settings()
 
 
+@pytest.mark.parametrize("setting", ["SAGA_BROKER=embedded", "SAGA_STORE=sqlite"])
+def test_a_path_that_is_relative_and_was_meant_from_the_root_is_refused_with_both_spellings(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (name, scheme), first = setting.split("="), tmp_path.parts[1]
+    with pytest.raises(ConfigurationError, match=f"{scheme}:////{first}/saga/all.db") as told:
+        Settings.read({name: f"{scheme}:///{first}/saga/all.db"})
+    assert f"make the folder {first} here first" in str(told.value)
+    (tmp_path / first).mkdir()
+    Settings.read({name: f"{scheme}:///{first}/saga/all.db"})
+    Settings.read({name: f"{scheme}:////{first}/saga/all.db"})
+    Settings.read({name: f"{scheme}:///.saga/all.db"})
+
+
 @pytest.mark.parametrize("url", ["embedded:", "embedded://", "embedded:///", "embedded:///folder/", "/a/file"])
 def test_a_url_that_names_no_file_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"embedded:///"):

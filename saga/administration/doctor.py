@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +20,11 @@ from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
 from saga.inspection.sources import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_without_events
+from saga.progress.document import progress_key
 from saga.registry.settings import RegistryOptions
+from saga.runtime.known_logs import known_logs, replaced_in
 from saga.runtime.lifecycle import collections_of
-from saga.runtime.prepared import reads_of
+from saga.runtime.prepared import reads_of, writes_of
 from saga.runtime.service_record import begun_topics, read_record
 from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.store.port import Store
@@ -62,6 +65,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
         asked.append(tasks.create_task(_registry(services, settings, clock)))
         asked.append(tasks.create_task(_keys(services, settings, clock)))
         asked.append(tasks.create_task(_changes(services, settings)))
+        asked.append(tasks.create_task(_logs(services, settings, clock)))
         shared = _by_store(services, settings).values()
         asked += [tasks.create_task(_store(each, settings, clock, known)) for each in shared]
     answers = [task.result() for task in asked]
@@ -246,6 +250,48 @@ async def _probe(store: Store, clock: Clock) -> int:
         raise StoreError("what was written and acknowledged is not what is read")
     await store.remove(PROGRESS, key, cas=cas)
     return cas
+
+
+async def _logs(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+    """Findings about a log and a store of which one is lost, or not the other's. What cannot be asked is told where
+    each is looked at by itself."""
+    adapter, found = adapters.store_adapter(settings.store), list[Finding]()
+    with suppress(SagaError, TimeoutError):
+        async with AsyncExitStack() as stack:
+            is_there = unmade(settings) is None
+            broker = await stack.enter_async_context(administration_of(settings, clock)) if is_there else None
+            for service in services:
+                known, is_empty = dict[str, str](), True
+                if adapter.unmade(settings, service.name) is None:
+                    known, is_empty = await _known(service, settings, clock)
+                if broker is not None:
+                    found += await _log_of(service, broker, known, is_empty=is_empty)
+                elif known:
+                    found.append(findings.about_lost_log(service, f"broker {settings.broker}"))
+    return Diagnosis(tuple(found), True)
+
+
+async def _known(service: Declared, settings: Settings, clock: Clock) -> tuple[dict[str, str], bool]:
+    """Logs that the service's store knows; and true if it knows neither a log nor a saga."""
+    async with AsyncExitStack() as stack:
+        opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock))
+        store = await clock.within(settings.open_s, opening)
+        if known := await known_logs(store, service.name):
+            return known, False
+        async for _ in store.scan(PROGRESS, progress_key(service.name, "")):
+            return {}, False
+        return {}, True
+
+
+async def _log_of(
+    service: Declared, broker: Administration, known: Mapping[str, str], *, is_empty: bool
+) -> Sequence[Finding]:
+    found = list(findings.about_logs(service, replaced_in(known, await broker.log_ids(writes_of(service)))))
+    if is_empty:
+        positions = (await broker.group(service.name)).positions
+        handled = [p for p, at in positions.items() if at and not is_without_events(p.topic)]
+        found += findings.about_empty_store(service, len(handled))
+    return found
 
 
 def _not_made_yet(about: str, file: Path) -> Finding:

@@ -1,6 +1,6 @@
 """Findings about brokers and stores, for people: pure functions from what was seen."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from saga.adapter_description import Finding
@@ -14,7 +14,7 @@ from saga.broker.missing_topics import APPLY
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
 from saga.messages import Partition
-from saga.names import is_without_events
+from saga.names import is_wakes, is_without_events
 from saga.printable import counted
 
 REPLICAS, IN_SYNC = 3, 2
@@ -24,6 +24,7 @@ TOPIC_BYTES = 1_048_588
 """Kafka's own default of `max.message.bytes`."""
 REASSIGN = "give it more replicas with kafka-reassign-partitions"
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
+REPAIR = "saga repair, with the module of the service"
 FORGOTTEN_MS = 7 * DAY_MS
 """Time that brokers remember the positions of a group without members, unless told otherwise."""
 MINUTES_MAX = 2**31 - 1
@@ -259,7 +260,15 @@ def about_partitions(service: Declared, found: Mapping[str, Found], reads: froze
 def about_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
     """Findings about positions of a group that are outside of what the log holds."""
     for (topic, number), (bounds, position) in states.items():
-        if position is not None and position < bounds.begin:
+        if position is not None and position < bounds.begin and is_wakes(topic):
+            yield Finding(
+                "error",
+                service.name,
+                f"its timers are lost: {bounds.begin - position} of {topic}/{number} were removed before their time",
+                "what waits for a time does not go on: parked runs, deadlines, runs that go on later",
+                f"start the service, which sends them again when it begins; if it runs, or cannot: {REPAIR}",
+            )
+        elif position is not None and position < bounds.begin:
             yield Finding(
                 "error",
                 service.name,
@@ -321,6 +330,53 @@ def about_beginning(service: Declared, group: Group, records: int, store: str | 
             "idempotency keys that the outside has never seen",
             f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<the name '
             'before>"',
+        )
+
+
+def about_logs(service: Declared, replaced: Collection[str]) -> Iterator[Finding]:
+    """Findings about topics that were deleted and created again since the service published to them."""
+    timers = sorted(topic for topic in replaced if is_wakes(topic))
+    if timers:
+        yield Finding(
+            "error",
+            service.name,
+            f"its timers are lost: deleted and created again since: {', '.join(timers)}",
+            "what waits for a time does not go on: parked runs, deadlines, runs that go on later",
+            f"start the service, which sends them again when it begins; if it runs, or cannot: {REPAIR}",
+        )
+    for topic in sorted(set(replaced) - set(timers)):
+        yield Finding(
+            "error",
+            topic,
+            f"it was deleted and created again since {service.name} published to it",
+            f"what {service.name} has recorded as published there is gone, and nobody publishes it again by itself",
+            f"if others have not had all of it: {REPAIR}, which publishes it again, with the same ids",
+        )
+
+
+def about_lost_log(service: Declared, about: str) -> Finding:
+    """Finding about a log that is gone, while the store says what was published there."""
+    return Finding(
+        "error",
+        about,
+        f"the log is gone, and the store of {service.name} is not",
+        f"what {service.name} has recorded as published is lost, and its timers with it: the service does not start",
+        f"look whether SAGA_BROKER is right, or put the log back; if it is lost: {REPAIR}, which publishes all of it "
+        "again into a new one",
+    )
+
+
+def about_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
+    """Finding about a service that has handled messages of so many partitions, and knows of no saga."""
+    if partitions:
+        yield Finding(
+            "error",
+            service.name,
+            "its store is empty, and its group has handled messages",
+            "the store is lost, or another one than before: sagas that have begun are not known any more, what they "
+            "did can be done again, and nothing of it can be undone",
+            "look whether SAGA_STORE is right, or put the store back; if it is lost: saga rebuild, with the module of "
+            f"{service.name}, before it handles more",
         )
 
 

@@ -1,22 +1,28 @@
-"""Repair: find sagas with something to do that no message may set off, and do it, or send their wakes again."""
+"""Repair: find sagas with something to do that no message may set off, and do it, or send their wakes again; and
+publish again what topics have lost that were deleted and created again."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from saga import wiring
+from saga.broker.port import Broker
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.errors import SagaError
+from saga.inspection.histories import with_archives
 from saga.inspection.sources import administration_of
+from saga.messages import Outgoing
 from saga.names import PROGRESS
 from saga.observe.moments import Report
-from saga.progress.document import UNREADABLE, decode, progress_key
+from saga.progress.document import UNREADABLE, Snapshot, decode, decode_entry, progress_key
 from saga.progress.unattended import Unattended, unattended
+from saga.runtime.known_logs import known_logs, note_logs, replaced_in
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
-from saga.runtime.prepared import prepare
+from saga.runtime.prepared import prepare, writes_of
+from saga.runtime.publishing import records_of
 from saga.runtime.repairing import may_act, repaired, woken_again
 from saga.runtime.telling import Telling
 from saga.runtime.watching import Watching
@@ -38,6 +44,8 @@ class Repaired:
     saga: str
     work: Unattended = NOTHING
     """Work that was found, before anything was done."""
+    again: int = 0
+    """Records that were published again: their topics have been created again since."""
     did: tuple[tuple[str, str, str | None], ...] = ()
     """Handler, outcome and reason of each transition that was written."""
     problem: str | None = None
@@ -56,16 +64,54 @@ async def repair(
     done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened, and a saga that none knows."""
     is_known = saga is None
     for declared in services:
-        async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, store, telling):
+        async with _at_work(declared, settings, clock, report, dry_run=dry_run) as (service, broker, telling):
+            store, is_whole = service.ports.store, saga is None and not dry_run
             if saga is not None:
                 is_known = await store.get(PROGRESS, progress_key(service.name, saga)) is not None or is_known
+            log_ids = await broker.log_ids(writes_of(declared))
+            lost = replaced_in(await known_logs(store, declared.name), log_ids)
+            async for each in _lost(service, frozenset(lost) - service.wakes.keys(), saga, dry_run=dry_run):
+                is_whole = is_whole and each.problem is None
+                yield each
             async for each in _needing(service, store, saga):
-                yield each if dry_run or each.problem is not None else await _done(service, each)
+                done = each if dry_run or each.problem is not None else await _done(service, each)
+                is_whole = is_whole and done.problem is None
+                yield done
                 if telling is not None:  # what cannot be told now is told by the worker that loads the saga next
                     await telling.tell()
+            if is_whole:
+                await note_logs(store, declared.name, log_ids)
     if not is_known:
         names = ", ".join(declared.name for declared in services)
         raise SagaError(f"{names} {'knows' if len(services) == 1 else 'know'} no saga {saga}: see its id")
+
+
+async def _lost(
+    service: Participant, topics: Collection[str], saga: str | None, *, dry_run: bool
+) -> AsyncIterator[Repaired]:
+    """Publish again what lay in these topics, as transitions have it: in their order, with the same ids."""
+    if not topics:
+        return
+    async for id_, document in _documents(service, service.ports.store, saga):
+        try:
+            records = await _published(service, decode(document.content), topics)
+            if not dry_run:
+                await service.ports.log.publish(records)
+        except (SagaError, *UNREADABLE) as why:
+            yield Repaired(service=service.name, saga=id_, problem=str(why))
+        else:
+            if records:
+                yield Repaired(service=service.name, saga=id_, again=len(records))
+
+
+async def _published(service: Participant, p: Snapshot, topics: Collection[str]) -> list[Outgoing]:
+    """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
+    records = list[Outgoing]()
+    for entry in map(decode_entry, (await with_archives(service.ports.store, p)).transitions):
+        if unknown := sorted({event.type for event in entry.events} - service.contracts.keys()):
+            raise SagaError(f"transition {entry.n} emitted {', '.join(unknown)}, which this release does not know")
+        records += [record for record in records_of(service, p, entry) if record.topic in topics]
+    return records
 
 
 async def _done(service: Participant, needing: Repaired) -> Repaired:
@@ -111,7 +157,7 @@ def _quiet_ms(service: Participant) -> int:
 @asynccontextmanager
 async def _at_work(
     declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
-) -> AsyncIterator[tuple[Participant, Store, Telling | None]]:
+) -> AsyncIterator[tuple[Participant, Broker, Telling | None]]:
     """The service, with its store, the log and its resources open, as at a worker that no partition belongs to, and
     what tells its transitions. For a dry run without resources: no handler is called."""
     keys = wiring.keys_of(settings, clock, [declared])
@@ -129,4 +175,4 @@ async def _at_work(
                 may_act(assignment, positions, await broker.log_ids({each.topic for each in positions}))
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
         ports = worker_ports(store, broker, assignment, keys=keys, telling=telling)
-        yield participant_of(prepared, resources, ports), store, telling
+        yield participant_of(prepared, resources, ports), broker, telling

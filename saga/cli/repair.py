@@ -35,6 +35,10 @@ def repair(
     each saga that waits again, and the service goes on with it. What has begun, or is ready, and was left for longer
     than a handler may take it goes on with itself, with the same keys.
 
+    Topics that were deleted and created again, or a log that was lost, have lost what was published there: for each of
+    its sagas the service published it, and records so. This command publishes it again, in the same order and with the
+    same ids, so whoever has had it takes it for a repetition. It finds these topics by itself.
+
     After a release in which a handler takes an event that its own service emits: what earlier releases emitted is in
     the progress of each saga, and a saga hears of it with its next message. This command does it for all sagas at once,
     those that will get no message with them. MODULES declare the services, as in `saga repair services.payment
@@ -76,6 +80,7 @@ def _told(one: Repaired) -> dict[str, object]:
     return {
         "service": one.service,
         "saga": one.saga,
+        "again": one.again,
         "heard": one.work.heard,
         "begun": [intent.handler for intent in one.work.begun],
         "ready": one.work.ready,
@@ -92,6 +97,8 @@ def _line(one: Repaired, dry_run: bool) -> str:
 def _in_words(one: Repaired, dry_run: bool) -> str:
     """Words for what was done with a saga, or would be."""
     work, words = one.work, []
+    if one.again:
+        words.append(f"{counted(one.again, 'record')} {'would be' if dry_run else 'are'} published again")
     if dry_run:
         words += [f"would hear of {', '.join(work.heard)}"] if work.heard else []
         left = [*(f"{each.handler}, which has begun" for each in work.begun), *([work.ready] if work.ready else [])]
@@ -100,7 +107,7 @@ def _in_words(one: Repaired, dry_run: bool) -> str:
         return "; ".join(words)
     if one.did:
         words.append(", ".join(f"{handler} {outcome}" for handler, outcome, _ in one.did))
-    elif not work.is_wake_alone:
+    elif not work.is_wake_alone and not one.again:
         words.append("nothing was ready")
     elif work.wakes_at:
         words.append(f"its wake is sent again, for {work.wakes_at}")

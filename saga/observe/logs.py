@@ -52,6 +52,8 @@ LEVELS: Mapping[type[Moment], int] = {
     moments.Expired: logging.ERROR,
     moments.LogReplaced: logging.ERROR,
     moments.PartitionsRaised: logging.WARNING,
+    moments.TimersLost: logging.ERROR,
+    moments.PublishedLost: logging.ERROR,
     moments.SchemasDeployed: logging.INFO,
     moments.ContractsUnreadable: logging.ERROR,
     moments.Untold: logging.WARNING,

@@ -170,6 +170,12 @@ class Metrics(Collector):
             *("saga_replaced_logs", "Partitions whose topic was deleted and created again."),
             *("service", "topic", "partition"),
         )
+        self._timers_lost = Counts(
+            "saga_timers_lost", "Times that timers were lost with their topics, and sent again.", "service"
+        )
+        self._published_lost = Counts(
+            "saga_published_lost", "Topics that have lost what the service published there.", "service"
+        )
         self._moved = Counts(
             "saga_partitions_moved", "Partitions that came (assigned) or went (revoked, lost).", "service", "how"
         )
@@ -215,6 +221,8 @@ class Metrics(Collector):
             moments.PassedOver: lambda m: self._passed_over.add(m.service, m.topic, m.why),
             moments.Expired: lambda m: self._expired.add(m.service, m.topic, str(m.partition), by=m.count),
             moments.LogReplaced: lambda m: self._replaced.add(m.service, m.topic, str(m.partition)),
+            moments.TimersLost: lambda m: self._timers_lost.add(m.service),
+            moments.PublishedLost: lambda m: self._published_lost.add(m.service),
             moments.Assigned: self._on_assigned,
             moments.Revoked: lambda m: self._on_gone(m, "revoked"),
             moments.Lost: lambda m: self._on_gone(m, "lost"),
@@ -289,6 +297,8 @@ class Metrics(Collector):
             self._moved.add(worker.name, how, by=0)
         self._stuck.add(worker.name, by=0)
         self._strangers.add(worker.name, by=0)
+        self._timers_lost.add(worker.name, by=0)
+        self._published_lost.add(worker.name, by=0)
 
     def look(self) -> None:
         """Note the workers that have recovered: to be called often, for Prometheus asks seldom."""
@@ -309,6 +319,7 @@ class Metrics(Collector):
             *(self._handled, self._redelivered, self._retries, self._conflicts, self._ambiguous, self._dead),
             *(self._parked, self._put_off, self._fallbacks, self._escalated, self._stuck, self._expired, self._moved),
             *(self._failures, self._replays, self._of_partitions, self._replaced, self._strangers, self._passed_over),
+            *(self._timers_lost, self._published_lost),
         ):
             counter = CounterMetricFamily(counts.name, counts.meaning, labels=counts.labels)
             for labels, value in counts.values.items():

@@ -338,6 +338,24 @@ class PartitionsRaised(Moment, frozen=True, kw_only=True, gc=False):
     """Consequence, and what to do the next time."""
 
 
+class TimersLost(Moment, frozen=True, kw_only=True, gc=False):
+    """Topics of timers were deleted, or their records were. The service has sent the current timer of each of its sagas
+    again; if it could not, `saga repair` does."""
+
+    topics: tuple[str, ...]
+    sent: int = 0
+    """Number of timers that were sent again."""
+    error: str | None = None
+    """Reason that they could not be sent."""
+
+
+class PublishedLost(Moment, frozen=True, kw_only=True, gc=False):
+    """A topic to which this service publishes was deleted and created again: what lay there is gone, and recorded as
+    published. `saga repair` publishes it again."""
+
+    topic: str
+
+
 class SchemasDeployed(Moment, frozen=True, kw_only=True, gc=False):
     """Schemas that were deployed while the service runs, and that it knows from now on."""
 

@@ -20,6 +20,7 @@ from saga.messages import Topic
 from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Misfit, Report, Started, Stopped
 from saga.observe.worker_view import Watch
+from saga.runtime.known_logs import known_logs, replaced_in
 from saga.runtime.limiting import Gates
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Outside, Step
@@ -59,6 +60,9 @@ class Options:
     """Seconds that each resource may take to open."""
     through: Outside = Step.make
     """Way of the calls of steps to the outside."""
+    compares_logs: bool = True
+    """True if the ids of topics are compared with those that the store knows. False where no broker forgets a position:
+    then positions tell of each topic that was deleted and created again."""
     worker: str = ""
     """Name of the worker, for people: where an attempt failed."""
     contracts: ReadAnew = beside
@@ -91,6 +95,8 @@ async def serve(
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, options.open_s, use)
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
+        if options.compares_logs:
+            await check_log(prepared.declared, store, broker)
         assignment = WorkerAssignment(watching := Watching(declared.name, clock, report, tracing=options.tracing))
         record = options.record or await ensure_record(declared, store, clock, watching)
         through, worker_name, contracts = options.through, options.worker, options.contracts
@@ -104,7 +110,8 @@ async def serve(
                 broker, declared.name, sorted(service.topics), record.identity(worker_name), starts_of(record)
             )
             sources = Sources([events])
-            worker = Worker(service, assignment, options.limits, tasks, sources, telling)
+            log_ids = broker.log_ids if options.compares_logs else None
+            worker = Worker(service, assignment, options.limits, tasks, sources, telling, log_ids)
             for what in misfits(declared):
                 report(Misfit(service=declared.name, what=what))
             report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
@@ -114,6 +121,24 @@ async def serve(
             if relaying is not None:
                 relaying.cancel()
             report(Stopped(service=declared.name, drained_s=drained_s))
+
+
+async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
+    """Check that a log which is a file is the one that the store knows. Raises `ConfigurationError`, `SagaError`."""
+    if not broker.makes_topics:  # elsewhere topics are deleted one by one: the others go on
+        return
+    known = await known_logs(store, declared.name)
+    now = await broker.log_ids(known)
+    if now and replaced_in(known, now) == sorted(now):
+        raise ConfigurationError(
+            f"service {declared.name!r} cannot start:",
+            [
+                "its log is new, and its store is not: what the store has as published lies in another log, so other "
+                "services would never hear of it. Look whether SAGA_BROKER names the right file, or put the file back; "
+                f"if it is lost, `saga repair` with the module of {declared.name} publishes all of it again, into this "
+                "one; then start the service"
+            ],
+        )
 
 
 async def _relay(service: Participant, store: Store, broker: Broker, options: Options) -> Relay | None:
@@ -159,6 +184,7 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
             worker.assignment.stop()
             for each in releasing:
                 each.cancel()
+            worker.listener.stop_looking()
             await worker.lanes.waited(min(HAND_ON_S_MAX, drain_s))
             await worker.polling.unreadable.drained(min(HAND_ON_S_MAX, drain_s))
             commits.cancel()

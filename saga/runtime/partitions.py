@@ -1,20 +1,22 @@
 """Partitions of a worker: what begins when one is assigned, and what ends when one goes."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 
 from saga.messages import Partition
-from saga.names import is_wakes
+from saga.names import is_wakes, wakes_of
 from saga.observe.moments import Assigned, Expired, LogReplaced, Lost, PartitionsRaised, Revoked
 from saga.runtime.cache import Cache
 from saga.runtime.commits import Commits
 from saga.runtime.held import HELD_MAX, Held
 from saga.runtime.lanes import Lanes
+from saga.runtime.lost_timers import LostTimers
 from saga.runtime.offsets import Prefix
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment
 from saga.runtime.yielding import Yielding
+from saga.wakes import TIERS
 
 
 @dataclass(slots=True)
@@ -29,19 +31,32 @@ class Partitions:
     commits: Commits
     guarded_max: int
     """Messages of a partition that was not left in good order that may have been in hand then."""
+    timers: LostTimers
     yielding: Yielding | None = None
+    _anew: set[Partition] = field(default_factory=set)
+    """Partitions of timers whose log was replaced, and whose timers are not sent again yet."""
+    _looking: set[asyncio.Task[None]] = field(default_factory=set)
     _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
     """Partitions that are ours, and not read yet."""
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
         """Begin to read partitions, once it is durable that their messages may be in hand: else the next owner would
         not guard itself against one of which this process dies."""
-        beginning = self.lanes.tasks.create_task(self._begun(partitions), name="begin partitions")
-        for partition in partitions:
-            self._beginning[partition] = beginning
+        # Where timers are sent again first, nobody else waits for it.
+        anew = {partition: at for partition, at in partitions.items() if partition in self._anew}
+        for some in (anew, {partition: at for partition, at in partitions.items() if partition not in anew}):
+            if some:
+                beginning = self.lanes.tasks.create_task(self._begun(some), name="begin partitions")
+                self._beginning.update(dict.fromkeys(some, beginning))
+        first = Partition(wakes_of(self.watching.service, TIERS[0].name), 0)
+        if self.timers.log_ids is not None and first in partitions:  # one of the workers looks
+            self._beside(self.timers.look(), "look at logs")
         self.watching.report(Assigned(service=self.watching.service, partitions=tuple(partitions)))
 
     async def _begun(self, partitions: Mapping[Partition, int]) -> None:
+        if lost := {partition.topic for partition in partitions if partition in self._anew}:
+            await self.timers.send_again(lost)
+            self._anew.difference_update(partitions)
         left = await self.commits.begin(partitions)
         task = asyncio.current_task()
         for partition, offset in partitions.items():
@@ -86,6 +101,10 @@ class Partitions:
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
         prefix = self.assignment.prefixes.get(partition)
+        if is_wakes(partition.topic):
+            if prefix is not None:
+                prefix.begun(first)
+            self._beside(self._past_lost_timers(partition, prefix, first), "lost timers")
         if prefix is not None:
             prefix.skipped(after)
         self.commits.due.set()  # the position moves behind them, so that this is told once
@@ -100,7 +119,25 @@ class Partitions:
             )
         )
 
+    def _beside(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = self.lanes.tasks.create_task(work, name=name)
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
+    def stop_looking(self) -> None:
+        """End what looks after timers: the next worker does it."""
+        for task in self._looking:
+            task.cancel()
+
+    async def _past_lost_timers(self, partition: Partition, prefix: Prefix | None, first: int) -> None:
+        """Send timers again that were removed; only then the position moves behind them."""
+        await self.timers.send_again([partition.topic])
+        if prefix is not None:
+            self.lanes.finish(prefix, first)
+
     def replaced(self, partition: Partition, position: int) -> None:
+        if is_wakes(partition.topic):
+            self._anew.add(partition)
         self.watching.report(
             LogReplaced(
                 service=self.watching.service, topic=partition.topic, partition=partition.number, first=position
@@ -124,6 +161,7 @@ class Partitions:
         for task in dict.fromkeys([self._beginning.pop(p, None) for p in partitions]):
             if task is not None and task not in self._beginning.values():
                 task.cancel()
+        self._anew.difference_update(partitions)
         self.assignment.let_go(partitions)
         self.lanes.forget(partitions)
         self.held.forget(partitions)

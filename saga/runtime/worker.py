@@ -16,6 +16,7 @@ from saga.runtime.fence import Fence
 from saga.runtime.guard import Guard
 from saga.runtime.held import Held
 from saga.runtime.lanes import Lanes
+from saga.runtime.lost_timers import LogIds, LostTimers
 from saga.runtime.participant import Participant
 from saga.runtime.partitions import Partitions
 from saga.runtime.polling import Polling, Unreadable
@@ -39,6 +40,8 @@ class Worker:
     sources: Sources
     telling: Telling | None = None
     """Tells its transitions; `None`: nobody is told."""
+    log_ids: LogIds | None = None
+    """Way to the ids of logs, to be compared with those that the store knows; `None`: they are not."""
     lanes: Lanes = field(init=False)
     held: Held = field(init=False)
     yielding: Yielding | None = field(init=False)
@@ -74,6 +77,7 @@ class Worker:
             delivery.cache,
             self.commits,
             self.limits.inflight_max,
+            LostTimers(self.service, self.log_ids),
             self.yielding,
         )
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,19 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.clock import SystemClock
+from saga.messages import texts_of
 from saga.progress.document import decode, encode
 from saga.store.sqlite import SqliteStore
+from saga.wakes import tiers_of
 from saga.wiring import load_services
 from tests.cli.conftest import Call
-from tests.cli.pottery_service import Pottery
+from tests.cli.pottery_service import Pottery, the_broker
 from tests.cli.test_dead import until
-from tests.cli.test_missing_topics import running
+from tests.cli.test_missing_topics import refused, running
 from tests.cli.test_parked import listed, publish
 from tests.runtime.driven_workers import place
 from tests.runtime.real_worker import an_order
+from tests.servers.plain_clients import created_again, emptied
 
 BEGIN = """
 from saga import Service
@@ -155,38 +159,136 @@ async def remind(ordered: CupOrdered) -> None:
 HAPPENS = {"made parked", "made later", "made timed", "reminded parked", "reminded later", "reminded timed"}
 
 
-def test_all_that_waits_goes_on_by_a_repair_after_the_topics_of_wakes_were_lost(
-    embedded_pottery: Pottery, saga: Call
-) -> None:
-    pottery = embedded_pottery
+@dataclass(frozen=True)
+class Kiln:
+    """A service in which one saga is parked, one goes on later, and one has its deadline before it; and its folder."""
+
+    pottery: Pottery
+    module: str
+
+    def happened(self) -> list[str]:
+        return sorted((self.pottery.folder / "happened").read_text().splitlines())
+
+    def begin(self, saga: Call) -> None:
+        """Run until one of the three has been made; one at least waits for a time that has come by the end."""
+        assert saga("topics", "apply", self.module).exit_code == 0
+        with running(self.module):
+            publish(saga, "CupOrdered", "parked", "later", "timed")
+            until(lambda: len(listed(saga, self.pottery.service)) == 3 and "made timed" in self.happened())
+        (self.pottery.folder / "mended").write_text("")
+        asyncio.run(SystemClock().sleep(5))  # all is due by then
+
+    def ends(self, saga: Call) -> None:
+        """See all that waits happen. What was under way when the service was killed may happen twice: it is no step."""
+        until(lambda: {*self.happened()} == HAPPENS, last=self.happened)
+        until(
+            lambda: saga("repair", self.module, "--dry-run").stdout == "no sagas to go on with\n"
+        )  # it has written all
+
+
+def a_kiln(pottery: Pottery) -> Kiln:
     module = f"{pottery.module}_waiting"
     (pottery.folder / f"{module}.py").write_text(WAITING.format(module=pottery.module, service=pottery.service))
     (pottery.folder / "happened").write_text("")
+    return Kiln(pottery, module)
 
-    def happened() -> set[str]:
-        return set((pottery.folder / "happened").read_text().splitlines())
 
-    assert saga("topics", "apply", module).exit_code == 0
-    with running(module):
-        publish(saga, "CupOrdered", "parked", "later", "timed")
-        until(lambda: len(listed(saga, pottery.service)) == 3 and happened() == {"made timed"})
-    for file in (pottery.folder / ".saga").glob("broker.db*"):
+async def _made(pottery: Pottery) -> list[str]:
+    """Ids of what the service has said, in the order in which it lies there."""
+    async with the_broker() as broker:
+        return [texts_of(record.headers)["ce_id"] async for record in broker.scan(pottery.made)]
+
+
+def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_of_it_again(
+    embedded_pottery: Pottery, saga: Call
+) -> None:
+    kiln = a_kiln(embedded_pottery)
+    kiln.begin(saga)
+    said = asyncio.run(_made(kiln.pottery))
+    assert said
+    for file in (kiln.pottery.folder / ".saga").glob("broker.db*"):
         file.unlink()
-    (pottery.folder / "mended").write_text("")
-    assert saga("topics", "apply", module).exit_code == 0
-    asyncio.run(SystemClock().sleep(5))  # all is due by then
-    with running(module):
-        asyncio.run(SystemClock().sleep(3))
-        assert happened() == {"made timed"}, "nothing wakes it"
-        told = saga("repair", module, "--dry-run").stdout.splitlines()
-        assert [line.split("  ")[1] for line in told[:-1]] == ["later", "parked", "timed"]
-        assert all("  would be woken at " in line for line in told[:-1])
-        asyncio.run(SystemClock().sleep(1))
-        assert happened() == {"made timed"}, "nothing was done"
-        done = saga("repair", module)
-        assert done.exit_code == 0
-        assert all("  its wake is sent again, for " in line for line in done.stdout.splitlines()[:-1])
-        until(lambda: happened() == HAPPENS, last=happened)
-        until(lambda: saga("repair", module, "--dry-run").stdout == "no sagas to go on with\n")  # it has written all
-    assert len((pottery.folder / "happened").read_text().splitlines()) == len(HAPPENS), "each once"
-    assert saga("repair", module).stdout == "no sagas gone on with, no problems\n"
+    told = saga("doctor", kiln.module)
+    assert told.exit_code == 1
+    assert "the log is gone, and the store" in told.stdout
+    for _ in range(2):  # the first one makes a new file
+        refusal = refused("run", kiln.module)
+        assert "its log is new, and its store is not" in refusal
+        assert f"`saga repair` with the module of {kiln.pottery.service}" in refusal
+    told = saga("doctor", kiln.module)
+    assert told.exit_code == 1
+    assert "its timers are lost" in told.stdout
+    assert f"{kiln.pottery.made}: it was deleted and created again" in told.stdout
+    told = saga("repair", kiln.module, "--dry-run")
+    assert "timed  1 record would be published again" in told.stdout
+    assert asyncio.run(_made(kiln.pottery)) == []
+    done = saga("repair", kiln.module)
+    assert done.exit_code == 0
+    assert "timed  1 record are published again" in done.stdout
+    assert "  its wake is sent again, for " in done.stdout
+    assert {*asyncio.run(_made(kiln.pottery))} == {*said}, "the same, with the same id"
+    assert "published again" not in saga("repair", kiln.module).stdout
+    assert "deleted and created again" not in saga("doctor", kiln.module).stdout
+    with running(kiln.module):
+        kiln.ends(saga)
+
+
+@pytest.mark.parametrize("lost", ["created again", "removed"])
+def test_timers_that_are_lost_while_nobody_runs_are_sent_again_by_the_service_itself(
+    kafka_pottery: Pottery, saga: Call, kafka_address: str, lost: str
+) -> None:
+    kiln = a_kiln(kafka_pottery)
+    kiln.begin(saga)
+    assert saga("doctor", kiln.module).stdout.count("its timers are lost") == 0
+    lose = {"created again": created_again, "removed": emptied}[lost]  # with topics Kafka forgets positions, too
+    for topic, tier in tiers_of(kiln.pottery.service).items():
+        asyncio.run(lose(kafka_address, topic, tier.partitions))
+    told = saga("doctor", kiln.module)
+    assert told.exit_code == 1
+    assert "its timers are lost" in told.stdout
+    assert "saga repair" in told.stdout
+    with running(kiln.module) as service:
+        kiln.ends(saga)
+        assert '"event":"timers_lost"' in service.said()
+    assert "its timers are lost" not in saga("doctor", kiln.module).stdout
+
+
+def test_what_lay_in_a_topic_that_was_created_again_is_told_and_published_again_by_a_repair(
+    kafka_pottery: Pottery, saga: Call, kafka_address: str
+) -> None:
+    pottery = kafka_pottery
+    assert saga("topics", "apply", pottery.module).exit_code == 0
+    with running(pottery.module):
+        publish(saga, "CupOrdered", "one", "two", "three")
+        until(lambda: len(asyncio.run(_made(pottery))) == 3)
+    said = asyncio.run(_made(pottery))
+    asyncio.run(created_again(kafka_address, pottery.made, 2))
+    told = saga("doctor", pottery.module)
+    assert told.exit_code == 1
+    assert f"{pottery.made}: it was deleted and created again since {pottery.service} published to it" in told.stdout
+    with running(pottery.module) as service:
+        until(lambda: '"event":"published_lost"' in service.said())
+        assert saga("repair", pottery.module, "--saga", "two").stdout.splitlines() == [
+            f"{pottery.service}  two  1 record are published again",
+            "1 saga gone on with, no problems",
+        ]
+        assert saga("doctor", pottery.module).exit_code == 1, "the others are not yet"
+        assert saga("repair", pottery.module).exit_code == 0
+    assert {*asyncio.run(_made(pottery))} == {*said}
+    assert "deleted and created again" not in saga("doctor", pottery.module).stdout
+
+
+def test_a_store_that_is_lost_beside_its_log_is_seen(pottery_on: Pottery, saga: Call) -> None:
+    pottery = pottery_on
+    assert saga("topics", "apply", pottery.module).exit_code == 0
+    with running(pottery.module):
+        publish(saga, "CupOrdered", "one", "two", "three")
+        until(lambda: len(asyncio.run(_made(pottery))) == 3)
+        until(lambda: ", 0 not handled" in saga("positions", "show", pottery.service).stdout)
+    assert "its store is empty" not in saga("doctor", pottery.module).stdout
+    for file in (pottery.folder / ".saga").glob(f"{pottery.service}.db*"):
+        file.unlink()
+    told = saga("doctor", pottery.module)
+    assert told.exit_code == 1
+    assert "its store is empty, and its group has handled messages" in told.stdout
+    assert "saga rebuild" in told.stdout

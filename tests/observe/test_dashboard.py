@@ -24,6 +24,8 @@ NOT_SHOWN = {
     *(
         "saga_fallbacks_total",
         "saga_replaced_logs_total",
+        "saga_timers_lost_total",
+        "saga_published_lost_total",
         "saga_replays_total",
         "saga_strangers_met_total",
         "saga_yielding_messages",

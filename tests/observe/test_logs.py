@@ -166,6 +166,8 @@ def test_levels_say_what_a_person_has_to_look_at() -> None:
         Unavailable,
         moments.Expired,
         moments.LogReplaced,
+        moments.TimersLost,
+        moments.PublishedLost,
         moments.ContractsUnreadable,
         moments.StandsStill,
         moments.StrangersMet,

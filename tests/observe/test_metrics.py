@@ -38,6 +38,7 @@ from saga.observe.moments import (
     Parked,
     PartitionsRaised,
     PassedOver,
+    PublishedLost,
     PutOff,
     Recovered,
     ReplayEnded,
@@ -53,6 +54,7 @@ from saga.observe.moments import (
     StrangersMet,
     Stuck,
     TimerKept,
+    TimersLost,
     Traced,
     Unavailable,
     UnknownType,
@@ -110,6 +112,8 @@ STEP = StepDone(service="payment", saga=SECRET, handler="reserve", step="charge"
 STUCK = Stuck(service="payment", saga=SECRET, message=SECRET, error=SECRET, retry_s=0.5)
 STRANGERS = StrangersMet(service="payment", members=(SECRET,))
 EXPIRED = Expired(service="payment", topic="orders", partition=1, first=7, last=7, count=1)
+TIMERS_LOST = TimersLost(service="payment", topics=("payment.wake.1m",), sent=3)
+PUBLISHED_LOST = PublishedLost(service="payment", topic="payments")
 REPLACED = LogReplaced(service="payment", topic="orders", partition=1, first=7)
 PASSED_OVER = PassedOver(service="payment", topic="orders", partition=1, offset=7, why="tombstone")
 CONFLICT = WriteRefused(service="payment", saga=SECRET, operation="write", why="conflict")
@@ -193,6 +197,8 @@ def of(*workers: WatchedWorker, clock: SetClock | None = None) -> Metrics:
         (EXPIRED, series("saga_expired_records_total", service="payment", topic="orders", partition="1")),
         (REPLACED, series("saga_replaced_logs_total", service="payment", topic="orders", partition="1")),
         (PASSED_OVER, series("saga_passed_over_records_total", service="payment", topic="orders", why="tombstone")),
+        (TIMERS_LOST, series("saga_timers_lost_total", service="payment")),
+        (PUBLISHED_LOST, series("saga_published_lost_total", service="payment")),
         (CONFLICT, series("saga_conflicts_total", service="payment", operation="write")),
         (AMBIGUOUS, series("saga_ambiguous_writes_total", service="payment", operation="update")),
     ],

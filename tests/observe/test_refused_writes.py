@@ -10,6 +10,8 @@ from saga import Saga, Service
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
 from saga.observe.moments import WriteRefused
 from saga.progress.history import TRANSITIONS_MAX
+from saga.runtime.known_logs import note_logs
+from saga.runtime.prepared import topics_of, writes_of
 from saga.runtime.service_record import ensure_record
 from saga.runtime.watching import Watching
 from services.inventory import inventory
@@ -91,6 +93,8 @@ async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeyp
 
     watching = Watching("payment", place.clock, place.moments.append)
     await ensure_record(payment.declared, place.store, place.clock, watching)  # the first document of that collection
+    await place.broker.ensure(topics_of(payment.declared))  # and the second one
+    await note_logs(place.store, "payment", await place.broker.log_ids(writes_of(payment.declared)))
     refuse_once(place, monkeypatch, "saga-archive", Ambiguous("no answer"))
     async with at_work(place, payment):
         await place.publish(*(an_order(quantity=number + 1) for number in range(TRANSITIONS_MAX + 2)))

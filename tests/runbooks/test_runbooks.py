@@ -15,14 +15,17 @@ from saga.cli.main import main
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.sources import administration_of
+from saga.messages import Topic
 from saga.names import PROGRESS
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.formats import PLAIN
 from saga.sqlite.lock import WriteLock
 from saga.store.sqlite import SqliteStore
+from saga.wakes import tiers_of
 from tests.runbooks.page import PAGES, Place, follow
 from tests.servers.damage import spoil
 from tests.servers.kafka import KafkaServer
+from tests.servers.plain_clients import created_again
 
 HANDLED = "payment: 1 member, 0 not handled"
 
@@ -143,6 +146,27 @@ def test_nobody_works(place: Place) -> None:
         place.publish("order-1")
 
     follow("nobody-works.md", place, {"the service has stopped, and an order comes": stopped})
+
+
+def test_log_lost(on_kafka: Place, kafka: KafkaServer) -> None:
+    place = on_kafka
+
+    def again() -> None:
+        place.start()
+        handled(place)
+        place.publish("order-17")
+        place.shows("saga list", "order-17 ...")
+        handled(place)
+        place.stop()
+        status, printed = place.call("saga topics plan services.payment")
+        assert status == 0, printed
+        asyncio.run(created_again(kafka.address, "payments", Topic("payments").partitions))
+        for topic, tier in tiers_of("payment").items():
+            asyncio.run(created_again(kafka.address, topic, tier.partitions))
+        place.start()
+
+    what = "the topics of payments and of timers were deleted and created again while the service was down"
+    follow("log-lost.md", place, {what: again})
 
 
 def test_expired(place: Place) -> None:

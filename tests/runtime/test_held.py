@@ -359,7 +359,8 @@ async def test_revoked_and_lost_partitions_take_what_is_held_with_them() -> None
         watching = place.assignment.watching
         cache: Any = {}
         commits = Commits(place.assignment, NOTHING, place.lanes.finished)
-        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1000)
+        timers: Any = None
+        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, timers)
         place.add(0, 10, tier="now")
         place.add(1, 10, tier="now", partition=Q)
         await listener.revoked([P])
@@ -381,7 +382,7 @@ async def test_revoked_and_lost_partitions_take_what_yields_with_them() -> None:
         cache: Any = {}
         commits = Commits(place.assignment, NOTHING, place.lanes.finished)
         watching = place.assignment.watching
-        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, yields)
+        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, yields, yields)
         await listener.revoked([P])
         listener.lost([Q])
         assert gone == [P, Q]

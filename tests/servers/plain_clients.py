@@ -1,7 +1,7 @@
 """Plain clients of aiokafka, as tests use them beside ours."""
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import TopicAlreadyExistsError
 
 from saga.broker.kafka.client import starting
@@ -29,3 +29,16 @@ async def created_again(server: str, topic: str, partitions: int) -> None:
         assert code == 0, answer
     finally:
         await admin.close()
+
+
+async def emptied(server: str, topic: str, partitions: int) -> None:
+    """Remove all records of a topic, as retention does."""
+    consumer, admin = AIOKafkaConsumer(bootstrap_servers=server), AIOKafkaAdminClient(bootstrap_servers=server)
+    await consumer.start()
+    await begun(admin)
+    try:
+        ends = await consumer.end_offsets([TopicPartition(topic, number) for number in range(partitions)])
+        await admin.delete_records({place: RecordsToDelete(end) for place, end in ends.items() if end})
+    finally:
+        await admin.close()
+        await consumer.stop()

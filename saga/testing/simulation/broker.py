@@ -11,6 +11,7 @@ from saga.broker.port import FROM_THE_OLDEST, RECORD_BYTES_MAX, Listener, Subscr
 from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
+from saga.names import is_wakes
 from saga.testing.simulation.cluster import LOOK_S, Cluster
 from saga.testing.simulation.groups import DRAIN_S
 from saga.testing.simulation.members import SimulatedMember
@@ -136,7 +137,7 @@ class SimulatedBroker:
                 later(forgotten_s, self.network.disruptions.anew)
                 later(forgotten_s + DRAIN_S, lambda: self.cluster.append(chosen, delay_s))
             case "recreated topic":
-                later(LOOK_S * draws[2], lambda: self.cluster.recreate(chosen.topic, kept=True))
+                later(LOOK_S * draws[2], lambda: self.cluster.recreate(chosen.topic, kept=not is_wakes(chosen.topic)))
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())
                 self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)
