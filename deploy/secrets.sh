@@ -4,7 +4,7 @@ set -eu
 folder="${SAGA_SECRETS:-.saga/secrets}"
 umask 077
 mkdir -p "$folder"
-for name in couchbase-admin order payment inventory shipping client intake intake-connector; do
+for name in couchbase-admin order payment inventory shipping client operator intake intake-connector; do
   [ -s "$folder/$name" ] && continue
   # 32 hexadecimal digits: Couchbase takes them all, and no shell minds one.
   od -An -N16 -tx1 /dev/urandom | tr -d ' \n' > "$folder/$name"

@@ -41,9 +41,11 @@ for service in "${services[@]}"; do
     --rbac-password "$(cat "$secrets/$service")" \
     --roles "data_reader[$bucket:$service],data_writer[$bucket:$service]"
 done
-# Reads everything, for the audit and for `saga list`; writes nothing.
-as_admin user-manage --set --auth-domain local --rbac-username client --rbac-password "$(cat "$secrets/client")" \
-  --roles "data_reader[$bucket]"
+# Read everything, for the audit and for the commands of the runbooks; write nothing.
+for user in client operator; do
+  as_admin user-manage --set --auth-domain local --rbac-username "$user" --rbac-password "$(cat "$secrets/$user")" \
+    --roles "data_reader[$bucket]"
+done
 # Is told what changes in the documents that intake takes, and sees nothing else.
 as_admin user-manage --set --auth-domain local --rbac-username intake-connector \
   --rbac-password "$(cat "$secrets/intake-connector")" --roles "data_dcp_reader[$bucket:intake:orders]"

@@ -39,6 +39,8 @@ DRAIN_S = 20
 BY_DOCUMENTS = ("intake", "intake-connector")
 """The service that takes orders as documents, and the connector that tells of them."""
 PROFILE = "documents"
+PEOPLE = ("client", "operator")
+"""Containers for commands that people call, which read every store and write none."""
 
 
 def services(file: Any) -> Any:
@@ -50,7 +52,7 @@ def couchbase_init(folder: Path, ends: str = "exit 0") -> tuple[subprocess.Compl
     bin_, secrets, calls = folder / "bin", folder / "secrets", folder / "calls"
     bin_.mkdir()
     secrets.mkdir()
-    for name in ("couchbase-admin", *SERVICES, *BY_DOCUMENTS, "client"):
+    for name in ("couchbase-admin", *SERVICES, *BY_DOCUMENTS, *PEOPLE):
         (secrets / name).write_text(f"secret-of-{name}")
     fake = bin_ / "couchbase-cli"
     fake.write_text(FAKE.format(ends=ends))
@@ -84,7 +86,7 @@ def test_a_service_may_read_and_write_its_own_scope_and_nothing_else(tmp_path: P
     assert roles == {
         service: f"data_reader[saga:{service}],data_writer[saga:{service}]" for service in (*SERVICES, "intake")
     } | {
-        "client": "data_reader[saga]",
+        **dict.fromkeys(PEOPLE, "data_reader[saga]"),
         "intake-connector": "data_dcp_reader[saga:intake:orders]",
     }
     assert {user: after("--rbac-password", call) for user, call in users.items()} == {
@@ -152,6 +154,22 @@ def test_topics_are_made_for_all_services_before_the_first_one_starts() -> None:
         assert given.items() >= makes["environment"].items()
 
 
+@pytest.mark.parametrize("name", PEOPLE)
+def test_people_call_commands_as_a_user_that_is_no_service(name: str) -> None:
+    given = services(COMPOSE)[name]
+    assert given["environment"]["SAGA_COUCHBASE_USERNAME"] == name
+    assert given["environment"]["SAGA_COUCHBASE_PASSWORD_FILE"] == f"/run/secrets/{name}"
+    assert given["secrets"] == [name]
+    assert given["profiles"] == ["tools"]
+
+
+def test_an_operator_reads_the_stores_of_all_services() -> None:
+    operator = services(COMPOSE)["operator"]["environment"]["SAGA_STORE"]
+    assert {operator.replace("{service}", service) for service in SERVICES} == {
+        services(COMPOSE)[service]["environment"]["SAGA_STORE"] for service in SERVICES
+    }
+
+
 def test_settings_in_compose_files_are_settings() -> None:
     names = {
         name
@@ -177,7 +195,7 @@ def test_the_stand_ins_replace_servers_and_leave_the_services_as_they_are() -> N
     replaced = services(STAND_INS)
     others = {name for name, given in services(COMPOSE).items() if given.get("profiles") == [PROFILE]}
     assert replaced.keys() == services(COMPOSE).keys() - {"topics"} - others
-    for name in ("stock", "client", *SERVICES):
+    for name in ("stock", *PEOPLE, *SERVICES):
         assert replaced[name] == {
             "environment": {"SAGA_STORE": "couchbase://couchbase:11210/saga", "SAGA_STORE_DURABILITY": "none"}
         }

@@ -20,6 +20,8 @@ from services.audit.books import SERVICES
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "deploy"
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text("utf-8")
+PEOPLE = ("operator", "administrator")
+"""Deployments in which people call commands."""
 VERSIONS = ("1.30.0", kubernetes_validate.latest_version())
 KEDA = "keda.sh/v1alpha1"
 DRAIN_AND_GRACE_S = Settings().drain_s + 5
@@ -39,6 +41,17 @@ def named(kind: str, name: str) -> Any:
 def container(service: str) -> Any:
     (only,) = named("Deployment", service)["spec"]["template"]["spec"]["containers"]
     return only
+
+
+def settings_of(given: Any) -> Settings:
+    """Settings of a container. Its files are not here, so another one stands for each."""
+    of_ours = dict(named("ConfigMap", "saga-settings")["data"]) | {
+        one["name"]: one["value"] for one in given["env"] if one["name"].startswith("SAGA_")
+    }
+    files = {name: value for name, value in of_ours.items() if name.endswith("_FILE") and value}
+    mounted = {mount["mountPath"] for mount in given["volumeMounts"]}
+    assert all(str(Path(file).parent) in mounted for file in files.values())
+    return Settings.read(of_ours | dict.fromkeys(files, str(FOLDER / "settings.yaml")))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -92,7 +105,7 @@ def test_the_settings_of_a_pod_can_work(service: str) -> None:
 
 def test_no_pod_is_given_variables_of_services() -> None:
     pods = [one["spec"]["template"]["spec"] for one in resources() if "template" in one.get("spec", {})]
-    assert len(pods) == len(SERVICES) + 1
+    assert len(pods) == len([*SERVICES, "topics", *PEOPLE])
     assert all(pod["enableServiceLinks"] is False for pod in pods)
 
 
@@ -108,6 +121,26 @@ def test_a_job_makes_the_topics_of_all_services_as_a_user_of_its_own() -> None:
     assert all(given[name].startswith(f"{only['volumeMounts'][0]['mountPath']}/") for name in files)
     settings = Settings.read(given | dict.fromkeys(files, str(FOLDER / "settings.yaml")))
     assert settings.of(KafkaOptions).kafka_username not in SERVICES
+
+
+@pytest.mark.parametrize("who", PEOPLE)
+def test_people_call_commands_in_a_pod_with_the_settings_and_a_user_of_its_own(who: str) -> None:
+    pod, only = named("Deployment", who)["spec"]["template"]["spec"], container(who)
+    assert only["image"] == container("order")["image"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert only["securityContext"]["readOnlyRootFilesystem"]
+    assert [mount["name"] for mount in only["volumeMounts"]] == [volume["name"] for volume in pod["volumes"]]
+    settings = settings_of(only)
+    assert settings.of(KafkaOptions).kafka_username not in SERVICES
+    topics = named("Job", "topics")["spec"]["template"]["spec"]
+    if who == "operator":
+        assert settings.of(CouchbaseOptions).couchbase_username == "operator"
+        assert {settings.store.replace("{service}", service) for service in SERVICES} == {
+            settings_of(container(service)).store for service in SERVICES
+        }
+    else:
+        assert pod["volumes"] == topics["volumes"]
+        assert settings.of(KafkaOptions) == settings_of(topics["containers"][0]).of(KafkaOptions)
 
 
 @pytest.mark.parametrize("service", SERVICES)

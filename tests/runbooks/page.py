@@ -6,6 +6,7 @@ example has the bank answer again.
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -51,11 +52,22 @@ class Place:
         shutil.copy(ROOT / "services" / "payment" / "events.py", package / "events.py")
         self.deploy("payment_service.py")
         self.bank("open")
+        (self.folder / "bin").mkdir()
+        self.commands_run_as({})
+
+    def commands_run_as(self, users: Mapping[str, str]) -> None:
+        """Have each command of `saga` run as the user of the broker who is named for its first words."""
+        command = self.folder / "bin" / "saga"
+        cases = "".join(f'  "{words} "*) export SAGA_KAFKA_USERNAME={user} ;;\n' for words, user in users.items())
+        refused = '  *) echo "no page says who runs saga $*" >&2; exit 70 ;;\n' if users else ""
+        called = shlex.join([sys.executable, "-m", "saga.cli.main"])
+        command.write_text(f'#!/bin/bash\ncase "$* " in\n{cases}{refused}esac\nexec {called} "$@"\n')
+        command.chmod(0o755)
 
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAGA_", "PYTEST_"))}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+        path = os.pathsep.join([str(self.folder / "bin"), str(Path(sys.executable).parent), kept["PATH"]])
         paths = f"{self.folder}{os.pathsep}{ROOT}"
         given = {"PATH": path, "PYTHONPATH": paths, "COLUMNS": "200"}
         settings = {"SAGA_LOG": "json", "SAGA_HTTP": f"localhost:{self.ports[0]}"}
@@ -92,7 +104,7 @@ class Place:
         """Start the service."""
         with (self.folder / "payment.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "saga.cli.main", "run", "services.payment"],
+                [self.folder / "bin" / "saga", "run", "services.payment"],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

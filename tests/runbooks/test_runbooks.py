@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
 
-from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.sums import row_sum
 from saga.cli.main import main
 from saga.clock import SystemClock
 from saga.config import Settings
+from saga.contracts.library import find
 from saga.inspection.sources import administration_of
 from saga.messages import Topic
 from saga.names import PROGRESS
@@ -22,45 +23,34 @@ from saga.progress.formats import PLAIN
 from saga.sqlite.lock import WriteLock
 from saga.store.sqlite import SqliteStore
 from saga.wakes import tiers_of
+from tests.docs.markdown import ROOT
 from tests.runbooks.page import PAGES, Place, follow
+from tests.runbooks.rights import give_rights, users_of_commands
 from tests.servers.damage import spoil
-from tests.servers.kafka import KafkaServer
 from tests.servers.plain_clients import created_again
+from tests.servers.rights import Guarded, a_client, guarded_kafka
 
 HANDLED = "payment: 1 member, 0 not handled"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """The service's folder, with files for broker and store."""
+def guarded(server_jars: Path, tmp_path: Path) -> Iterator[Guarded]:
+    """A Kafka of the test's own, which it may kill, and which asks who one is."""
+    users = {user for user, _ in users_of_commands().values()}
+    with guarded_kafka(tmp_path / "kafka", sorted(users)) as guarded:
+        yield guarded
+
+
+@pytest.fixture
+def place(tmp_path: Path, guarded: Guarded) -> Iterator[Place]:
+    """The service's folder, with files for its store. On Kafka each command may what its user is to be allowed."""
     place = Place(tmp_path / "shop")
     try:
+        give_rights(place, guarded)
+        place.shows("saga topics apply services.payment", "... orders ...")
         yield place
     finally:
         place.end()
-
-
-@pytest.fixture
-def kafka(server_jars: Path, tmp_path: Path) -> Iterator[KafkaServer]:
-    """A Kafka of the test's own, which it may kill."""
-    server = KafkaServer.start(tmp_path / "kafka")
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-@pytest.fixture
-def on_kafka(place: Place, kafka: KafkaServer) -> Place:
-    """The folder of a service that runs on it."""
-    place.extra = {
-        "SAGA_BROKER": f"kafka://{kafka.address}",
-        "SAGA_KAFKA_REPLICATION": "1",
-        "SAGA_KAFKA_MIN_INSYNC": "1",
-    }
-    status, printed = place.call("saga topics apply services.payment")
-    assert status == 0, printed
-    return place
 
 
 def handled(place: Place) -> None:
@@ -148,9 +138,7 @@ def test_nobody_works(place: Place) -> None:
     follow("nobody-works.md", place, {"the service has stopped, and an order comes": stopped})
 
 
-def test_log_lost(on_kafka: Place, kafka: KafkaServer) -> None:
-    place = on_kafka
-
+def test_log_lost(place: Place, guarded: Guarded) -> None:
     def again() -> None:
         place.start()
         handled(place)
@@ -158,26 +146,21 @@ def test_log_lost(on_kafka: Place, kafka: KafkaServer) -> None:
         place.shows("saga list", "order-17 ...")
         handled(place)
         place.stop()
-        status, printed = place.call("saga topics plan services.payment")
-        assert status == 0, printed
-        asyncio.run(created_again(kafka.address, "payments", Topic("payments").partitions))
+        asyncio.run(created_again(guarded.kafka.address, "payments", Topic("payments").partitions))
         for topic, tier in tiers_of("payment").items():
-            asyncio.run(created_again(kafka.address, topic, tier.partitions))
+            asyncio.run(created_again(guarded.kafka.address, topic, tier.partitions))
         place.start()
 
     what = "the topics of payments and of timers were deleted and created again while the service was down"
     follow("log-lost.md", place, {what: again})
 
 
-def test_expired(place: Place) -> None:
+def test_expired(place: Place, guarded: Guarded) -> None:
     async def removed() -> None:
-        async with EmbeddedBroker(place.folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
-            execute = broker.connection.execute
-            ((first, count),) = execute("SELECT first_log, partitions FROM topics WHERE name = 'orders'").fetchall()
-            for log in range(first, first + count):
-                ((end,),) = execute(f"SELECT ifnull(max(offset) + 1, 0) FROM log_{log}").fetchall()
-                execute(f"DELETE FROM log_{log}")
-                execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (end, row_sum(log, end), log))
+        async with a_client(guarded.kafka.address) as admin:
+            partitions = find(ROOT / "contracts").topics["orders"].partitions
+            everything = {TopicPartition("orders", number): RecordsToDelete(-1) for number in range(partitions)}
+            await admin.delete_records(everything)
 
     def gone() -> None:
         place.start()
@@ -247,7 +230,7 @@ def test_stuck_saga(place: Place) -> None:
 
 
 def test_lag(place: Place) -> None:
-    place.extra = {"SAGA_INFLIGHT_MAX": "4", "SAGA_INFLIGHT_MIN": "4"}
+    place.extra = {**place.extra, "SAGA_INFLIGHT_MAX": "4", "SAGA_INFLIGHT_MIN": "4"}
 
     def slow() -> None:
         place.bank("slow")
@@ -279,35 +262,35 @@ def test_store_away(place: Place) -> None:
     )
 
 
-def test_broker_down(on_kafka: Place, kafka: KafkaServer) -> None:
+def test_broker_down(place: Place, guarded: Guarded) -> None:
     def dies() -> None:
-        on_kafka.start()
-        on_kafka.publish("order-0")
-        handled(on_kafka)
-        kafka.kill()
+        place.start()
+        place.publish("order-0")
+        handled(place)
+        guarded.kafka.kill()
 
-    follow("broker-down.md", on_kafka, {"the broker dies": dies, "the broker is back": kafka.restart})
+    follow("broker-down.md", place, {"the broker dies": dies, "the broker is back": guarded.kafka.restart})
 
 
-def test_damaged_partition(on_kafka: Place, tmp_path: Path) -> None:
+def test_damaged_partition(place: Place, guarded: Guarded, tmp_path: Path) -> None:
     async def damaged() -> None:
-        settings = Settings(broker=on_kafka.extra["SAGA_BROKER"])
+        settings = Settings(broker=f"kafka://{guarded.kafka.address}")
         async with administration_of(settings, SystemClock()) as broker:
             [record] = [record async for record in broker.scan("orders")]
         spoil(tmp_path / "kafka" / "data", record, "a value")
 
     def damage() -> None:
-        on_kafka.publish("order-1")
+        place.publish("order-1")
         asyncio.run(damaged())
-        on_kafka.start()
+        place.start()
 
     follow(
         "damaged-partition.md",
-        on_kafka,
+        place,
         {
             "the record of order-1 is damaged": damage,
-            "nobody has a copy, and the service is stopped": on_kafka.stop,
-            "the service is started": on_kafka.start,
+            "nobody has a copy, and the service is stopped": place.stop,
+            "the service is started": place.start,
         },
     )
 

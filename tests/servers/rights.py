@@ -27,7 +27,7 @@ advertised.listeners=PLAINTEXT://127.0.0.1:{port},PLAIN://127.0.0.1:%(plain)d
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PLAIN:SASL_PLAINTEXT
 listener.name.plain.sasl.enabled.mechanisms=PLAIN
 listener.name.plain.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
-user_%(user)s="%(password)s";
+%(users)s;
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """
@@ -94,15 +94,16 @@ class TakeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
 
 
 class Right(NamedTuple):
-    """Right of the user on something."""
+    """Right of a user on something."""
 
     kind: int
     name: str
     operation: int
+    user: str = USER
 
     def told(self) -> tuple[int, str, int, str, str, int, int]:
         """The right as Kafka's requests have it."""
-        return self.kind, self.name, LITERALLY, f"User:{USER}", "*", self.operation, ALLOW
+        return self.kind, self.name, LITERALLY, f"User:{self.user}", "*", self.operation, ALLOW
 
 
 def rights_in(command: str) -> Sequence[Right]:
@@ -111,9 +112,10 @@ def rights_in(command: str) -> Sequence[Right]:
     kinds = {"--topic": TOPIC, "--group": GROUP}
     given = list(pairwise([*words, ""]))
     operation = OPERATIONS[dict(given)["--operation"]]
-    assert (tool, dict(given)["--allow-principal"]) == ("kafka-acls.sh", f"User:{USER}")
-    cluster = [Right(CLUSTER, "kafka-cluster", operation)] if "--cluster" in words else []
-    return [*(Right(kinds[option], name, operation) for option, name in given if option in kinds), *cluster]
+    kind, _, user = dict(given)["--allow-principal"].partition(":")
+    assert (tool, kind) == ("kafka-acls.sh", "User")
+    cluster = [Right(CLUSTER, "kafka-cluster", operation, user)] if "--cluster" in words else []
+    return [*(Right(kinds[option], name, operation, user) for option, name in given if option in kinds), *cluster]
 
 
 class Everything(NamedTuple):
@@ -186,22 +188,26 @@ class Guarded(NamedTuple):
             answer = await admin._send_request(Take([Everything()]))
             assert [code for code, _, _ in answer.results] == [0]
 
-    async def _there(self, rights: Sequence[Right], admin: AIOKafkaAdminClient) -> Sequence[tuple[str, int]]:
+    async def _there(self, rights: Sequence[Right], admin: AIOKafkaAdminClient) -> Sequence[Right]:
         """Rights on topics that are there: of the others nobody is told what he may."""
         answer = await admin._send_request(Topics())
         names = {name for _, name, *_ in answer.topics}
-        return [(right.name, right.operation) for right in rights if right.kind == TOPIC and right.name in names]
+        return [right for right in rights if right.kind == TOPIC and right.name in names]
 
-    async def _in_force(self, on_topics: Sequence[tuple[str, int]], given: bool) -> None:
+    async def _in_force(self, on_topics: Sequence[Right], given: bool) -> None:
         """The broker hears of rights a moment later. Those on groups cannot be asked for: they come with the others."""
-        user = {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
-        async with a_client(self.address, security_protocol="SASL_PLAINTEXT", **user) as admin:
+        for user in sorted({right.user for right in on_topics}):
+            await self._in_force_for(user, [right for right in on_topics if right.user == user], given)
+
+    async def _in_force_for(self, user: str, on_topics: Sequence[Right], given: bool) -> None:
+        shown = {"sasl_plain_username": user, "sasl_plain_password": PASSWORD}
+        async with a_client(self.address, security_protocol="SASL_PLAINTEXT", **shown) as admin:
 
             async def looked() -> None:
                 while True:
-                    answer = await admin._send_request(Topics(sorted({name for name, _ in on_topics})))
+                    answer = await admin._send_request(Topics(sorted({right.name for right in on_topics})))
                     allowed = {name: bits if code == 0 else 0 for code, name, _, _, bits in answer.topics}
-                    if all(bool(allowed[name] & 1 << operation) == given for name, operation in on_topics):
+                    if all(bool(allowed[right.name] & 1 << right.operation) == given for right in on_topics):
                         return
                     await CLOCK.sleep(LOOK_S)
 
@@ -209,10 +215,11 @@ class Guarded(NamedTuple):
 
 
 @contextmanager
-def guarded_kafka(folder: Path) -> Iterator[Guarded]:
-    """One in which nothing is allowed yet; it ends with the block."""
+def guarded_kafka(folder: Path, users: Sequence[str] = (USER,)) -> Iterator[Guarded]:
+    """One in which these users may do nothing yet; it ends with the block."""
     (plain,) = free_ports(1)
-    kafka = KafkaServer.start(folder, extra=EXTRA % {"plain": plain, "user": USER, "password": PASSWORD})
+    known = " ".join(f'user_{user}="{PASSWORD}"' for user in users)
+    kafka = KafkaServer.start(folder, extra=EXTRA % {"plain": plain, "users": known})
     try:
         yield Guarded(kafka, plain)
     finally:
