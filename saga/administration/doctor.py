@@ -71,7 +71,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
     found += _compared(services, known)
-    order: list[Severity] = ["error", "warning", "ok"]
+    order = findings.SEVERITIES
     return Diagnosis(
         tuple(sorted(dict.fromkeys(found), key=lambda finding: order.index(finding.severity))),
         all(answer.reached for answer in answers),
@@ -128,6 +128,7 @@ async def _see(
         group = await broker.group(service.name)
         states = partition_states(group, await broker.bounds(sorted(reads & set(found))))
         seen += findings.about_positions(service, states)
+        seen += findings.about_waiting(service, group, states)
         begun = begun_topics(service)
         known.groups[service.name] = group, sum(b.end - b.begin for p, (b, _) in states.items() if p.topic in begun)
     seen += [finding for away in await broker.away() for finding in findings.about_away(away)]

@@ -1,9 +1,10 @@
 """Findings about brokers and stores, for people: pure functions from what was seen."""
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from saga.adapter_description import Finding
+from saga.adapter_description import Finding, Severity
 from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
 from saga.broker.acls import Right, allow
@@ -17,6 +18,8 @@ from saga.messages import Partition
 from saga.names import is_wakes, is_without_events
 from saga.printable import counted
 
+SEVERITIES: Sequence[Severity] = ("error", "warning", "ok")
+"""What matters, first to last."""
 REPLICAS, IN_SYNC = 3, 2
 """Least replicas, and least of them in sync: with fewer, one broker that is lost takes acknowledged records with it, or
 stops all writing."""
@@ -288,6 +291,19 @@ def about_positions(service: Declared, states: Mapping[Partition, PartitionState
             )
 
 
+def about_waiting(service: Declared, group: Group, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
+    """Finding if messages wait for a service that has run, and no process of it is there."""
+    waiting = sum(state.lag for partition, state in states.items() if not is_without_events(partition.topic))
+    if group.positions and not group.members and waiting:
+        yield Finding(
+            "warning",
+            service.name,
+            f"no process of it is at work, and it has not handled {counted(waiting, 'record')}",
+            "its sagas stand still, and what is past the retention of its topic is removed unhandled",
+            f"start it; saga positions show {service.name} says which topics they lie in",
+        )
+
+
 def about_away(away: Away) -> Iterator[Finding]:
     """Finding about a group that has been without members for a day."""
     if away.away_ms >= DAY_MS and away.behind:
@@ -415,6 +431,35 @@ def about_clock(about: str, ahead: int) -> Finding:
         "what is remembered is forgotten early or late by as much, and the times in histories differ",
         "have both set their clocks by the network (NTP)",
     )
+
+
+class Grouped(NamedTuple):
+    """Findings that say the same of several things."""
+
+    about: tuple[str, ...]
+    finding: Finding
+    """One of them. With several things, `NAME` stands for each of them in its remedy."""
+
+
+def grouped(found: Iterable[Finding]) -> list[Grouped]:
+    """Findings for people: errors first, then warnings, then what is well; those that say the same are one. Within
+    each of these the rarest come first: what is so everywhere is mostly a decision, in one place it is an accident.
+
+    >>> alike = [Finding("warning", name, "1 replica", "loss", f"alter {name}") for name in ("orders", "payments")]
+    >>> [(each.about, each.finding.remedy) for each in grouped([*alike, Finding("warning", "bills", "kept for ever")])]
+    [(('bills',), ''), (('orders', 'payments'), 'alter NAME')]
+    """
+    alike: dict[Finding, list[Finding]] = {}
+    for each in found:
+        neutral = each._replace(
+            about="", remedy=re.sub(rf"(?<![\w.-]){re.escape(each.about)}(?![\w.-])", "NAME", each.remedy)
+        )
+        alike.setdefault(neutral, []).append(each)
+    groups = [
+        Grouped(tuple(each.about for each in some), some[0] if len(some) == 1 else neutral)
+        for neutral, some in alike.items()
+    ]
+    return sorted(groups, key=lambda group: (SEVERITIES.index(group.finding.severity), len(group.about)))
 
 
 def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:

@@ -7,11 +7,15 @@ import click
 
 from saga import wiring
 from saga.administration.doctor import Diagnosis, examined
+from saga.administration.findings import grouped
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.printable import counted, printable_lines
+
+NAMED_MAX = 3
+"""Things that a finding names before what it says of them; the others stand behind."""
 
 
 @click.command()
@@ -25,6 +29,8 @@ def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_j
     It connects as the services would, with their settings (SAGA_BROKER, SAGA_STORE, ...), and compares: topics with the
     contracts, how long records are kept with how long services remember, partitions, replicas and rights, the brokers'
     settings, positions with what the log still holds, and clocks. Each finding says what is at risk and what to do.
+    Errors come first, then warnings, the rarest of each first; what is so of several topics is told once, and NAME
+    stands for each of them in what is to be done.
 
     It writes one document to each store and removes it, and one record to the topic saga.doctor of a Kafka, which it
     makes and in which records are kept for a day. Nothing else is created or changed.
@@ -50,9 +56,11 @@ def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_j
 
 
 def _print(diagnosis: Diagnosis) -> None:
-    for severity, about, what, risk, remedy in diagnosis.findings:
-        tell(*printable_lines(f"{severity:<7}  {about}: {what}"))
-        for word, text in (("at risk", risk), ("to do", remedy)):
+    for names, (severity, _, what, risk, remedy) in grouped(diagnosis.findings):
+        first, others = names[:NAMED_MAX], ", ".join(names[NAMED_MAX:])
+        more = f" and {len(names) - NAMED_MAX} more" if others else ""
+        tell(*printable_lines(f"{severity:<7}  {', '.join(first)}{more}: {what}"))
+        for word, text in (("at risk", risk), ("to do", remedy), ("also of", others)):
             if text:
                 tell(*printable_lines(f"         {word}: {text}"))
     tell(", ".join(counted(diagnosis.count(severity), severity) for severity in ("error", "warning")))

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from saga.adapter_description import Finding
+from saga.adapter_description import Finding, Severity
 from saga.administration import findings
 from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted
@@ -21,6 +21,7 @@ from saga.broker.identity import MemberIdentity
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Topic
+from saga.names import wakes_of
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite import SqliteStore
 from saga.testing.conformance.listening import Listening
@@ -105,6 +106,14 @@ def test_on_kafka_only_what_was_asked_for_by_name_is_warned_of(saga: Call, kafka
     fine = [each.what for each in found if each.severity == "ok"]
     assert "a record was written, and read again" in fine
     assert "its clock is that of this machine, to 2 seconds" in fine
+    shown = saga("doctor", kafka_pottery.module).stdout.splitlines()
+    warnings = [line for line in shown if line.startswith("warning")]
+    assert [line.rpartition(": ")[2] for line in warnings] == list(asked)  # once each, and not for each topic
+    (others, _) = [line.partition(": ")[2].split(", ") for line in shown if line.startswith("         also of:")]
+    named = warnings[0].removeprefix("warning  ").partition(" and ")[0].split(", ")
+    assert sorted([*named, *others]) == sorted(kafka_pottery.topics)
+    assert "--entity-name NAME --add-config min.insync.replicas=2" in "\n".join(shown)
+    assert shown[-1] == f"no errors, {len(asked) * len(kafka_pottery.topics)} warnings"
 
 
 # -------------------------------------------------------------------- whose group it is, and where a service begins
@@ -160,6 +169,58 @@ def test_nothing_is_asked_of_a_service_that_has_run_or_said_it(
     declared = Declared(name="payment", state=None, memory=timedelta(days=30), start=start)
     assert not list(findings.about_beginning(declared, group, records, store))
     assert list(findings.about_beginning(replace(declared, start=None), Group(), 7, None))
+
+
+def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: Pottery) -> None:
+    async def published() -> None:
+        async with the_broker() as broker:
+            await broker.publish([Outgoing(pottery_on.topic, b"cup-1", b"new", ())])
+
+    saga("topics", "apply", pottery_on.module)
+    asyncio.run(published())
+    moved = saga("positions", "move", pottery_on.service, "--topic", pottery_on.topic, "--to", "latest",
+                 "--who", "ada", "--why", "it is new")  # fmt: skip
+    assert moved.exit_code == 0, moved.output
+    says = f"{pottery_on.service}: no process of it is at work, and it has not handled 1 record"
+    assert says not in saga("doctor", pottery_on.module).stdout
+    asyncio.run(published())
+    shown = saga("doctor", pottery_on.module).stdout.splitlines()
+    first = next(line for line in shown if line.startswith("warning"))
+    assert first == f"warning  {says}"
+
+
+def test_nobody_has_to_be_at_work_where_nothing_waits_or_nothing_ever_ran() -> None:
+    partition = Partition("cups", 0)
+    behind, done = ({partition: PartitionState(Bounds(0, 9), position)} for position in (4, 9))
+    gone = Group(positions={partition: 4})
+    assert len(list(findings.about_waiting(POTTER, gone, behind))) == 1
+    assert not list(findings.about_waiting(POTTER, gone, done))
+    assert not list(findings.about_waiting(POTTER, Group(), behind))
+    assert not list(findings.about_waiting(POTTER, gone._replace(members=("somebody",)), behind))
+    timers = {Partition(wakes_of("potter", "1m"), 0): PartitionState(Bounds(0, 9), 4)}
+    assert not list(findings.about_waiting(POTTER, gone, timers))
+
+
+def test_what_matters_comes_first_and_what_is_alike_is_told_once() -> None:
+    def finding(severity: Severity, about: str, what: str) -> Finding:
+        return Finding(severity, about, what, "loss", f"alter {about}")
+
+    found = [
+        finding("ok", "a", "fine"),
+        *(finding("warning", name, "everywhere") for name in ("a", "a-2", "b")),
+        finding("warning", "b", "here alone"),
+        *(finding("error", name, "also everywhere") for name in ("a", "b")),
+        finding("error", "b", "broken"),
+    ]
+    told = findings.grouped(found)
+    assert [(each.finding.severity, each.finding.what, each.about) for each in told] == [
+        ("error", "broken", ("b",)),
+        ("error", "also everywhere", ("a", "b")),
+        ("warning", "here alone", ("b",)),
+        ("warning", "everywhere", ("a", "a-2", "b")),
+        ("ok", "fine", ("a",)),
+    ]
+    assert [each.finding.remedy for each in told] == ["alter b", "alter NAME", "alter b", "alter NAME", "alter a"]
 
 
 # -------------------------------------------------------------------- all is not well
