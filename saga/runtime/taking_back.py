@@ -15,7 +15,6 @@ from msgspec import Raw
 from saga import marks
 from saga.declarations.annotations import returns_of, type_at
 from saga.declarations.limits import limits_of
-from saga.declarations.values import Declared
 from saga.errors import Permanent
 from saga.marks import marks_of, unmarked
 from saga.progress.taking_back import TakeBack
@@ -111,7 +110,7 @@ def _of_name(service: Participant, name: str) -> Callable[..., Awaitable[object]
     """Call of this name, as the service's declaration knows it; `None` if it knows none. Names come from stored
     documents, which others may be able to write: nothing is imported, and nothing else is looked at."""
     if ":" in name:
-        return _functions(service.declared).get(name)
+        return _function(service, name)
     resource, _, method = name.partition(".")
     declared = next((each for each in service.declared.resources if each.name == resource), None)
     given = None if declared is None else service.resources.get(declared.gives)
@@ -123,14 +122,19 @@ def _of_name(service: Participant, name: str) -> Callable[..., Awaitable[object]
     return found
 
 
-def _functions(declared: Declared) -> Mapping[str, Callable[..., Awaitable[object]]]:
-    """Each `async def` at the top of a module in which a handler is declared, or imported there by its name, by the
-    name under which it is recorded. Those of Python's own library are none that take a run back."""
-    found = dict[str, Callable[..., Awaitable[object]]]()
-    for reaction in declared.reactions:
+def _function(service: Participant, name: str) -> Callable[..., Awaitable[object]] | None:
+    """An `async def` at the top of a module in which a handler is declared, or imported there by its name. Functions of
+    Python's own library are none that take a run back."""
+    module, _, own = name.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    for reaction in service.handlers.values():
         for function in (reaction.function, unwrap(reaction.function)):
-            for there in getattr(function, "__globals__", {}).values():
-                if isfunction(there) and iscoroutinefunction(there) and there.__qualname__.isidentifier():
-                    found[f"{there.__module__}:{there.__qualname__}"] = there
-    ours = {name: name.partition(":")[0].partition(".")[0] not in sys.stdlib_module_names for name in found}
-    return {name: there for name, there in found.items() if ours[name]}
+            there = getattr(function, "__globals__", {}).get(own)
+            if (
+                isfunction(there)
+                and iscoroutinefunction(there)
+                and (there.__module__, there.__qualname__) == (module, own)
+            ):
+                return there
+    return None

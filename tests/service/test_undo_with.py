@@ -219,8 +219,8 @@ async def test_a_plain_call_takes_nothing_back() -> None:
 
 def knowing(handler: Handler) -> Any:
     """A service as far as calls are looked up in it."""
-    reactions = [SimpleNamespace(function=handler)]
-    return SimpleNamespace(declared=SimpleNamespace(resources=(), reactions=reactions), resources={})
+    handlers = {"reserve": SimpleNamespace(function=handler)}
+    return SimpleNamespace(declared=SimpleNamespace(resources=()), handlers=handlers, resources={})
 
 
 async def forget_cards(key: str, *cards: Annotated[str, sensitive], **pins: Annotated[str, sensitive]) -> None: ...
