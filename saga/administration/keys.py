@@ -2,16 +2,23 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from saga import wiring
+from saga import adapters, wiring
 from saga.adapter_description import Finding
 from saga.clock import Clock
 from saga.config import Settings
 from saga.declarations.values import Declared
-from saga.errors import ConfigurationError
-from saga.sealing.port import KeyState
+from saga.errors import ConfigurationError, KeyMissing, SagaError
+from saga.inspection.histories import histories_of
+from saga.inspection.sources import Source
+from saga.printable import counted
+from saga.sealing.port import Keys, KeyState
+from saga.sealing.text import names_in
 
+SAMPLED_MAX = 200
+"""Sagas of a service in which sealed values are looked for."""
 SHOWN_MAX = 5
 """Secrets that cannot be read which are told one by one."""
 AGAIN = "mend that, and run saga doctor again"
@@ -24,10 +31,55 @@ async def findings_of(services: Sequence[Declared], settings: Settings, clock: C
     about = f"keys {settings.keys}"
     try:
         wiring.keys_of(settings, clock, services)
-        state = await asyncio.to_thread(wiring.key_ring(Path(settings.keys), clock).state)
+        ring = wiring.key_ring(Path(settings.keys), clock)
+        state = await asyncio.to_thread(ring.state)
     except ConfigurationError as why:
         return [Finding("error", about, problem, "no service starts", AGAIN) for problem in why.problems]
-    return list(_of_folder(about, state))
+    found = list(_of_folder(about, state))
+    for service in services:
+        with suppress(SagaError, TimeoutError):  # a store that cannot be asked, or cannot list, is told by itself
+            found += await _of_sealed(about, service, settings, clock, ring)
+    return found
+
+
+async def _of_sealed(about: str, service: Declared, settings: Settings, clock: Clock, keys: Keys) -> Sequence[Finding]:
+    """Findings about values that the service has sealed, as far as the secrets are not in this folder."""
+    if adapters.store_adapter(settings.store).unmade(settings, service.name) is not None:
+        return []
+    names, looked = set[str](), 0
+    async with AsyncExitStack() as stack:
+        opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock, readonly=True))
+        source = Source(service.name, await clock.within(settings.open_s, opening), clock)
+        async for history in histories_of(source):
+            names |= names_in(*(event.value for entry in history.entries for event in entry.events))
+            looked += 1
+            if looked == SAMPLED_MAX:
+                break
+    missing = [name for name in sorted(names) if await _is_missing(name, keys)]
+    return list(about_missing(about, service.name, len(missing), len(names)))
+
+
+async def _is_missing(name: str, keys: Keys) -> bool:
+    try:
+        await keys.named(name)
+    except KeyMissing:
+        return True
+    return False
+
+
+def about_missing(about: str, service: str, missing: int, sampled: int) -> Iterator[Finding]:
+    """Finding if a service has sealed values with secrets that the folder never had. If it has none of those sampled,
+    it is another folder."""
+    if missing:
+        yield Finding(
+            "error" if missing == sampled else "warning",
+            about,
+            f"of {counted(sampled, 'secret')} with which {service} has sealed values, {missing} "
+            f"{'is' if missing == 1 else 'are'} not in this folder",
+            "the processes of the service use another folder of keys, or this one has lost some of it: what one side "
+            "seals the other side cannot open, and its runs are parked",
+            "have SAGA_KEYS name one folder in all processes, and restore what it lacks from a copy",
+        )
 
 
 def _of_folder(about: str, state: KeyState) -> Iterator[Finding]:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from saga.administration.keys import about_missing
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import blocked, until
@@ -37,7 +39,7 @@ class CupMade(Event):
     name: str | None = field(default=None, repr=False)
 
 
-potter = Service("{service}")
+potter = Service("{service}", start="beginning")
 
 
 @potter.handler(retry=Retry(attempts_max=1))
@@ -174,6 +176,39 @@ def test_the_doctor_looks_at_the_folder_of_keys(
     assert [severity for severity, _ in errors] == ["error"] * 6
     assert errors[0][1].endswith("is no key of a subject: restore it")
     assert errors[-1][1] == "others that cannot be read: 1"
+
+
+def test_the_doctor_sees_that_a_service_seals_with_another_folder_of_keys(
+    kiln: str, embedded_pottery: Pottery, saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = embedded_pottery.service
+
+    def told(exit_code: int) -> list[tuple[str, str]]:
+        found = found_by(saga, kiln, exit_code=exit_code)
+        return [(each.severity, each.what) for each in found if each.about.startswith("keys") and each.severity != "ok"]
+
+    assert saga("keys", "new", *WHO).exit_code == 0
+    with running(kiln):
+        for n in range(3):
+            assert ordered(saga, f"cup-{n}", customer=f"customer-{n}") == 0
+        until(lambda: handled_for_good(service, embedded_pottery.topic) == 3)
+    assert saga("forget", "customer-2", *WHO).exit_code == 0
+    assert told(0) == []
+    monkeypatch.setenv("SAGA_KEYS", str(folder / "other-keys"))
+    assert saga("keys", "new", *WHO).exit_code == 0
+    none = f"of 3 secrets with which {service} has sealed values, 3 are not in this folder"
+    assert told(1) == [("error", none)]
+    shutil.copytree(folder / "keys" / "subjects", folder / "other-keys" / "subjects", dirs_exist_ok=True)
+    shutil.copytree(folder / "keys" / "made", folder / "other-keys" / "made", dirs_exist_ok=True)
+    for key in (folder / "keys").glob("*.key"):
+        shutil.copy(key, folder / "other-keys")
+    assert told(0) == []
+
+
+@pytest.mark.parametrize(("missing", "severity"), [(0, None), (1, "warning"), (3, "error")])
+def test_a_secret_that_is_missing_is_no_other_folder_yet(missing: int, severity: str | None) -> None:
+    found = [each.severity for each in about_missing("keys", "potter", missing, 3)]
+    assert found == ([severity] if severity else [])
 
 
 @pytest.mark.parametrize(
