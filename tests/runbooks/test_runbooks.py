@@ -71,7 +71,9 @@ def commands_in(text: str) -> list[str]:
     scripts = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for script in scripts for line in script.replace("\\\n", " ").splitlines()]
     typed = [found for line in lines for found in re.findall(r"\bsaga [a-z][^|>&()]*", line)]
-    prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(
+        r"^ *```.*?^ *```$|^\|.*?$", "", text, flags=re.MULTILINE | re.DOTALL
+    )  # tables name, and are not typed
     return typed + [" ".join(span.split()) for span in re.findall(r"`(saga [^`]*)`", prose)]
 
 
