@@ -10,7 +10,7 @@ from pathlib import Path
 from saga import adapters
 from saga.adapter_description import Finding, Severity
 from saga.administration import connectors, findings, keys, watched
-from saga.administration.position_moves import partition_states
+from saga.administration.position_moves import moved_by_hand, partition_states
 from saga.administration.registering import findings_of
 from saga.administration.topic_plans import Wanted, wanted_by
 from saga.broker.administration import Administration, Found, Group
@@ -290,7 +290,10 @@ async def _log_of(
     found = list(findings.about_logs(service, replaced_in(known, await broker.log_ids(writes_of(service)))))
     if is_empty:
         positions = (await broker.group(service.name)).positions
-        handled = [p for p, at in positions.items() if at and not is_without_events(p.topic)]
+        handled = {p: at for p, at in positions.items() if at and not is_without_events(p.topic)}
+        if handled:  # a person may have said where a new service begins
+            moved = await moved_by_hand(service.name, broker)
+            handled = {p: at for p, at in handled.items() if at > moved.get(p, 0)}
         found += findings.about_empty_store(service, len(handled))
     return found
 

@@ -6,6 +6,7 @@ messages would come again of which nobody knows that they were handled.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from saga.broker.administration import Administration, Bounds, Group
 from saga.clock import Clock, iso
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition, Topic
+from saga.messages import Outgoing, Partition, Topic, texts_of
 from saga.names import dead_letters_of
 from saga.progress import ids
 
@@ -114,6 +115,36 @@ async def move(
         if stayed:
             await broker.publish([record_of(STAYED, service, stayed, who, str(failed), now_ms)])
             raise
+
+
+async def moved_by_hand(service: str, broker: Administration) -> Mapping[Partition, int]:
+    """Return the furthest position to which people have moved the group, of each partition that they moved."""
+    dead, furthest = dead_letters_of(service), dict[Partition, int]()
+    if dead not in await broker.found([dead]):
+        return furthest
+    async for record in broker.scan(dead):
+        if texts_of(record.headers).get("dead_what") != MOVED:
+            continue
+        with suppress(msgspec.DecodeError):  # anybody may write to the topic
+            for each in _moved.decode(record.value or b"").moves:
+                partition = Partition(each.topic, each.partition)
+                furthest[partition] = max(each.to, furthest.get(partition, 0))
+    return furthest
+
+
+class _MovedPosition(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    to: int
+
+
+class _Moved(msgspec.Struct, frozen=True):
+    """Value of the record of a move, as far as it is read again."""
+
+    moves: tuple[_MovedPosition, ...]
+
+
+_moved = msgspec.json.Decoder(_Moved)
 
 
 def record_of(what: str, service: str, moves: Sequence[Move], who: str, why: str, now_ms: int) -> Outgoing:
