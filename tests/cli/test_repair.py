@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,7 +219,7 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
     told = saga("doctor", kiln.module)
     assert told.exit_code == 1
     assert "its timers are lost" in told.stdout
-    assert f"{kiln.pottery.made}: it was deleted and created again" in told.stdout
+    assert re.search(rf"^error +{kiln.pottery.made}[^:]*: it was deleted and created again", told.stdout, re.MULTILINE)
     told = saga("repair", kiln.module, "--dry-run")
     assert "timed  1 record would be published again" in told.stdout
     assert asyncio.run(_made(kiln.pottery)) == []
