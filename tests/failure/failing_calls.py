@@ -17,7 +17,7 @@ from saga.clock import Clock, SystemClock
 from saga.contracts.library import find
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record, Standstill
-from saga.names import PROGRESS, is_wakes
+from saga.names import ARCHIVES, PROGRESS, is_wakes
 from saga.observe.moments import Moment
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.runtime.lifecycle import Options, serve
@@ -111,7 +111,7 @@ class FailingStore:
         await self.store.check_expiry(collections, expiry_s)
 
     async def get(self, collection: str, key: str) -> Document | None:
-        if self.plan.due(f"{self.service}.get", "before"):
+        if self.plan.due(self._kind("get", collection), "before"):
             raise StoreUnavailable("planted: the store cannot be reached")
         document = await self.store.get(collection, key)
         while self._late:  # right behind a read: whoever decides on what was read decides on what is over
@@ -119,7 +119,10 @@ class FailingStore:
         return document
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        return await self._write("insert", lambda: self.store.insert(collection, key, content, expiry_s=expiry_s))
+        return await self._write(
+            self._kind("insert", collection),
+            lambda: self.store.insert(collection, key, content, expiry_s=expiry_s),
+        )
 
     async def replace(
         self,
@@ -132,18 +135,22 @@ class FailingStore:
         keep_expiry: bool = False,
     ) -> int:
         return await self._write(
-            "replace",
+            self._kind("replace", collection),
             lambda: self.store.replace(collection, key, content, cas=cas, expiry_s=expiry_s, keep_expiry=keep_expiry),
         )
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
-        await self._write("remove", lambda: self.store.remove(collection, key, cas=cas))
+        await self._write(self._kind("remove", collection), lambda: self.store.remove(collection, key, cas=cas))
 
     def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
         return self.store.scan(collection, prefix)
 
-    async def _write(self, operation: str, act: Callable[[], Awaitable[T]]) -> T:
-        match self.plan.due(f"{self.service}.{operation}", "before", "lost", "after", "late"):
+    def _kind(self, operation: str, collection: str) -> str:
+        """Kind of a call. What lies beside the sagas is told apart: a service looks there when it begins, too."""
+        return f"{self.service}.{operation}{' beside' if collection == ARCHIVES else ''}"
+
+    async def _write(self, kind: str, act: Callable[[], Awaitable[T]]) -> T:
+        match self.plan.due(kind, "before", "lost", "after", "late"):
             case None:
                 return await act()
             case "before":

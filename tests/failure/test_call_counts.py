@@ -55,6 +55,7 @@ def no_book(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def counted(house: House, service: str) -> AsyncIterator[Counter[str]]:
     """The calls of the service's store, by operation, of what is published inside the block."""
+    await house.at_rest()  # what a service reads and writes when it begins does not count
     house.plan.begin(None)
     calls = Counter[str]()
     yield calls

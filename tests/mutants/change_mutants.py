@@ -11,17 +11,16 @@ from saga.runtime import changed
 from saga.runtime.relay import Relay
 from tests.mutants.runtime_mutants import rewritten
 
-PUBLISHED = "await self.broker.publish(self._records(noted))"
 FORGOTTEN = "await self.source.forget(self.service, noted[-1].number)"
 
 
 def a_removal_has_the_id_of_what_it_removes(patch: pytest.MonkeyPatch) -> None:
     """On SQLite both have one version."""
-    patch.setattr(changed, "_version_of", lambda changed: str(changed.version))
+    patch.setattr(changed, "id_of_change", lambda key, version, *, is_gone: f"{key}@{version}")
 
 
 def changes_are_forgotten_before_they_are_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, Relay, "once", f"{PUBLISHED}\n        {FORGOTTEN}", f"{FORGOTTEN}\n        {PUBLISHED}")
+    rewritten(patch, Relay, "once", "        try:\n", f"        {FORGOTTEN}\n        try:\n")
 
 
 def what_is_noted_while_publishing_is_forgotten_with_it(patch: pytest.MonkeyPatch) -> None:
@@ -29,7 +28,7 @@ def what_is_noted_while_publishing_is_forgotten_with_it(patch: pytest.MonkeyPatc
 
 
 def changes_are_told_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, Relay, "_records", "in noted:", "in reversed(noted):")
+    rewritten(patch, Relay, "once", "for each in noted])", "for each in reversed(noted)])")
 
 
 def changes_are_known_by_their_place_in_the_log(patch: pytest.MonkeyPatch) -> None:

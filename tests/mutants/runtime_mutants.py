@@ -301,7 +301,8 @@ def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
     """Survives: what is in a cache may be old at any time, as another worker may have another topic of the same saga.
     A write on it is refused, and what ends without a write is decided anew. Clearing it only saves refused writes.
     """
-    rewritten(patch, Partitions, "_drop", "self.cache.clear()", "pass")
+    for way in ("revoked", "lost"):
+        rewritten(patch, Partitions, way, "self.cache.clear()", "pass")
 
 
 def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ async def run(
             await place.at_rest(payment)
         await place.publish(*(an_order(quantity=n) for n in range(1, ORDERS + 1)))
         record = [record async for record in place.broker.scan("orders")][1]
-        key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}"
+        key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
         await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(1)))
         for n, percent in enumerate((10, 20)):
             switch = Switch(flag="new", percent=percent)
