@@ -120,7 +120,7 @@ def test_a_page_says_what_is_promised_and_the_versions(shop: Mapping[str, Page],
     assert "card sensitive string The card to be charged. payment" in text
     newer = odd["events/Said.html"].text
     assert newer.index("Version 2 newest") < newer.index("Version 1")
-    assert "remark was note string" in newer
+    assert "remark sensitive was note string" in newer, "a mark holds in all versions"
     assert "One of TEA , CAKE" in newer
     assert "leaf string A leaf." in newer
     assert "published in the wire format of a schema registry" in odd["events/Done.html"].text

@@ -92,13 +92,6 @@ def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partitions, "lost", lambda self, partitions: None)
 
 
-def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
-    async def revoked(self: Partitions, partitions: Any) -> None:
-        return None
-
-    patch.setattr(Partitions, "revoked", revoked)
-
-
 def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
     rewritten(patch, lanes.Lanes, "_run", "if finished:", "if finished or True:")
 
@@ -284,6 +277,17 @@ def documents_are_written_without_their_version(patch: pytest.MonkeyPatch) -> No
 
 
 # -------------------------------------------------------------------- expected survivors
+
+
+def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
+    """Survives: a rebalance waits for nobody. Whoever goes on with what it no longer has is refused by the
+    compare-and-swap, and its commits by the group; letting go at once only saves work that others do, too.
+    """
+
+    async def revoked(self: Partitions, partitions: Any) -> None:
+        return None
+
+    patch.setattr(Partitions, "revoked", revoked)
 
 
 def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None:

@@ -77,8 +77,10 @@ def test_a_customer_who_is_forgotten_on_the_way_blocks_nothing(seed: int) -> Non
         world.run_until_quiet()
         assert {world.outcome(each.order_id) for each in orders} <= {OrderConfirmed, OrderCancelled}
         assert bank.shown <= {CARD, "erased"}
-        dead = [r for r in world.evidence().log if r.topic.endswith(".dead") and texts_of(r.headers)]
-        assert dead == []
+        dead = [texts_of(r.headers) for r in world.evidence().log if r.topic.endswith(".dead")]
+        reasons = {told["dead_reason"].partition(":")[0] for told in dead if told["dead_what"] == "dead letter"}
+        # A charge whose answer was lost before: nobody can send the same card again, and the bank takes no other one.
+        assert reasons <= {"Contradiction", "ConnectionError"}
         world.verify(rerun=True)
 
 
