@@ -30,9 +30,12 @@ def loop(folder: Path, messages: int) -> tuple[float, float]:
         schema = broker.execute("SELECT sql FROM sqlite_master WHERE sql LIKE 'CREATE TABLE log_%'").fetchall()
     with sqlite3.connect(folder / "echo.db") as store:
         documents = store.execute(
-            "SELECT collection, key, cas, expires_at_ms, expiry_hour, sum, content FROM documents ORDER BY id"
+            "SELECT collection, key, cas, expires_at_ms, expiry_hour, sum, content FROM documents"
+            " WHERE collection = 'saga' ORDER BY id"  # what a service notes of itself lies beside
         ).fetchall()
-        tables = store.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        tables = store.execute(
+            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+        ).fetchall()
     rows = [(log, _bound(row)) for log, of_log in answers for row in of_log]
     documents = [_bound(document) for document in documents]
     assert len(rows) == len(documents) == messages

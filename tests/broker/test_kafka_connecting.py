@@ -223,6 +223,10 @@ async def test_a_password_that_is_another_one_by_now_is_called_so_while_running(
             await until(lambda: listening.has)
             given = "alakazam"
             await asyncio.to_thread(secured.kafka.kill)  # who was in has to show himself again
+            assert isinstance(membership, Member)
+            client = membership._consumer._client if membership._consumer is not None else None
+            await until(lambda: client is not None and client._sasl_plain_password == given)
+            await CLOCK.within(30, told(lambda: unread(membership), "Connect call failed"))
             await asyncio.to_thread(secured.kafka.restart)
             await CLOCK.within(30, told(lambda: unread(membership), says))
             assert "see whether" not in await unread(membership)
