@@ -3,12 +3,14 @@
 import asyncio
 import gc
 import itertools
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from click.testing import Result
 
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
@@ -142,10 +144,8 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
     module = pottery.declare(memory_days=30)
     made = await asyncio.to_thread(saga, "topics", "apply", module)
     assert made.exit_code == 0, made.output
-    healthy = await asyncio.to_thread(saga, "doctor", module)
-    assert [f"ok       {name}: as the contracts want it" in healthy.stdout for name in (topic, pottery.dead)] == [
-        True
-    ] * 2
+    healthy = found_in(await asyncio.to_thread(saga, "doctor", module, "--json"))
+    assert {("ok", name, "as the contracts want it") for name in (topic, pottery.dead)} <= healthy
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         lanes, listening = Lanes(broker, topic), Listening()
@@ -172,8 +172,13 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
             await until(lambda: after.has)
             assert {place: offset for place, offset in after.has.items() if offset} == reader.committed
 
-    ill = await asyncio.to_thread(saga, "doctor", module)
-    assert f"warning  {topic}: only 2 of 3 replicas of a partition are up to date" in ill.stdout
+    ill = found_in(await asyncio.to_thread(saga, "doctor", module, "--json"))
+    assert ("warning", topic, "only 2 of 3 replicas of a partition are up to date") in ill
+
+
+def found_in(told: Result) -> set[tuple[str, str, str]]:
+    """Findings of the doctor: severity, what each is about, and what it is."""
+    return {(each["severity"], each["about"], each["what"]) for each in json.loads(told.stdout)["findings"]}
 
 
 @pytest.mark.timeout(180)
