@@ -22,10 +22,9 @@ from saga.inspection.sources import administration_of, unmade
 from saga.names import PROBE, PROBED, PROGRESS, is_without_events
 from saga.progress.document import progress_key
 from saga.registry.settings import RegistryOptions
-from saga.runtime.known_logs import known_logs, replaced_in
 from saga.runtime.lifecycle import collections_of
 from saga.runtime.prepared import reads_of, writes_of
-from saga.runtime.service_record import begun_topics, read_record
+from saga.runtime.service_record import begun_topics, known_logs, read_record, replaced_logs
 from saga.runtime.spilling import EXPIRY_S_MORE
 from saga.store.port import Store
 
@@ -70,7 +69,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
         asked += [tasks.create_task(_store(each, settings, clock, known)) for each in shared]
     answers = [task.result() for task in asked]
     found = [finding for answer in answers for finding in answer.findings]
-    found += _compared(services, known)
+    found += _compare(services, known)
     order = findings.SEVERITIES
     return Diagnosis(
         tuple(sorted(dict.fromkeys(found), key=lambda finding: order.index(finding.severity))),
@@ -78,7 +77,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
     )
 
 
-def _compared(services: Sequence[Declared], known: Known) -> Iterator[Finding]:
+def _compare(services: Sequence[Declared], known: Known) -> Iterator[Finding]:
     """Findings about what broker and store say of each service, where both have answered."""
     for service in services:
         if service.name in known.groups and service.name in known.stores:
@@ -287,7 +286,7 @@ async def _known(service: Declared, settings: Settings, clock: Clock) -> tuple[d
 async def _log_of(
     service: Declared, broker: Administration, known: Mapping[str, str], *, is_empty: bool
 ) -> Sequence[Finding]:
-    found = list(findings.about_logs(service, replaced_in(known, await broker.log_ids(writes_of(service)))))
+    found = list(findings.about_logs(service, replaced_logs(known, await broker.log_ids(writes_of(service)))))
     if is_empty:
         positions = (await broker.group(service.name)).positions
         handled = {p: at for p, at in positions.items() if at and not is_without_events(p.topic)}

@@ -18,12 +18,12 @@ from saga.names import PROGRESS
 from saga.observe.moments import Report
 from saga.progress.document import UNREADABLE, Snapshot, decode, decode_entry, progress_key
 from saga.progress.unattended import Unattended, unattended
-from saga.runtime.known_logs import known_logs, note_logs, replaced_in
 from saga.runtime.lifecycle import open_resources
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.prepared import prepare, writes_of
 from saga.runtime.publishing import records_of
 from saga.runtime.repairing import may_act, repaired, woken_again
+from saga.runtime.service_record import known_logs, note_logs, replaced_logs
 from saga.runtime.telling import Telling
 from saga.runtime.watching import Watching
 from saga.runtime.worker_ports import WorkerAssignment, worker_ports
@@ -69,7 +69,7 @@ async def repair(
             if saga is not None:
                 is_known = await store.get(PROGRESS, progress_key(service.name, saga)) is not None or is_known
             log_ids = await broker.log_ids(writes_of(declared))
-            lost = replaced_in(await known_logs(store, declared.name), log_ids)
+            lost = replaced_logs(await known_logs(store, declared.name), log_ids)
             async for each in _lost(service, frozenset(lost) - service.wakes.keys(), saga, dry_run=dry_run):
                 is_whole = is_whole and each.problem is None
                 yield each
@@ -94,7 +94,7 @@ async def _lost(
         return
     async for id_, document in _documents(service, service.ports.store, saga):
         try:
-            records = await _published(service, decode(document.content), topics)
+            records = await _published_records(service, decode(document.content), topics)
             if not dry_run:
                 await service.ports.log.publish(records)
         except (SagaError, *UNREADABLE) as why:
@@ -104,7 +104,7 @@ async def _lost(
                 yield Repaired(service=service.name, saga=id_, again=len(records))
 
 
-async def _published(service: Participant, p: Snapshot, topics: Collection[str]) -> list[Outgoing]:
+async def _published_records(service: Participant, p: Snapshot, topics: Collection[str]) -> list[Outgoing]:
     """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
     records = list[Outgoing]()
     for entry in map(decode_entry, (await with_archives(service.ports.store, p)).transitions):

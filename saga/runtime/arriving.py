@@ -36,11 +36,11 @@ async def sealed(service: Participant, message: Message, position: Position) -> 
     if message.type not in service.sensitive:
         return message
     contract = service.contracts[message.type]
-    value = await _sealed(service, position, message.value, contract, message.saga)
+    value = await _seal_value(service, position, message.value, contract, message.saga)
     return message if value is message.value else replace(message, value=value)
 
 
-async def sealed_record(service: Participant, record: Record) -> Record:
+async def seal_record(service: Participant, record: Record) -> Record:
     """Record of which not even the saga can be told, as its dead letter may have it. Raises `Draining`."""
     named = service.contracts.get(type_of(record) or "")
     of_topic = [contract for contract in service.contracts.values() if contract.topic == record.topic]
@@ -49,40 +49,38 @@ async def sealed_record(service: Participant, record: Record) -> Record:
         return record
     position = Position(*record[:3], record.log_id)
     saga = (record.key or b"").decode("utf-8", "backslashreplace") or position.place
-    value = await _sealed(service, position, record.value, contracts[0], saga)
+    value = await _seal_value(service, position, record.value, contracts[0], saga)
     return record._replace(value=value)
 
 
-async def _sealed(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
+async def _seal_value(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
     """Value with all that is in the clear sealed."""
     try:
         version = codec.identify(value, service.schemas.library)
     except UnknownSchema:  # nobody here can tell its fields apart, and who deploys its schema has to read it
         return value
     except BadInput:
-        return await _sealed_foreign(service, position, value, contract, saga)
+        return await _seal_foreign(service, position, value, contract, saga)
     if not sealing.is_whole(value, version):
-        return await _sealed_foreign(service, position, value, contract, saga)
+        return await _seal_foreign(service, position, value, contract, saga)
     subject = sealing.subject_in_the_clear(value, version)
     if subject is None:
         return value
     try:
-        key = await _key(service, position, subject, saga)
+        key = await _key_of(service, position, subject, saga)
     except KeyMissing:  # both are lost: a run that needs them is parked, and says so
         return value
     return sealing.sealed(value, version, saga, key, arrived=True)
 
 
-async def _sealed_foreign(
-    service: Participant, position: Position, value: bytes, contract: Contract, saga: str
-) -> bytes:
+async def _seal_foreign(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
     """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole. What
     a registry has to be asked about stays as it came, for its answer may be another one tomorrow."""
     if id_in(value) is not None or is_sealed(value.decode("ascii", "replace")):
         return value
     newest = contract.newest
     try:
-        key = await _key(service, position, subject_in(value, newest.subject) or saga, saga)
+        key = await _key_of(service, position, subject_in(value, newest.subject) or saga, saga)
     except KeyMissing:
         return value
 
@@ -95,7 +93,7 @@ async def _sealed_foreign(
     return sealed_json(value, newest.record, seal) or seal(WHOLE, value).encode()
 
 
-async def _key(service: Participant, position: Position, subject: str, saga: str) -> "SubjectKey | None":
+async def _key_of(service: Participant, position: Position, subject: str, saga: str) -> "SubjectKey | None":
     """Key of a subject, or of the saga, if that of the subject is lost. Raises `KeyMissing` if both are."""
     keys = service.ports.keys
     assert keys is not None

@@ -364,11 +364,11 @@ def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdic
         under={},
         stack=stack_of(why, saga.secrets()),
         blame=blame_of(type(why), called=why is saga.outside),
-        disputed=_disputed(saga, why),
+        disputed=_disputed_calls(saga, why),
     )
 
 
-def _disputed(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int], ...]:
+def _disputed_calls(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int], ...]:
     """Steps and reads that a person may answer whatever is recorded: this release cannot go by the record."""
     if isinstance(why, NewerHandler):
         return disputable(saga.intent.calls)

@@ -36,7 +36,7 @@ def taken(message: Message, writer: Writer | None, library: Library) -> Message:
         return message
 
 
-def identified(message: Message, topic: str, contract: Contract, library: Library) -> Message:
+def identify_message(message: Message, topic: str, contract: Contract, library: Library) -> Message:
     """The message by the id in the field that its contract names, if nothing else tells it; by its bytes where that
     field cannot be read, and nothing in them is sensitive. `topic`: from which it came."""
     if contract.id_field is None or not has_no_id(message.id):

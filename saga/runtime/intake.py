@@ -15,7 +15,7 @@ from saga.messages import Message, Record
 from saga.printable import printable, shortened
 from saga.runtime.changed import message_in
 from saga.runtime.errors import said_by
-from saga.runtime.foreign import identified, taken
+from saga.runtime.foreign import identify_message, taken
 from saga.runtime.prepared import Prepared
 from saga.runtime.recognition import recognize
 from saga.structured import in_binary_mode
@@ -111,17 +111,17 @@ def received(record: Record, service: Prepared) -> Received:
         if foreign:
             message = taken(message, record.writer, library)
         if contract.id_field is not None:
-            message = identified(message, record.topic, contract, library)
+            message = identify_message(message, record.topic, contract, library)
     except BadInput as why:
         return Letter(str(why))
     except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker
         return Letter(f"it cannot be read as a message: {said_by(why)}")
     if message.source != service.name:
-        return _timed(message, service) if type_ in service.roles.opening else message
+        return _note_foreign_time(message, service) if type_ in service.roles.opening else message
     return OWN if could_be_own(message.id, message.type) else FORGED
 
 
-def _timed(message: Message, service: Prepared) -> Message:
+def _note_foreign_time(message: Message, service: Prepared) -> Message:
     """An event that opens a deadline, with a note if its time says nothing of when it was published: a sender that is
     none of ours may write any, as that of an order which it exports days later."""
     is_ours = message.source == CLIENT or could_be_own(message.id, message.type)

@@ -20,7 +20,6 @@ from saga.messages import Topic
 from saga.names import ARCHIVES, PROGRESS
 from saga.observe.moments import Misfit, Report, Started, Stopped
 from saga.observe.worker_view import Watch
-from saga.runtime.known_logs import known_logs, replaced_in
 from saga.runtime.limiting import Gates
 from saga.runtime.participant import Participant, participant_of
 from saga.runtime.ports import Outside, Step
@@ -28,7 +27,7 @@ from saga.runtime.prepared import Prepared, relayed_by
 from saga.runtime.relay import Relay
 from saga.runtime.room import Limits
 from saga.runtime.schemas import ReadAnew, beside
-from saga.runtime.service_record import ServiceRecord, ensure_record, starts_of
+from saga.runtime.service_record import ServiceRecord, ensure_record, known_logs, replaced_logs, starts_of
 from saga.runtime.sources import EventTopics, Sources
 from saga.runtime.spans import misfits
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -129,7 +128,7 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
         return
     known = await known_logs(store, declared.name)
     now = await broker.log_ids(known)
-    if now and replaced_in(known, now) == sorted(now):
+    if now and replaced_logs(known, now) == sorted(now):
         raise ConfigurationError(
             f"service {declared.name!r} cannot start:",
             [

@@ -16,10 +16,10 @@ from saga.names import PROGRESS
 from saga.observe.moments import PublishedLost, TimersLost
 from saga.progress import timing
 from saga.progress.document import decode, progress_key
-from saga.runtime.known_logs import known_logs, note_logs, replaced_in
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import writes_of
 from saga.runtime.publishing import wake_record
+from saga.runtime.service_record import known_logs, note_logs, replaced_logs
 
 BATCH = 200
 """Timers that are published at once."""
@@ -76,7 +76,7 @@ class LostTimers:
         assert self.log_ids is not None, "else nobody looks"
         service = self.service
         now = await self.log_ids(writes_of(service.declared))
-        replaced = replaced_in(await known_logs(service.ports.store, service.name), now)
+        replaced = replaced_logs(await known_logs(service.ports.store, service.name), now)
         events = [topic for topic in replaced if topic not in service.wakes]
         for topic in events:
             if (topic, now[topic]) not in self._told:

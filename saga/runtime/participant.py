@@ -133,13 +133,16 @@ def participant_of(
     return Participant(
         **{each.name: getattr(prepared, each.name) for each in fields(Prepared)},
         resources=resources,
-        used={type(given): _used(prepared.name, declared[gives], ports, gates) for gives, given in resources.items()},
+        used={
+            type(given): _use_resource(prepared.name, declared[gives], ports, gates)
+            for gives, given in resources.items()
+        },
         ports=ports,
         gates=gates,
     )
 
 
-def _used(service: str, resource: Resource, ports: Ports, gates: Gates) -> Used:
+def _use_resource(service: str, resource: Resource, ports: Ports, gates: Gates) -> Used:
     gate = gates.of("resource", resource.name, resource.gives, resource.at_once_max, resource.rate_per_s)
     return Used(resource, Limiter(service, resource, ports, gate))
 

@@ -193,7 +193,7 @@ class Unreadable:
         position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
         try:
-            kept = await arriving.sealed_record(self.service, record)
+            kept = await arriving.seal_record(self.service, record)
             letter = deadletters.unreadable(self.service.name, kept, reason, now_ms, contract)
             await persistence.send_letter(self.service, position, letter)
         except Draining:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from saga.contracts.library import Library
-from saga.contracts.registered import unasked
+from saga.contracts.registered import writer_without_registry
 from saga.errors import NewerVersion, UnknownSchema
 from saga.messages import Writer
 from saga.observe.moments import ContractsUnreadable, SchemasDeployed
@@ -53,7 +53,7 @@ class Schemas:
         """Ask for the schema with an id. Raises `RegistryUnavailable`."""
         if len(self.writers) >= WRITERS_MAX:
             self.writers.clear()
-        self.writers[id_] = unasked(id_) if registry is None else await registry(id_)
+        self.writers[id_] = writer_without_registry(id_) if registry is None else await registry(id_)
 
     def doubt(self) -> None:
         """Forget what a registry has said: a person has mended something, and it is asked again."""

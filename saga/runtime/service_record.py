@@ -1,11 +1,15 @@
-"""Record that a service keeps of itself in its store: the id of the store, and where it began in each topic.
+"""Record that a service keeps of itself in its store: the id of the store, where it began in each topic that it reads,
+and the log of each topic that it publishes to.
 
-Both are decided once and then stay: the id by chance, so that another store never has the same; the beginning by the
-declaration, `Service(start=...)`, when a release first reads the topic. A group without a position begins there on
-every broker, also where positions were lost, or a topic gets more partitions later.
+The first two are decided once and then stay: the id by chance, so that another store never has the same; the beginning
+by the declaration, `Service(start=...)`, when a release first reads the topic. A group without a position begins there
+on every broker, also where positions were lost, or a topic gets more partitions later.
+
+Topics and stores are lost one without the other. A progress says what was published, a timer among it; if its topic is
+deleted and created again, the id of the topic's log shows that it is gone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +39,8 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
     starts: dict[str, int]
     """Topics that the service has ever read, each with the time in milliseconds since 1970 at which it began there; 0:
     at the oldest record."""
+    logs: dict[str, str] = {}
+    """Topics that the service publishes to, each with the id of its log."""
 
     def identity(self, worker: str) -> MemberIdentity:
         """Identity of a member of the service's group."""
@@ -70,7 +76,7 @@ def begun_topics(declared: Declared) -> frozenset[str]:
     return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_changes(name))
 
 
-def extended(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:
+def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:
     """The record with the topics that are new."""
     new = dict.fromkeys(sorted(set(topics) - record.starts.keys()), begins_ms)
     return replace(record, starts={**record.starts, **new}) if new else record
@@ -82,6 +88,37 @@ async def read_record(store: Store, service: str) -> ServiceRecord | None:
     return None if document is None else decode(service, document)
 
 
+def replaced_logs(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Find the topics that have another log than the known one. A topic that is not known, or not there, has none.
+
+    >>> replaced_logs({"orders": "a", "payments": "b", "gone": "c"}, {"orders": "a", "payments": "x", "new": "y"})
+    ['payments']
+    """
+    return sorted(topic for topic, id_ in now.items() if known.get(topic, id_) != id_)
+
+
+async def known_logs(store: Store, service: str) -> dict[str, str]:
+    """Read the logs that a service has published to; none if it never ran on this store. Raises `StoreError`."""
+    record = await read_record(store, service)
+    return {} if record is None else record.logs
+
+
+async def note_logs(store: Store, service: str, log_ids: Mapping[str, str], but: Collection[str] = ()) -> None:
+    """Note that the service publishes to these logs from now on, less those of the topics `but`. A service that never
+    ran on this store has no record to note them in. Raises `StoreError`."""
+    new = {topic: id_ for topic, id_ in log_ids.items() if topic not in but}
+    while (document := await store.get(ARCHIVES, record_key(service))) is not None:
+        known = decode(service, document)
+        noted = replace(known, logs={**known.logs, **new})
+        if noted == known:
+            return
+        try:
+            await store.replace(ARCHIVES, record_key(service), msgspec.json.encode(noted), cas=document.cas)
+        except (Conflict, Ambiguous):  # another process was faster, or the answer was lost: it is read again
+            continue
+        return
+
+
 async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: Watching) -> ServiceRecord:
     """Return the record of a service, made or extended if it has to be: durable before anything is read from the log.
     While the store cannot be reached it waits, and people are told."""
@@ -91,11 +128,11 @@ async def ensure_record(declared: Declared, store: Store, clock: Clock, watching
         try:
             document = await store.get(ARCHIVES, record_key(service))
             if document is None:
-                made = extended(ServiceRecord(service=service, store=_new_id(clock), starts={}), topics, begins_ms)
+                made = extend_record(ServiceRecord(service=service, store=_new_id(clock), starts={}), topics, begins_ms)
                 await store.insert(ARCHIVES, record_key(service), msgspec.json.encode(made))
                 return made
             known = decode(service, document)
-            made = extended(known, topics, begins_ms)
+            made = extend_record(known, topics, begins_ms)
             if made is not known:
                 content = msgspec.json.encode(made)
                 await store.replace(ARCHIVES, record_key(service), content, cas=document.cas)

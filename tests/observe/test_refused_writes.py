@@ -10,9 +10,8 @@ from saga import Saga, Service
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
 from saga.observe.moments import WriteRefused
 from saga.progress.history import TRANSITIONS_MAX
-from saga.runtime.known_logs import note_logs
 from saga.runtime.prepared import topics_of, writes_of
-from saga.runtime.service_record import ensure_record
+from saga.runtime.service_record import ensure_record, note_logs
 from saga.runtime.watching import Watching
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -92,8 +91,8 @@ async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeyp
         """The progress grows."""
 
     watching = Watching("payment", place.clock, place.moments.append)
-    await ensure_record(payment.declared, place.store, place.clock, watching)  # the first document of that collection
-    await place.broker.ensure(topics_of(payment.declared))  # and the second one
+    await ensure_record(payment.declared, place.store, place.clock, watching)  # it lies in that collection, too
+    await place.broker.ensure(topics_of(payment.declared))
     await note_logs(place.store, "payment", await place.broker.log_ids(writes_of(payment.declared)))
     refuse_once(place, monkeypatch, "saga-archive", Ambiguous("no answer"))
     async with at_work(place, payment):

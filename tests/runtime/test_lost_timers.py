@@ -1,4 +1,4 @@
-"""Logs that a service knows: what its store says of topics, and what is published again after they were lost."""
+"""Logs that a service has published to are noted in its record, and timers are sent again after their log was lost."""
 
 from pathlib import Path
 
@@ -6,12 +6,13 @@ import pytest
 
 from saga import Service
 from saga.clock import SystemClock
-from saga.errors import ConfigurationError, StoreError, StoreUnavailable
+from saga.errors import ConfigurationError, StoreUnavailable
 from saga.names import ARCHIVES
 from saga.observe.moments import PublishedLost, TimersLost
 from saga.runtime import lost_timers
-from saga.runtime.known_logs import known_logs, logs_key, note_logs, replaced_in
 from saga.runtime.lifecycle import check_log
+from saga.runtime.service_record import ensure_record, known_logs, note_logs, record_key, replaced_logs
+from saga.runtime.watching import Watching
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import Workplace, at_work, workplace
@@ -27,27 +28,25 @@ async def reserve(order: OrderPlaced) -> PaymentReserved:
 
 async def test_what_is_noted_is_known_and_adds_to_what_was(tmp_path: Path) -> None:
     async with SqliteStore(tmp_path / "s.db", clock=SystemClock()) as store:
-        assert await known_logs(store, "payment") == {}
+        await note_logs(store, "payment", {"orders": "a"})
+        assert await known_logs(store, "payment") == {}, "it never ran here"
+        clock = SystemClock()
+        record = await ensure_record(payment.declared, store, clock, Watching("payment", clock, print))
         await note_logs(store, "payment", {"orders": "a", "payments": "b"})
         await note_logs(store, "payment", {"orders": "x", "payments": "y", "new": "n"}, but=["payments"])
         assert await known_logs(store, "payment") == {"orders": "x", "payments": "b", "new": "n"}
-        before = await store.get(ARCHIVES, logs_key("payment"))
+        before = await store.get(ARCHIVES, record_key("payment"))
         await note_logs(store, "payment", {"orders": "x"})
-        assert await store.get(ARCHIVES, logs_key("payment")) == before, "nothing is new"
+        assert await store.get(ARCHIVES, record_key("payment")) == before, "nothing is new"
         assert await known_logs(store, "order") == {}
-
-
-async def test_a_document_that_is_none_is_told(tmp_path: Path) -> None:
-    async with SqliteStore(tmp_path / "s.db", clock=SystemClock()) as store:
-        await store.insert(ARCHIVES, logs_key("payment"), b"[7]")
-        with pytest.raises(StoreError, match="logs::payment"):
-            await known_logs(store, "payment")
+        after = await ensure_record(payment.declared, store, clock, Watching("payment", clock, print))
+        assert (after.store, after.starts) == (record.store, record.starts)
 
 
 def test_only_what_is_known_and_there_can_be_replaced() -> None:
-    assert replaced_in({}, {"orders": "a"}) == []
-    assert replaced_in({"orders": "a"}, {}) == []
-    assert replaced_in({"orders": "a", "b": "b"}, {"orders": "x", "b": "b"}) == ["orders"]
+    assert replaced_logs({}, {"orders": "a"}) == []
+    assert replaced_logs({"orders": "a"}, {}) == []
+    assert replaced_logs({"orders": "a", "b": "b"}, {"orders": "x", "b": "b"}) == ["orders"]
 
 
 async def noted(place: Workplace) -> None:
