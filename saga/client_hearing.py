@@ -10,7 +10,7 @@ from saga.contracts.contract import Contract
 from saga.contracts.library import Library, binding_of, contract_of, find
 from saga.contracts.sealing import names_in, opened
 from saga.errors import BadInput, Problems, SagaError
-from saga.inspection.taking import message_in, recognized, value_in
+from saga.inspection.taking import message_in, recognize_record, value_in
 from saga.messages import Event, Record, Topic, name_of
 from saga.sealing.port import Keys
 
@@ -42,7 +42,7 @@ class Hearing(Generic[E]):
         if envelope.type_of(record) in self._classes:
             return record.value is not None
         try:
-            return recognized(record, self.library)[1].name in self._classes
+            return recognize_record(record, self.library)[1].name in self._classes
         except BadInput:
             return False
 

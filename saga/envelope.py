@@ -15,7 +15,7 @@ from saga.contracts.contract import URN, Contract
 from saga.contracts.hiding import has_sensitive
 from saga.errors import BadInput
 from saga.identity import id_in, identity, identity_of_declared, identity_of_place, identity_without_source
-from saga.messages import Headers, Message, Outgoing, Record, unquoted
+from saga.messages import Headers, Message, Outgoing, Record, unquote_header
 from saga.printable import quoted
 
 CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
@@ -321,7 +321,7 @@ def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
     for header in record.headers:
         name, value = header
         if name in _UNQUOTED and value is not None:
-            value = unquoted(value)
+            value = unquote_header(value)
         if name in _OURS and name not in given and value is not None and _is_usual(name, value):
             given[name] = value
         else:

@@ -100,7 +100,7 @@ def words_of(service: str, entry: Noted) -> str:
 def refusal(service: str, switch: Switch, names: Names, controls: InForce) -> str | None:
     """Why the service does not do what a switch wants, all reasons together; `None` if it does."""
     if switch.kind == "flag":
-        return _unasked(switch, names, controls)
+        return _refuse_unused_flag(switch, names, controls)
     if switch.off:  # what it is for may not be declared any more
         if target_of(service, switch) in controls.others:
             return None
@@ -126,7 +126,7 @@ def refusal(service: str, switch: Switch, names: Names, controls: InForce) -> st
     return "; ".join(wrong) or None
 
 
-def _unasked(switch: Switch, names: Names, controls: InForce) -> str | None:
+def _refuse_unused_flag(switch: Switch, names: Names, controls: InForce) -> str | None:
     """Why a flag would switch nothing; `None` if the service asks for it, or it is set already."""
     known = {*controls.flags.for_all, *(flag for flag, _ in controls.flags.for_one)}
     if names.flags is None or switch.flag in names.flags or switch.flag in known:

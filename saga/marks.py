@@ -179,14 +179,14 @@ def without(text: str, secrets: Iterable[str]) -> str:
         text = text[: max(0, TEXT_MAX - max(map(len, forms)))]
     lower = text.lower()
     bare = re.sub(_SEPARATOR, "", lower)
-    found = {form for form in forms if form.lower() in lower or (_ungrouped(form) or form) in bare}
+    found = {form for form in forms if form.lower() in lower or (_join_groups(form) or form) in bare}
     if not found:
         return text
     alternatives = "|".join(map(_pattern, sorted(found, key=len, reverse=True)))
     return re.sub(alternatives, HIDDEN, text, flags=re.IGNORECASE)
 
 
-def _ungrouped(form: str) -> str | None:
+def _join_groups(form: str) -> str | None:
     """Number without the separators of its groups; `None` for what is not written in groups."""
     bare = re.sub(_SEPARATOR, "", form.lower())
     return bare if len(bare) >= GROUPED_MIN and bare.isalnum() and any(map(str.isdigit, bare)) else None
@@ -194,7 +194,7 @@ def _ungrouped(form: str) -> str | None:
 
 def _pattern(form: str) -> str:
     """Pattern by which a form is found: a short one where it stands alone, a number in groups, too."""
-    bare = _ungrouped(form)
+    bare = _join_groups(form)
     if bare is not None:
         return f"{_SEPARATOR}*".join(map(re.escape, bare))
     if len(form) >= WHOLE_MIN and form.lower() not in ("true", "false"):
@@ -211,7 +211,7 @@ def _forms(text: str) -> Iterator[str]:
         for letters in cased:  # of which the encoded forms differ
             yield from _quoted(letters)
         if len(each) >= WHOLE_MIN:
-            yield from _encoded(each.encode("utf-8", "surrogatepass"))
+            yield from _encodings_of(each.encode("utf-8", "surrogatepass"))
     yield from _as_times(text)
 
 
@@ -234,7 +234,7 @@ def _quoted(text: str) -> Iterator[str]:
         yield text.encode("ascii", "replace").decode()
 
 
-def _encoded(content: bytes) -> Iterator[str]:
+def _encodings_of(content: bytes) -> Iterator[str]:
     """Content as hexadecimal digits and as base64 write it, also within something longer: what its neighbours change
     at both ends is left out."""
     yield content.hex()

@@ -35,10 +35,10 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Headers as the log has them: a name may come twice, and a value may be null."""
 
 
-def unquoted(header: bytes) -> bytes:
+def unquote_header(header: bytes) -> bytes:
     """Value of a header without the quotes in which Spring, and whoever writes headers as JSON, puts it.
 
-    >>> unquoted(b'"application/json"'), unquoted(b"application/json")
+    >>> unquote_header(b'"application/json"'), unquote_header(b"application/json")
     (b'application/json', b'application/json')
     """
     return header[1:-1] if len(header) > 1 and header[:1] == header[-1:] == b'"' else header

@@ -97,7 +97,7 @@ def _readable(path: str) -> str:
         raise ValueError(f"it cannot be read: {reason}") from None
 
 
-def _unencrypted(path: str) -> str:
+def _read_unencrypted(path: str) -> str:
     if b"ENCRYPTED" in Path(_readable(path)).read_bytes():
         raise ValueError("the key is encrypted, and the driver has no way to be given a password: give it decrypted")
     return path
@@ -115,7 +115,7 @@ FILE = SettingReader(_readable, "path of a file")
 """Reader of the path of a file that this process can open."""
 SECRET_FILE = SettingReader(_readable, "path of a file", lambda _: False)
 """Reader of the path of a file with a secret. It is not shown: somebody may have given the secret itself."""
-PLAIN_KEY_FILE = SettingReader(_unencrypted, "path of a file, with a key that is not encrypted", lambda _: False)
+PLAIN_KEY_FILE = SettingReader(_read_unencrypted, "path of a file, with a key that is not encrypted", lambda _: False)
 """Reader of the path of a file with a key, for a driver that opens no encrypted one."""
 FOLDER = SettingReader(_folder, "path of a folder, with a / in it", lambda _: False)
 """Reader of the path of a folder, which need not be there yet. Not shown, for the same reason."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from saga.contracts.jsonform import read_objects
 from saga.errors import BadInput
-from saga.messages import Headers, Record, unquoted
+from saga.messages import Headers, Record, unquote_header
 from saga.printable import quoted
 
 STRUCTURED = "application/cloudevents+json"
@@ -38,7 +38,7 @@ def content_type_of(record: Record) -> str:
 
 def media_type(header: bytes) -> str:
     """Type in a header, in small letters and without parameters, or the quotes that some put around it."""
-    return unquoted(header[:200]).decode("utf-8", "replace").partition(";")[0].strip().lower()
+    return unquote_header(header[:200]).decode("utf-8", "replace").partition(";")[0].strip().lower()
 
 
 def is_json(content_type: str) -> bool:

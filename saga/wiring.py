@@ -396,7 +396,7 @@ class Opening:
         return broker.result(), {name: store.result() for name, store in stores.items()}
 
     def _begin(self, service: str, what: str, opens: AbstractAsyncContextManager[T]) -> "asyncio.Task[T]":
-        task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_entered(opens), name=f"open {what}")
+        task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_enter(opens), name=f"open {what}")
         self._pending[task] = service, what, opens
         return task
 
@@ -440,5 +440,5 @@ class Opening:
                 self._stack.push_async_exit(opens)
 
 
-async def _entered(opens: AbstractAsyncContextManager[T]) -> T:
+async def _enter(opens: AbstractAsyncContextManager[T]) -> T:
     return await opens.__aenter__()

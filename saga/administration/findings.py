@@ -441,12 +441,13 @@ class Grouped(NamedTuple):
     """One of them. With several things, `NAME` stands for each of them in its remedy."""
 
 
-def grouped(found: Iterable[Finding]) -> list[Grouped]:
+def group_findings(found: Iterable[Finding]) -> list[Grouped]:
     """Findings for people: errors first, then warnings, then what is well; those that say the same are one. Within
     each of these the rarest come first: what is so everywhere is mostly a decision, in one place it is an accident.
 
     >>> alike = [Finding("warning", name, "1 replica", "loss", f"alter {name}") for name in ("orders", "payments")]
-    >>> [(each.about, each.finding.remedy) for each in grouped([*alike, Finding("warning", "bills", "kept for ever")])]
+    >>> other = Finding("warning", "bills", "kept for ever")
+    >>> [(each.about, each.finding.remedy) for each in group_findings([*alike, other])]
     [(('bills',), ''), (('orders', 'payments'), 'alter NAME')]
     """
     alike: dict[Finding, list[Finding]] = {}

@@ -99,7 +99,7 @@ async def forgotten(service: str, settings: Settings, clock: Clock) -> tuple[Sho
     return was, None
 
 
-async def unattended(settings: Settings, clock: Clock) -> list[Shown]:
+async def find_unattended(settings: Settings, clock: Clock) -> list[Shown]:
     """Services that have something to handle, and no process that does. Raises `SagaError`."""
     if unmade(settings) is not None:
         return []

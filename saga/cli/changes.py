@@ -77,11 +77,11 @@ def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
     service, *others = wiring.load_services((module,))
     if others:
         raise ConfigurationError("nothing was dropped:", [f"{module} declares more than one service: name one's own"])
-    asyncio.run(_dropped(service, collections, Settings.from_environment(store=store)))
+    asyncio.run(_drop(service, collections, Settings.from_environment(store=store)))
     for collection in collections:
         tell(f"changes of {collection} are noted for {service.name} no more")
 
 
-async def _dropped(service: Declared, collections: Sequence[str], settings: Settings) -> None:
+async def _drop(service: Declared, collections: Sequence[str], settings: Settings) -> None:
     async with wiring.store_of(service.name, SystemClock(), settings) as store:
         await watched.drop(service, collections, store)

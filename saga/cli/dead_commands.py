@@ -158,7 +158,7 @@ async def _done(  # what the command line says
         tell_trouble(
             f"{letter.saga} had {replays} replays in {letter.service} already: mend the cause, then say --again"
         )
-    unmeant = untold(meant.sagas, [*(each.letter for each in found), *late], "no dead letter")
+    unmeant = tell_missing(meant.sagas, [*(each.letter for each in found), *late], "no dead letter")
     if not found and not late:
         tell("no dead letter is meant: `saga dead list` shows those that block a saga", err=True)
         return False
@@ -204,7 +204,7 @@ def _loops(each: Blocking, wish: Wish, again: bool) -> bool:
     return wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX
 
 
-def untold(sagas: Sequence[str], found: Sequence[Letter], what: str) -> bool:
+def tell_missing(sagas: Sequence[str], found: Sequence[Letter], what: str) -> bool:
     """Tell of which of these sagas nothing was found; true if there is one."""
     there = {letter.saga for letter in found}
     missing = [saga for saga in dict.fromkeys(sagas) if saga not in there]

@@ -7,7 +7,7 @@ import click
 
 from saga import wiring
 from saga.administration.doctor import Diagnosis, examined
-from saga.administration.findings import grouped
+from saga.administration.findings import group_findings
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
@@ -56,7 +56,7 @@ def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_j
 
 
 def _print(diagnosis: Diagnosis) -> None:
-    for names, (severity, _, what, risk, remedy) in grouped(diagnosis.findings):
+    for names, (severity, _, what, risk, remedy) in group_findings(diagnosis.findings):
         first, others = names[:NAMED_MAX], ", ".join(names[NAMED_MAX:])
         more = f" and {len(names) - NAMED_MAX} more" if others else ""
         tell(*printable_lines(f"{severity:<7}  {', '.join(first)}{more}: {what}"))

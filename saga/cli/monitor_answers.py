@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from saga.administration.positions import Shown, unattended
+from saga.administration.positions import Shown, find_unattended
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import SystemClock, iso
@@ -111,7 +111,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
 def _down(settings: Settings) -> list[Shown]:
     """Services that nobody runs; none, where the broker cannot tell."""
     try:
-        return asyncio.run(unattended(settings, SystemClock()))
+        return asyncio.run(find_unattended(settings, SystemClock()))
     except SagaError as why:
         tell_trouble(f"whether each service runs is not known: {why}")
         return []

@@ -9,8 +9,8 @@ from saga.administration.commanding import PAST, Wish, in_words
 from saga.cli.dead_commands import (
     LIMIT,
     json_option,
+    tell_missing,
     tell_state,
-    untold,
     who_option,
     why_option,
     within_option,
@@ -102,7 +102,7 @@ async def _done(  # what the command line says
 ) -> bool:
     """True if each was done, and did not fail again."""
     runs = [run async for run in parked_runs(choice, meant, settings, clock, tell_trouble)]
-    unmeant = untold(meant.sagas, runs, "nothing that is parked")
+    unmeant = tell_missing(meant.sagas, runs, "nothing that is parked")
     if not runs:
         tell("nothing is parked that is meant: `saga list --open` shows what waits for an attempt", err=True)
         return False

@@ -38,10 +38,10 @@ def incompatible(contracts: Collection[Contract]) -> list[Problem]:
     for contract in contracts:
         for found in broken(contract):
             groups[found.newer.path, found.direction, found.finding].append(found)
-    return [_problem(group) for group in groups.values()] + [each for c in contracts for each in _unmarked(c)]
+    return [_problem(group) for group in groups.values()] + [each for c in contracts for each in _find_unmarked(c)]
 
 
-def _unmarked(contract: Contract) -> Iterator[Problem]:
+def _find_unmarked(contract: Contract) -> Iterator[Problem]:
     """Problems of fields that are marked in an earlier version alone: they stay sensitive, and the file does not say
     so."""
     earlier: list[RecordType] = []

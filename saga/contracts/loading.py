@@ -96,7 +96,7 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
     problems += _owners(files)
     problems += _disagreements(files)
     topics = _topics(folder, {topic for topic, _ in numbers}, problems)
-    problems += _unidentified(files, topics)
+    problems += _check_id_fields(files, topics)
     if problems:
         raise ContractError(f"the contracts in {folder} cannot be used:", problems)
     return _contracts(files, schemas, topics), topics
@@ -338,7 +338,7 @@ def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Top
     return topics
 
 
-def _unidentified(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
+def _check_id_fields(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
     """Problems of fields that are to be the id of all messages of a topic."""
     for group in _by_contract(files):
         newest = group[-1]

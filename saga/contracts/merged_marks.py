@@ -78,25 +78,25 @@ def _with_marks_of(record: RecordType, other: RecordType) -> RecordType:
     for field in record.fields:
         for of in other.fields:
             if is_same_field(field, of):
-                type_ = _marked(field.type, of.type)
+                type_ = _merge_marks(field.type, of.type)
                 field = replace(field, sensitive=field.sensitive or of.sensitive, type=type_)
         made.append(field)
     return replace(record, fields=tuple(made))
 
 
-def _marked(type_: Type, other: Type) -> Type:
+def _merge_marks(type_: Type, other: Type) -> Type:
     match type_, other:
         case OptionalType(inner), OptionalType(of):
-            return OptionalType(_marked(inner, of))
+            return OptionalType(_merge_marks(inner, of))
         case OptionalType(inner), _:
-            return OptionalType(_marked(inner, other))
+            return OptionalType(_merge_marks(inner, other))
         case _, OptionalType(of):
-            return _marked(type_, of)
+            return _merge_marks(type_, of)
         case RecordType(), RecordType():
             return _with_marks_of(type_, other)
         case ArrayType(items), ArrayType(of):
-            return ArrayType(_marked(items, of))
+            return ArrayType(_merge_marks(items, of))
         case MapType(values), MapType(of):
-            return MapType(_marked(values, of))
+            return MapType(_merge_marks(values, of))
         case _:
             return type_

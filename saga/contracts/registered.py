@@ -104,7 +104,7 @@ def published_text(version: Version) -> str:
     return json.dumps(published(version.schema), ensure_ascii=False)
 
 
-def inlined(schema: str, others: Iterable[str]) -> str:
+def inline_references(schema: str, others: Iterable[str]) -> str:
     """A schema in which each type that is defined in another one stands where it is used first, as Avro wants it. What
     is no JSON, and what nobody defines, stays as it is: whoever reads it says so."""
     try:
@@ -187,7 +187,7 @@ def full_name_of(writer: Writer) -> str:
     return quoted(_read(writer.schema).full_name)
 
 
-def unasked(id_: int) -> Writer:
+def writer_without_registry(id_: int) -> Writer:
     """Say of an id that there is no registry to be asked for its schema."""
     return Writer(
         id_,
@@ -211,7 +211,7 @@ def unreadable(value: bytes | None, writer: Writer | None, again: str = TRIED_AG
     what to do once that is mended."""
     if value is None or value[:1] != FRAME or (id_ := id_in(value)) is None:
         return None
-    writer = writer or unasked(id_)
+    writer = writer or writer_without_registry(id_)
     if writer.schema:
         return None
     if writer.lacks:

@@ -32,34 +32,34 @@ def sealed_json(value: bytes, record: RecordType, seal: Seal) -> bytes | None:
         read, twice = read_json(value)
         if twice or not isinstance(read, dict):
             return None
-        return json.dumps(_sealed(read, record, "", seal), ensure_ascii=False).encode()
+        return json.dumps(_seal_part(read, record, "", seal), ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
 
 
-def _sealed(data: Any, type_: Type, path: str, seal: Seal) -> Any:
+def _seal_part(data: Any, type_: Type, path: str, seal: Seal) -> Any:
     match type_, data:
         case OptionalType(inner), _ if data is not None:
-            return _sealed(data, inner, path, seal)
+            return _seal_part(data, inner, path, seal)
         case RecordType(fields=fields), dict():
             known = {field.name: field for field in fields}
             made = {}
             for name, part in data.items():
                 at = f"{path}.{name}" if path else name
                 if name in known and not known[name].sensitive:
-                    made[name] = _sealed(part, known[name].type, at, seal)
+                    made[name] = _seal_part(part, known[name].type, at, seal)
                 else:
-                    made[name] = _closed(part, known[name].type if name in known else None, at, seal)
+                    made[name] = _seal_whole(part, known[name].type if name in known else None, at, seal)
             return made
         case ArrayType(items), list():
-            return [_sealed(part, items, f"{path}[{n}]", seal) for n, part in enumerate(data)]
+            return [_seal_part(part, items, f"{path}[{n}]", seal) for n, part in enumerate(data)]
         case MapType(values), dict():
-            return {name: _sealed(part, values, f"{path}[{name!r}]", seal) for name, part in data.items()}
+            return {name: _seal_part(part, values, f"{path}[{name!r}]", seal) for name, part in data.items()}
         case _:
-            return _closed(data, None, path, seal) if isinstance(data, dict | list) else data
+            return _seal_whole(data, None, path, seal) if isinstance(data, dict | list) else data
 
 
-def _closed(data: Any, type_: Type | None, path: str, seal: Seal) -> Any:
+def _seal_whole(data: Any, type_: Type | None, path: str, seal: Seal) -> Any:
     """A value that nobody is to see. A text of a field that takes one stays a text; anything else would be refused as
     it is, and is as an object."""
     while isinstance(type_, OptionalType):

@@ -91,7 +91,7 @@ async def _all(  # what is chosen, and where it is looked for
     blocking = list[Letter]()
     sagas, more = list[Listed](), False
     if sources:
-        async for each in _listed(choice, settings, clock, warn):
+        async for each in _list_blocked(choice, settings, clock, warn):
             if each is None:
                 more = True
                 break
@@ -118,7 +118,7 @@ def _is_chosen(choice: Choice, letter: Letter) -> bool:
     return saga.startswith(choice.prefix) and (not choice.sagas or saga in choice.sagas)
 
 
-async def _listed(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
+async def _list_blocked(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
     """Sagas that are chosen. Where a store cannot list them, those of which letters tell: all that are blocked have
     one, on a topic that is kept for ever."""
     try:
@@ -154,7 +154,7 @@ class Blocking(NamedTuple):
 async def blocking(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> AsyncIterator[Blocking]:
     """Dead letters that block sagas, as the stores have them: sagas newest first. Raises `NoStore`."""
     async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
-        async for each in _listed(choice, settings, clock, warn):
+        async for each in _list_blocked(choice, settings, clock, warn):
             if each is None:
                 warn(f"there are more than {choice.limit} sagas: --limit shows them")
                 return

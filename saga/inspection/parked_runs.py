@@ -27,7 +27,7 @@ async def parked_runs(
     """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
     the last attempt, its reason what that said, and until when. Raises `NoStore`."""
     async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
-        async for each in _listed(choice, sources, settings, clock, warn):
+        async for each in _list_parked(choice, sources, settings, clock, warn):
             if each is None:
                 warn(f"there are more than {choice.limit} sagas: --limit shows them")
                 return
@@ -37,7 +37,7 @@ async def parked_runs(
                         yield letter
 
 
-async def _listed(
+async def _list_parked(
     choice: Choice, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn
 ) -> AsyncIterator[Listed | None]:
     """Sagas that are chosen. Where a store cannot list them, those that have a wake to come: whatever is parked has."""
@@ -48,14 +48,14 @@ async def _listed(
     except NoListing:  # it comes before the first
         sagas = dict[str, None]()
         for source in sources:
-            async for saga in _woken(source.service, settings, clock):
+            async for saga in _sagas_with_timers(source.service, settings, clock):
                 sagas[saga] = None
     if sagas:
         async for each in listed(replace(choice, sagas=[*sagas]), clock, warn, settings):
             yield each
 
 
-async def _woken(service: str, settings: Settings, clock: Clock) -> AsyncIterator[str]:
+async def _sagas_with_timers(service: str, settings: Settings, clock: Clock) -> AsyncIterator[str]:
     """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
     async with administration_of(settings, clock) as broker:
         positions = (await broker.group(service)).positions

@@ -12,7 +12,7 @@ from saga.errors import BadInput, ConfigurationError, ContractError, Declaration
 from saga.inspection.event_fields import fields_in
 from saga.inspection.letters import letter_in
 from saga.inspection.sources import Warn
-from saga.inspection.taking import message_in, recognized, value_in
+from saga.inspection.taking import message_in, recognize_record, value_in
 from saga.messages import Partition, Record, Standstill, texts_of
 from saga.names import OURS, is_dead_letters, is_without_events
 from saga.printable import shortened
@@ -176,7 +176,7 @@ def _event(record: Record, told: Seen, library: Library | None) -> Seen:
     if library is None:
         raise BadInput("there is no contracts/ to read it by")
     message = message_in(record, library)
-    remark = recognized(record, library)[1].remark or None
+    remark = recognize_record(record, library)[1].remark or None
     told = replace(told, type=message.type, id=message.id, source=message.source, trouble=remark)
     try:
         return replace(told, fields=fields_in(value_in(message, record.writer, library), library))

@@ -5,12 +5,12 @@ from saga.contracts import codec, registered
 from saga.contracts.library import Library
 from saga.errors import BadInput
 from saga.messages import Message, Record, Writer
-from saga.runtime.foreign import identified, single_object, taken
+from saga.runtime.foreign import identify_message, single_object, taken
 from saga.runtime.recognition import Recognized, recognize
 from saga.structured import in_binary_mode
 
 
-def recognized(record: Record, library: Library) -> tuple[Record, Recognized]:
+def recognize_record(record: Record, library: Library) -> tuple[Record, Recognized]:
     """A record in binary mode, and the contract that it is of. Raises `BadInput`: nobody can tell."""
     if record.value is None:
         raise BadInput("it has no value: a tombstone, which says nothing")
@@ -22,16 +22,16 @@ def recognized(record: Record, library: Library) -> tuple[Record, Recognized]:
 def message_in(record: Record, library: Library) -> Message:
     """Message in a record, of any contract of the library. `value_in` gives its value as it is decoded. Raises
     `BadInput`: it is none, or no contract is known of it."""
-    record, found = recognized(record, library)
+    record, found = recognize_record(record, library)
     if not found.name:
         raise BadInput(f"no contract {found.said} is in {library.folder}")
     if found.doubt:
         raise BadInput(found.doubt)
     contract = library.contracts[found.name]
     message = envelope.to_message(record, type_=found.name, schema=found.schema, contract=contract)
-    return identified(taken(message, record.writer, library), record.topic, contract, library)
+    return identify_message(taken(message, record.writer, library), record.topic, contract, library)
 
 
 def value_in(message: Message, writer: Writer | None, library: Library) -> bytes:
     """Value of a message as a single object. `writer`: of its record. Raises `BadInput`."""
-    return single_object(message, library, lambda id_: writer or registered.unasked(id_))
+    return single_object(message, library, lambda id_: writer or registered.writer_without_registry(id_))

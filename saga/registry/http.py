@@ -12,7 +12,7 @@ from urllib.parse import quote
 import aiohttp
 
 from saga.adapter_description import asked, path, secret, show_certificate
-from saga.contracts.registered import SCHEMA_BYTES_MAX, inlined
+from saga.contracts.registered import SCHEMA_BYTES_MAX, inline_references
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.printable import printable, quoted, shortened
 from saga.registry.port import Registered, RegistryRefused, SchemaIncomplete
@@ -91,7 +91,7 @@ class HttpRegistry:
                 )
             found[name] = self._text(part, "schema")
             open_ += _references(part)
-        return inlined(text, found.values()) if found else text
+        return inline_references(text, found.values()) if found else text
 
     async def _asked(self, method: str, place: str, body: object = None) -> Any:
         """Answer of the registry, from JSON; `None`: there is no such thing. Raises `RegistryUnavailable`,

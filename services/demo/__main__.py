@@ -91,7 +91,7 @@ async def story(fleet: Fleet, page: Page, clock: Clock) -> bool:
     async with SqliteStore(FOLDER / "inventory.db", clock=clock) as store:
         articles = await seed(store)
     click.echo(f"{articles} articles are in stock, {len(orders)} orders are to come")
-    pids = await _started(fleet, clock)
+    pids = await _start(fleet, clock)
     click.echo(
         f"{first.order_id} is paid with a card whose issuer does not answer; orders expire after {fleet.patience_s:g} s"
     )
@@ -105,7 +105,7 @@ async def story(fleet: Fleet, page: Page, clock: Clock) -> bool:
     return await _compare(orders, min(watch.ended[CANCELLED], default=orders[0].order_id))
 
 
-async def _started(fleet: Fleet, clock: Clock) -> dict[str, int]:
+async def _start(fleet: Fleet, clock: Clock) -> dict[str, int]:
     """Start all services, the one that decides last: it is told to be as patient as the others were slow to start. Give
     the ids of their processes."""
     began_s, others = clock.monotonic_s(), [service for service in fleet.services if service != DECIDER]

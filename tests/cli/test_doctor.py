@@ -212,7 +212,7 @@ def test_what_matters_comes_first_and_what_is_alike_is_told_once() -> None:
         *(finding("error", name, "also everywhere") for name in ("a", "b")),
         finding("error", "b", "broken"),
     ]
-    told = findings.grouped(found)
+    told = findings.group_findings(found)
     assert [(each.finding.severity, each.finding.what, each.about) for each in told] == [
         ("error", "broken", ("b",)),
         ("error", "also everywhere", ("a", "b")),

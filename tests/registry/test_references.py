@@ -11,7 +11,7 @@ import pytest
 from fastavro import parse_schema
 
 from saga.clock import SystemClock
-from saga.contracts.registered import inlined
+from saga.contracts.registered import inline_references
 from saga.messages import Record
 from saga.registry import http
 from saga.registry.http import HttpRegistry
@@ -40,7 +40,7 @@ PLACED = {
 
 
 def whole(schema: Any, *others: Any) -> Any:
-    return json.loads(inlined(json.dumps(schema), [json.dumps(other) for other in others]))
+    return json.loads(inline_references(json.dumps(schema), [json.dumps(other) for other in others]))
 
 
 def test_each_type_stands_where_it_is_used_first() -> None:
@@ -69,7 +69,7 @@ def test_a_type_that_contains_itself_is_inlined_once() -> None:
     "text", ["{", "3", '"x"', "[" * 5000, '{"type": "record", "fields": 3, "name": 4}', '[{"type": 1}]']
 )
 def test_what_is_no_schema_stays_as_it_is(text: str) -> None:
-    made = inlined(text, [json.dumps(MONEY), "{", "7"])
+    made = inline_references(text, [json.dumps(MONEY), "{", "7"])
     assert made == text or json.loads(made) == json.loads(text)
 
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from saga import Service
 from saga.contracts import codec
 from saga.contracts.library import contract_of
-from saga.contracts.registered import framed, id_in, published, unasked
+from saga.contracts.registered import framed, id_in, published, writer_without_registry
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Headers, Message, Outgoing, Record, Writer
 from saga.runtime.intake import Letter, Skip, received
@@ -309,7 +309,9 @@ def test_what_cannot_be_taken_keeps_its_bytes_and_is_looked_at_anew(record: Reco
     assert message.foreign == (), "no reason is part of it: a registry may say something else tomorrow"
     with pytest.raises(SchemaUnasked, match="258"):
         SERVICE.decode("reserve", message)
-    answered = replace(SERVICE, schemas=Schemas(SERVICE.schemas.library, {258: record.writer or unasked(258)}))
+    answered = replace(
+        SERVICE, schemas=Schemas(SERVICE.schemas.library, {258: record.writer or writer_without_registry(258)})
+    )
     with pytest.raises(BadInput) as told:
         answered.decode("reserve", message)
     assert str(told.value).startswith(reason)

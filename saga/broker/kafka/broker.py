@@ -81,7 +81,7 @@ class KafkaBroker:
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         publisher, access = self._open
         with access.explaining():
-            return await self._answered(kafka_topics.partitions(topics, publisher.producer.client, self._clock))
+            return await self._ask_about_topics(kafka_topics.partitions(topics, publisher.producer.client, self._clock))
 
     async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         try:
@@ -94,9 +94,9 @@ class KafkaBroker:
     ) -> Sequence[str]:
         publisher, access = self._open
         with access.explaining():
-            return await self._answered(connecting.forbidden(reads, writes, groups, publisher.producer.client))
+            return await self._ask_about_topics(connecting.forbidden(reads, writes, groups, publisher.producer.client))
 
-    async def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
+    async def _ask_about_topics(self, answer: Coroutine[Any, Any, T]) -> T:
         """Wait for an answer about topics. Raises `BrokerUnavailable` if none comes."""
         try:
             return await self._clock.within(ASKED_S_MAX, answer)

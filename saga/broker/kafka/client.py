@@ -105,15 +105,15 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
 
     def send(self, request: Request[Any], expect_response: bool = True) -> Awaitable[Any]:
         answer: Awaitable[Any] = super().send(request, expect_response)
-        return self._noted(answer) if isinstance(request, SaslAuthenticateRequest) else answer
+        return self._note_session(answer) if isinstance(request, SaslAuthenticateRequest) else answer
 
-    async def _noted(self, answer: Awaitable[Any]) -> object:
+    async def _note_session(self, answer: Awaitable[Any]) -> object:
         response = await answer
         self.session_s = getattr(response, "session_lifetime_ms", 0) / 1000
         return response
 
 
-async def _connected(host: str, port: int, *, client_id: str, **options: Any) -> _Connection:
+async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _Connection:
     """Connect, and note why it failed: aiokafka only tells that there is no connection."""
     connection = _Connection(host, port, client_id=client_id, **options)
     access = client_id.access if isinstance(client_id, ClientId) else None
@@ -131,7 +131,7 @@ async def _connected(host: str, port: int, *, client_id: str, **options: Any) ->
     return connection
 
 
-aiokafka.client.create_conn = _connected
+aiokafka.client.create_conn = _connect
 
 
 class _Connections(dict[Any, _Connection]):

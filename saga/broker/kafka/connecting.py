@@ -19,7 +19,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from saga.broker.acls import Right, allow
 from saga.broker.adapter import ClientOptions
 from saga.broker.kafka.client import FAILED, failed
-from saga.broker.kafka.log_ids import UNKNOWN_THERE, answered
+from saga.broker.kafka.log_ids import UNKNOWN_THERE, ask_any_broker
 from saga.broker.kafka.refusals import refusal
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
 from saga.broker.kafka.settings import Access, KafkaSettings
@@ -83,7 +83,7 @@ async def forbidden(
 
 async def _of_topics(reads: Collection[str], writes: Collection[str], client: AIOKafkaClient) -> list[str]:
     try:
-        answer = await answered(Topics(sorted({*reads, *writes})), client)
+        answer = await ask_any_broker(Topics(sorted({*reads, *writes})), client)
     except UNKNOWN_THERE:  # brokers before 2.3 do not tell: it shows later
         return []
     return [
@@ -99,7 +99,7 @@ async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[st
     for members."""
     problems = []
     for group in sorted(groups):
-        answer = await answered(HeartbeatRequest(group, -1, ""), client)
+        answer = await ask_any_broker(HeartbeatRequest(group, -1, ""), client)
         if answer.error_code == GroupAuthorizationFailedError.errno:
             problems.append(f"group {group}: this user may not join it: {allow(Right('Read', 'group', group))}")
     return problems

@@ -22,7 +22,7 @@ UNKNOWN_THERE = (NotImplementedError, IncompatibleBrokerVersion)
 """Errors of brokers that do not know the request."""
 
 
-async def answered(request: Request, client: AIOKafkaClient) -> Any:
+async def ask_any_broker(request: Request, client: AIOKafkaClient) -> Any:
     """Ask the first broker that answers: one of them may be down. The answer's fields only aiokafka knows. Raises one
     of `FAILED`, or of `UNKNOWN_THERE`."""
     trouble: Exception = NoBrokersAvailable()
@@ -42,7 +42,7 @@ async def log_ids(topics: Collection[str], client: AIOKafkaClient) -> Mapping[st
     if not topics:
         return {}
     try:
-        answer = await answered(Ids(sorted(topics)), client)
+        answer = await ask_any_broker(Ids(sorted(topics)), client)
     except UNKNOWN_THERE:
         return {}
     return {topic: id_ for code, topic, id_, *_ in answer.topics if code == 0 and id_}

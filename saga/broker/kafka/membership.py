@@ -163,20 +163,20 @@ class Member:
         return {partition: self._read_to(partition) for partition in self._open}
 
     async def ends(self) -> Mapping[Partition, int | None]:
-        consumer = self._asked()
+        consumer = self._consumer_to_ask()
         known = consumer._client.cluster.partitions_for_topic
         places = [TopicPartition(topic, number) for topic in self._topics for number in sorted(known(topic) or ())]
         return await client.ends(consumer, places, self._clock, BOUNDS_S)
 
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        consumer, places = self._asked(), [TopicPartition(*partition) for partition in partitions]
+        consumer, places = self._consumer_to_ask(), [TopicPartition(*partition) for partition in partitions]
         try:
             found, _ = await self._clock.within(BOUNDS_S, self._positions(consumer, places))
         except FAILED as why:
             raise failed(why, f"group {self._group!r}: asking for positions", "Read", waits=True) from why
         return {partition: owned.next for partition, owned in found.items()}
 
-    def _asked(self) -> AIOKafkaConsumer:
+    def _consumer_to_ask(self) -> AIOKafkaConsumer:
         """Give the consumer that asks a broker. Raises `BrokerUnavailable` while there is none."""
         self._check()
         if self._consumer is None:
