@@ -65,23 +65,12 @@ async def _open(
     readonly: bool,
 ) -> None:
     async with cluster.opening:
-        await _opened_alone(cluster, settings, collections, calls, clock, readonly)
-
-
-async def _opened_alone(
-    cluster: Cluster,
-    settings: CouchbaseSettings,
-    collections: tuple[str, ...],
-    calls: Calls,
-    clock: Clock,
-    readonly: bool,
-) -> None:
-    await open_bucket(cluster, settings, calls)
-    key = f"{PROBE}{round(clock.chance() * 2**52):x}"
-    for name in collections:
-        await _readable(cluster.collection(name, "none", PROBE_S), name, key, settings, calls)
-    if not readonly:
-        await _writable(cluster, collections[0], key, settings, calls)
+        await open_bucket(cluster, settings, calls)
+        key = f"{PROBE}{round(clock.chance() * 2**52):x}"
+        for name in collections:
+            await _readable(cluster.collection(name, "none", PROBE_S), name, key, settings, calls)
+        if not readonly:
+            await _writable(cluster, collections[0], key, settings, calls)
 
 
 async def open_bucket(cluster: Cluster, settings: CouchbaseSettings, calls: Calls) -> None:
