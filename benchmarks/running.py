@@ -9,7 +9,7 @@ from pathlib import Path
 
 from saga import wiring
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.port import Broker
+from saga.broker.port import Broker, Subscription
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
@@ -168,7 +168,7 @@ class Driver:
     @asynccontextmanager
     async def listening(self, topics: Sequence[str]) -> AsyncIterator[None]:
         """Hear what is said on these topics, inside the block."""
-        async with self._broker.join("driver", topics, self) as membership:
+        async with self._broker.join(Subscription("driver", topics), self) as membership:
 
             async def hear() -> None:
                 while True:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
 from saga.broker.administration import Administration, Reading
-from saga.broker.port import Membership
+from saga.broker.port import Membership, Subscription
 from saga.client_hearing import Hearing
 from saga.clock import Clock
 from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema
@@ -104,7 +104,7 @@ class Shared:
     async def open(self) -> None:
         """Join the group. Raises `BrokerError`."""
         if self._membership is None:
-            joining = self._broker.join(f"{CLIENTS}{self._group}", self._topics, self)
+            joining = self._broker.join(Subscription(f"{CLIENTS}{self._group}", self._topics), self)
             self._membership = await self._stack.enter_async_context(joining)
 
     async def poll(self) -> list[Record]:

@@ -61,12 +61,15 @@ def value_bytes_max(record_bytes_max: int) -> int:
 
 
 class Subscription(NamedTuple):
-    """What a member of a group was told when it joined: see `Broker.join`."""
+    """Subscription of a member to the topics that its group reads."""
 
     group: str
     topics: Sequence[str]
     identity: MemberIdentity | None = None
+    """Identity of the member, which the group compares with those of the others; `None`: nobody is compared."""
     starts: Mapping[str, int] = FROM_THE_OLDEST
+    """Time by topic, in milliseconds since 1970, at which a group without a position begins: at the first record
+    appended then or later. 0, or no entry: at the oldest record."""
 
 
 class Listener(Protocol):
@@ -189,22 +192,9 @@ class Broker(Protocol):
         """Append all messages, in this order per key. Raises `BrokerUnavailable`; `BrokerError` for a topic that is not
         there, a record that is too large: then nothing was appended."""
 
-    def join(
-        self,
-        group: str,
-        topics: Sequence[str],
-        listener: Listener,
-        *,
-        identity: MemberIdentity | None = None,
-        starts: Mapping[str, int] = FROM_THE_OLDEST,
-    ) -> AbstractAsyncContextManager[Membership]:
-        """Be a member of `group`, which reads `topics`, inside the block. Leaving it revokes what the member has.
-
-        `identity`: who the member is. Raises `ConfigurationError` if the group has a member that disagrees; `None`:
-        nobody is compared.
-        `starts`: for a topic the time, in milliseconds since 1970, at which a group without a position begins: at the
-        first record appended then or later. 0, or no entry: at the oldest record.
-        """
+    def join(self, subscription: Subscription, listener: Listener) -> AbstractAsyncContextManager[Membership]:
+        """Be a member of a group inside the block. Leaving it revokes what the member has. Raises `ConfigurationError`
+        if the group has a member with another identity of the service."""
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
         """Read all records of a topic that are there now, partition by partition. For tools only."""

@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self, cast
 
 from saga.broker.administration import NO_IDS, Administration, Reading
-from saga.broker.identity import MemberIdentity
-from saga.broker.port import FROM_THE_OLDEST, Broker, Listener, Membership
+from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.clock import Clock
 from saga.contracts.contract import Contract, Version
 from saga.errors import RegistryUnavailable
@@ -86,19 +85,13 @@ class RegistryEdge:
         await self._broker.publish([await self.known.in_wire_format(message) for message in messages])
 
     @asynccontextmanager
-    async def join(
-        self,
-        group: str,
-        topics: Sequence[str],
-        listener: Listener,
-        *,
-        identity: MemberIdentity | None = None,
-        starts: Mapping[str, int] = FROM_THE_OLDEST,
-    ) -> AsyncIterator[Membership]:
+    async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
         held = Held(self.known, self._clock)
-        joining = self._broker.join(group, topics, Listening(listener, held), identity=identity, starts=starts)
+        joining = self._broker.join(subscription, Listening(listener, held))
         async with joining as membership:
-            asking = asyncio.get_running_loop().create_task(held.ask(membership.wake), name=f"{group} schemas")
+            asking = asyncio.get_running_loop().create_task(
+                held.ask(membership.wake), name=f"{subscription.group} schemas"
+            )
             try:
                 yield _Member(membership, held, self._clock)
             finally:

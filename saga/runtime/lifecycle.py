@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from saga.adapter_description import OPEN_S_MAX
-from saga.broker.port import Broker
+from saga.broker.port import Broker, Subscription
 from saga.changes.port import ChangeSource
 from saga.clock import Clock
 from saga.declarations.changes import kind_of
@@ -105,9 +105,8 @@ async def serve(
         service = participant_of(prepared, resources, ports, options.gates)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)
-            events = EventTopics(
-                broker, declared.name, sorted(service.topics), record.identity(worker_name), starts_of(record)
-            )
+            identity, starts = record.identity(worker_name), starts_of(record)
+            events = EventTopics(broker, Subscription(declared.name, sorted(service.topics), identity, starts))
             sources = Sources([events])
             log_ids = broker.log_ids if options.compares_logs else None
             worker = Worker(service, assignment, options.limits, tasks, sources, telling, log_ids)

@@ -5,8 +5,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from saga.broker.identity import MemberIdentity
-from saga.broker.port import FROM_THE_OLDEST, Broker, Listener, Membership
+from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.messages import Partition, Standstill
 
 
@@ -25,14 +24,14 @@ class EventTopics(NamedTuple):
     """Topics of the events that a service consumes."""
 
     broker: Broker
-    group: str
-    topics: Sequence[str]
-    identity: MemberIdentity | None = None
-    """Identity that the worker states in the group."""
-    starts: Mapping[str, int] = FROM_THE_OLDEST
+    subscription: Subscription
+
+    @property
+    def topics(self) -> Sequence[str]:
+        return self.subscription.topics
 
     def join(self, listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        return self.broker.join(self.group, self.topics, listener, identity=self.identity, starts=self.starts)
+        return self.broker.join(self.subscription, listener)
 
 
 @dataclass(slots=True)

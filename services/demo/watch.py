@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from saga import envelope
-from saga.broker.port import Broker, Membership
+from saga.broker.port import Broker, Membership, Subscription
 from saga.clock import Clock
 from saga.inspection.sources import Source
 from saga.messages import Partition, name_of
@@ -46,7 +46,7 @@ class Watch:
     @asynccontextmanager
     async def on(self, broker: Broker) -> AsyncGenerator["Watch"]:
         """Read inside the block. The topic must be there."""
-        async with broker.join("demo", TOPICS, self) as self._membership:
+        async with broker.join(Subscription("demo", TOPICS), self) as self._membership:
             yield self
 
     async def look(self, timeout_s: float) -> None:

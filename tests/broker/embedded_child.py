@@ -11,7 +11,7 @@ from pathlib import Path
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
-from saga.broker.port import Membership
+from saga.broker.port import Membership, Subscription
 from saga.clock import SystemClock
 from saga.errors import Fenced
 from saga.messages import Outgoing, Partition, Topic
@@ -49,7 +49,7 @@ class Telling:
 async def member(path: Path, silence_s: float) -> None:
     async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=silence_s)) as broker:
         await broker.ensure([TOPIC])
-        async with broker.join(GROUP, [TOPIC.name], Telling()) as membership:
+        async with broker.join(Subscription(GROUP, [TOPIC.name]), Telling()) as membership:
             reader = asyncio.StreamReader()
             loop = asyncio.get_running_loop()
             await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Membership
+from saga.broker.port import Membership, Subscription
 from saga.clock import SystemClock
 from saga.errors import Fenced
 from saga.messages import Partition
@@ -66,7 +66,10 @@ async def main(address: str, group: str, topic: str, session_s: str = "2") -> No
         rebalance_s=6,
     )
     listener = Telling()
-    async with KafkaBroker(settings, clock=CLOCK) as broker, broker.join(group, [topic], listener) as membership:
+    async with (
+        KafkaBroker(settings, clock=CLOCK) as broker,
+        broker.join(Subscription(group, [topic]), listener) as membership,
+    ):
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -18,6 +18,7 @@ from saga.broker.kafka.administration import PROBE, KafkaAdministration
 from saga.broker.kafka.requests import TOPIC, Topics
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
+from saga.broker.port import Subscription
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Topic
 from saga.testing.conformance.listening import Listening
@@ -58,7 +59,7 @@ async def a_member(
 ) -> AsyncIterator[None]:
     """In the group, with all of the topic, of which it has committed one record of each partition, or none."""
     listener = Listening()
-    async with broker.join(group, [topic], listener) as membership:
+    async with broker.join(Subscription(group, [topic]), listener) as membership:
         await until(lambda: len(listener.has) == partitions)
         if commits is not None:
             await membership.commit({Partition(topic, number): commits for number in range(partitions)})
@@ -228,7 +229,7 @@ async def test_positions_move_when_nobody_is_there_and_are_read_from_then_on(bro
     await broker.move(name, {Partition(name, 1): 2})
     assert (await broker.group(name)).positions == {Partition(name, 0): 1, Partition(name, 1): 2}
     listener = Listening()
-    async with broker.join(name, [name], listener):
+    async with broker.join(Subscription(name, [name]), listener):
         await until(lambda: len(listener.has) == 2)
         assert listener.has == {Partition(name, 0): 1, Partition(name, 1): 2}
 

@@ -15,6 +15,7 @@ import pytest
 from saga.broker.embedded import seats
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.seats import Seat, is_vacant, sweep
+from saga.broker.port import Subscription
 from saga.clock import SystemClock
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
@@ -111,7 +112,7 @@ async def test_a_file_that_lost_its_name_takes_no_record_and_nothing_acknowledge
 
 async def test_a_member_that_only_waits_is_told_within_moments(path: Path) -> None:
     broker = await opened(path)
-    async with broker.join("payment", ["orders"], Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), Listening()) as member:
         await member.poll([], records_max=1, timeout_s=0.2)
         removed(path, "")
         with pytest.raises(BrokerBroken, match="was removed while it was in use"):
@@ -191,7 +192,7 @@ async def test_a_record_that_is_not_what_was_written_stands_its_partition_and_sa
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         for log in range(1, 5):
             shell.execute(f"UPDATE log_{log} SET value = ?", (b"won",))
-    async with broker.join("payment", ["orders"], listening := Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
         assert await member.poll(await has(listening, 4), records_max=10, timeout_s=0.5) == []
         (standstill,) = member.standstills()
         assert str(path) in standstill.reason
@@ -223,7 +224,7 @@ async def test_whatever_a_row_has_become_it_is_told_or_what_it_was_and_holds_up_
         log = broker._open.log.topics["orders"].first_log + hurt.partition
         shell.execute(f"UPDATE log_{log} SET {column} = {into.format(column)} WHERE offset = ?", (hurt.offset,))
     others = [record for record in stored if record.partition != hurt.partition]
-    async with broker.join("payment", ["orders"], listening := Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
         partitions, found = await has(listening, 4), list[Record]()
         while len(found) < len(others):
             found += await member.poll(partitions, records_max=COUNT, timeout_s=1)
@@ -265,7 +266,7 @@ async def asks_for(broker: EmbeddedBroker, table: str, column: str) -> None:
         await broker.publish([event("orders", f"k{n}") for n in range(100)])
     else:
         group = "payment" if table == "positions" else "another"
-        async with broker.join(group, ["orders"], Listening()) as member:
+        async with broker.join(Subscription(group, ["orders"]), Listening()) as member:
             await member.poll([], records_max=1, timeout_s=5)
 
 
@@ -277,7 +278,7 @@ async def test_rows_that_say_where_records_lie_are_what_was_written_or_nobody_go
     broker, other = await opened(path), await opened(path)
     await broker.ensure([Topic("orders", 4, 7)])
     await broker.publish([event("orders", f"k{n}") for n in range(100)])
-    async with broker.join("payment", ["orders"], listening := Listening()) as member:
+    async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
         await member.commit(dict.fromkeys(await has(listening, 4), 5))
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         where = {"topics": "name = 'orders'", "logs": "id = 1", "positions": "log = 1"}[table]
@@ -303,7 +304,7 @@ async def test_files_and_folders_are_for_their_user_alone(path: Path) -> None:
     before = os.umask(0)
     try:
         broker = await opened(path)
-        async with broker.join("payment", ["orders"], Listening()):
+        async with broker.join(Subscription("payment", ["orders"]), Listening()):
             modes = {stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
         await broker.__aexit__(None, None, None)
     finally:
@@ -486,8 +487,8 @@ def test_no_two_seats_ever_have_one_name(path: Path) -> None:
 async def test_a_member_whose_seat_is_removed_by_hand_takes_another_and_goes_on(path: Path) -> None:
     broker = await opened(path)
     async with (
-        broker.join("payment", ["orders"], first := Listening()) as member,
-        broker.join("payment", ["orders"], Listening()),
+        broker.join(Subscription("payment", ["orders"]), first := Listening()) as member,
+        broker.join(Subscription("payment", ["orders"]), Listening()),
     ):
         await has(first, 2)
         seats = set(path.parent.glob("*.member-*"))
@@ -511,7 +512,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
     with monkeypatch.context() as planted:
         planted.setattr("saga.sqlite.lock.fcntl.flock", fails)
         with pytest.raises(BrokerError, match="no lock for a member"):
-            async with broker.join("payment", ["orders"], Listening()):
+            async with broker.join(Subscription("payment", ["orders"]), Listening()):
                 pytest.fail("it joined")
     await broker.__aexit__(None, None, None)
 

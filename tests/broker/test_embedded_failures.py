@@ -11,6 +11,7 @@ import pytest
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.log import Log
+from saga.broker.port import Subscription
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Outgoing, Partition, Topic
@@ -125,7 +126,7 @@ async def test_a_full_file_keeps_the_members_and_what_they_read(path: Path) -> N
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure([Topic("orders", 4)])
         await broker.publish([event("orders", "k", "before")])
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
             (pages,) = broker.connection.execute("PRAGMA page_count").fetchone()
             broker.connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -237,7 +238,7 @@ async def test_a_large_call_of_publish_keeps_its_order(broker: EmbeddedBroker) -
 
 async def test_a_refused_commit_fails_alone(broker: EmbeddedBroker) -> None:
     listener = Listening()
-    async with broker.join("payment", ["orders"], listener) as membership:
+    async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
         await conformance.complete(listener)
         broker.connection.execute("UPDATE positions SET granted = granted + 1 WHERE log = 1")
         outcomes = await asyncio.gather(

@@ -17,6 +17,7 @@ from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
 from saga.broker.embedded.seats import Seat, beats_of
 from saga.broker.partitioner import partition_of
+from saga.broker.port import Subscription
 from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced
 from saga.messages import Partition, Topic
@@ -84,7 +85,7 @@ def test_a_topic_goes_to_those_who_read_it() -> None:
 async def test_joining_for_a_topic_that_is_not_there_is_refused(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         with pytest.raises(BrokerError, match="no topic 'orders'"):
-            async with broker.join("payment", ["orders"], Listening()):
+            async with broker.join(Subscription("payment", ["orders"]), Listening()):
                 pytest.fail("it joined")
         assert not seats(tmp_path)
 
@@ -97,10 +98,10 @@ async def test_a_partition_moves_after_the_drain_even_if_its_member_does_not_let
     ):
         await broker.ensure([ORDERS])
         first, second = Listening(), Listening()
-        async with broker.join("payment", ["orders"], first) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), first) as membership:
             await conformance.complete(first)
             first.may_end.clear()
-            async with other.join("payment", ["orders"], second):
+            async with other.join(Subscription("payment", ["orders"]), second):
                 await conformance.until(lambda: len(second.has) == 2)
                 assert first.heard("lost") == second.has.keys()
                 with pytest.raises(Fenced):
@@ -116,11 +117,11 @@ async def test_a_partition_moves_after_the_drain_from_a_member_that_was_frozen_m
     ):
         await broker.ensure([ORDERS])
         first, second = Listening(), Listening()
-        async with broker.join("payment", ["orders"], first):
+        async with broker.join(Subscription("payment", ["orders"]), first):
             await conformance.complete(first)
             first.may_end.clear()
             clock.running.clear()
-            async with other.join("payment", ["orders"], second):
+            async with other.join(Subscription("payment", ["orders"]), second):
                 await conformance.until(lambda: len(second.has) == 2)
                 assert len(first.has) == 4  # it does not know yet
                 clock.running.set()
@@ -136,9 +137,9 @@ async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and
     ):
         await broker.ensure([ORDERS])
         zombie, second = Listening(), Listening()
-        async with broker.join("payment", ["orders"], zombie) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), zombie) as membership:
             await conformance.complete(zombie)
-            async with other.join("payment", ["orders"], second):
+            async with other.join(Subscription("payment", ["orders"]), second):
                 await conformance.until(lambda: len(zombie.has) == 2 and len(second.has) == 2)
                 had = dict(zombie.has)
                 clock.running.clear()
@@ -159,7 +160,10 @@ async def test_members_that_are_idle_change_nothing_in_the_file(tmp_path: Path) 
     ):
         await broker.ensure([ORDERS])
         first, second = Listening(), Listening()
-        async with broker.join("payment", ["orders"], first), other.join("payment", ["orders"], second):
+        async with (
+            broker.join(Subscription("payment", ["orders"]), first),
+            other.join(Subscription("payment", ["orders"]), second),
+        ):
             await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
             seats = seats_beside(path)
             before = version_of(broker)
@@ -184,7 +188,7 @@ async def test_what_others_write_is_learnt_of_what_is_followed_alone(tmp_path: P
     async with EmbeddedBroker(path, clock=CLOCK) as broker, EmbeddedBroker(path, clock=CLOCK) as other:
         await broker.ensure([ORDERS, *elsewhere])
         listener = Listening()
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
             for n, topic in enumerate(elsewhere):
                 await other.publish([event(topic.name, "k", f"{n}")])
@@ -204,7 +208,10 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
     ):
         await broker.ensure([ORDERS])
         first, second = Listening(), Listening()
-        async with broker.join("payment", ["orders"], first), other.join("payment", ["orders"], second):
+        async with (
+            broker.join(Subscription("payment", ["orders"]), first),
+            other.join(Subscription("payment", ["orders"]), second),
+        ):
             await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
             await conformance.until(
                 lambda: min(beats_of(seat) or 0 for seat in seats_beside(tmp_path / "broker.db")) >= 1
@@ -224,7 +231,7 @@ async def test_a_reader_that_never_runs_dry_lets_others_run(tmp_path: Path) -> N
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure([ORDERS])
         await broker.publish([event("orders", "k", f"{n}") for n in range(50)])
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
 
             async def others() -> None:
@@ -249,7 +256,7 @@ async def test_a_member_that_comes_after_a_crash_gets_all_at_once(tmp_path: Path
             ("broker.db.member-0-0", '["orders"]'),
         )
         listener = Listening()
-        async with broker.join("payment", ["orders"], listener):
+        async with broker.join(Subscription("payment", ["orders"]), listener):
             await conformance.complete(listener)
             assert [len(partitions) for _, partitions in listener.told] == [4]
 
@@ -262,7 +269,7 @@ async def test_an_error_of_the_listener_comes_out_of_polling(tmp_path: Path) -> 
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure([ORDERS])
         with pytest.raises(ZeroDivisionError, match="a defect"):
-            async with broker.join("payment", ["orders"], Failing()) as membership:
+            async with broker.join(Subscription("payment", ["orders"]), Failing()) as membership:
                 await membership.poll([Partition("orders", 0)], records_max=1, timeout_s=5)
 
 
@@ -272,7 +279,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is_and_the_partitions_are_g
         await broker.ensure([ORDERS])
 
         async def failing() -> None:
-            async with broker.join("payment", ["orders"], listener):
+            async with broker.join(Subscription("payment", ["orders"]), listener):
                 await conformance.complete(listener)
                 raise ZeroDivisionError
 
@@ -287,8 +294,8 @@ async def test_several_services_of_one_process_share_one_broker(tmp_path: Path) 
         await broker.ensure([ORDERS])
         first, second = Listening(), Listening()
         async with (
-            broker.join("payment", ["orders"], first) as payment,
-            broker.join("shipping", ["orders"], second) as shipping,
+            broker.join(Subscription("payment", ["orders"]), first) as payment,
+            broker.join(Subscription("shipping", ["orders"]), second) as shipping,
         ):
             await conformance.complete(first)
             await conformance.complete(second)
@@ -302,7 +309,7 @@ async def test_partitions_take_turns_when_one_has_much_to_read(tmp_path: Path) -
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure([ORDERS])
         await broker.publish([event("orders", "busy", "busy") for _ in range(100)])
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
             read = await membership.poll(list(listener.has), records_max=10, timeout_s=1)
             busy = read[0].partition
@@ -326,11 +333,11 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
         await broker.ensure([topic])
         await broker.publish([event("orders", "k", f"{n}") for n in range(500)])
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.until(lambda: bool(listener.has))
             await membership.commit({partition: 450})
         further = Listening()
-        async with broker.join("inventory", ["orders"], further) as membership:
+        async with broker.join(Subscription("inventory", ["orders"]), further) as membership:
             await conformance.until(lambda: bool(further.has))
             await membership.commit({partition: 501})
         clock.days = 6.9
@@ -340,13 +347,13 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
         clock.days = 7.1
         await broker.trim()
         assert await there(broker) == [*(f"{n}" for n in range(450, 500)), "new"]
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.until(lambda: bool(listener.has))
             await membership.commit({partition: 501})
         await broker.trim()
         assert await there(broker) == ["new"]
         newcomer = Listening()
-        async with broker.join("shipping", ["orders"], newcomer) as membership:
+        async with broker.join(Subscription("shipping", ["orders"]), newcomer) as membership:
             await conformance.until(lambda: bool(newcomer.has))
             assert newcomer.has == {partition: 500}
             assert values(await conformance.read(membership, 1, listener=newcomer)) == ["new"]
@@ -421,7 +428,7 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
     ) as broker:
         await broker.ensure([Topic("orders", 1, retention_days=1), Topic(WAKES_0.topic, 1, retention_days=None)])
         await broker.publish([event(topic, "k", f"{n}") for topic in ("orders", WAKES_0.topic) for n in range(5)])
-        async with broker.join("payment", ["orders", WAKES_0.topic], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders", WAKES_0.topic]), listener) as membership:
             await conformance.until(lambda: len(listener.has) == 2)
             await membership.commit({ORDERS_0: 2, WAKES_0: 2})
             clock.days = 2
@@ -445,7 +452,7 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
         bounds = await broker.bounds(["orders", WAKES_0.topic])
         assert [at.begin for at in bounds.values()] == [5, 2], "its timers are not lost with it"
         back = Listening()
-        async with broker.join("payment", ["orders", WAKES_0.topic], back) as membership:
+        async with broker.join(Subscription("payment", ["orders", WAKES_0.topic]), back) as membership:
             await conformance.until(lambda: len(back.has) == 2)
             assert await broker.away() == [], "from now on it is waited for again"
             await broker.publish([event("orders", "k", "new")])
@@ -477,7 +484,7 @@ async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_u
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
         await broker.ensure([Topic("orders", 1, retention_days=1)])
         await broker.publish([event("orders", "k", f"{n}") for n in range(5)])
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.until(lambda: bool(listener.has))
             await membership.commit({ORDERS_0: 2})
             with pytest.raises(BrokerError, match=r"group 'payment' has members \(.*\): stop the service first"):
@@ -488,7 +495,7 @@ async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_u
         await broker.trim()
         assert (await broker.bounds(["orders"]))[ORDERS_0] == Bounds(5, 5)
         again = Listening()
-        async with broker.join("payment", ["orders"], again):
+        async with broker.join(Subscription("payment", ["orders"]), again):
             await conformance.until(lambda: again.has == {ORDERS_0: 5})
 
 
@@ -500,7 +507,7 @@ async def test_timers_that_their_service_is_done_with_go_after_a_day(tmp_path: P
         clock.days = 2
         await broker.trim()
         assert len([record async for record in broker.scan(WAKES_0.topic)]) == 5, "nobody has read them"
-        async with broker.join("payment", [WAKES_0.topic, "payment.commands"], listener) as membership:
+        async with broker.join(Subscription("payment", [WAKES_0.topic, "payment.commands"]), listener) as membership:
             await conformance.until(lambda: len(listener.has) == 2)
             await membership.commit({WAKES_0: 3, Partition("payment.commands", 0): 3})
             await broker.publish([event(WAKES_0.topic, "k", "new")])
@@ -537,7 +544,7 @@ async def test_a_listener_that_is_called_again_after_leaving_gets_nothing(tmp_pa
     listener = Late()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
         await broker.ensure([ORDERS])
-        async with broker.join("payment", ["orders"], listener) as membership:
+        async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
             await broker.publish([event("orders", "k", "too late")])
         assert listener.heard("revoked")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
+from saga.broker.port import Subscription
 from saga.clock import SystemClock
 from saga.messages import Partition
 from saga.testing.conformance.broker import BrokerConformance
@@ -64,7 +65,7 @@ async def test_two_processes_publish_to_one_file_and_a_third_reads_all_in_order(
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure([TOPIC])
         async with (
-            broker.join(GROUP, [TOPIC.name], listener) as membership,
+            broker.join(Subscription(GROUP, [TOPIC.name]), listener) as membership,
             child("publish", path, "a", count),
             child("publish", path, "b", count),
         ):
@@ -103,7 +104,7 @@ async def test_a_killed_members_partitions_move_at_once(tmp_path: Path) -> None:
     path, listener = tmp_path / "broker.db", Listening()
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
         await broker.ensure([TOPIC])
-        async with broker.join(GROUP, [TOPIC.name], listener), child("member", path, 60) as other:
+        async with broker.join(Subscription(GROUP, [TOPIC.name]), listener), child("member", path, 60) as other:
             await other.says_in_the_end("assigned")
             assert len(listener.has) == 2
             other.process.kill()
@@ -116,7 +117,10 @@ async def test_a_frozen_member_is_a_zombie_whose_commit_is_fenced_and_which_join
     path, listener = tmp_path / "broker.db", Listening()
     async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=1)) as broker:
         await broker.ensure([TOPIC])
-        async with broker.join(GROUP, [TOPIC.name], listener) as membership, child("member", path, 1) as other:
+        async with (
+            broker.join(Subscription(GROUP, [TOPIC.name]), listener) as membership,
+            child("member", path, 1) as other,
+        ):
             had = await other.says_in_the_end("assigned")
             other.told(f"commit {had[0]} 3")
             assert await other.says() == ["committed"]

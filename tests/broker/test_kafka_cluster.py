@@ -15,7 +15,7 @@ from click.testing import Result
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Broker
+from saga.broker.port import Broker, Subscription
 from saga.clock import SystemClock
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic
@@ -149,7 +149,7 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         lanes, listening = Lanes(broker, topic), Listening()
-        async with broker.join("payment", [topic], listening) as membership, asyncio.TaskGroup() as tasks:
+        async with broker.join(Subscription("payment", [topic]), listening) as membership, asyncio.TaskGroup() as tasks:
             reader = Reader(membership, listening)
             reading = tasks.create_task(reader.read())
             async with lanes.going():
@@ -168,7 +168,7 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
             assert firsts(values(reader.records), number)[: len(lane)] == lane
         places = [(r.partition, r.offset) for r in reader.records]
         assert len(places) == len(set(places))  # the member went on where it was
-        async with broker.join("payment", [topic], after := Listening()):
+        async with broker.join(Subscription("payment", [topic]), after := Listening()):
             await until(lambda: after.has)
             assert {place: offset for place, offset in after.has.items() if offset} == reader.committed
 
@@ -220,7 +220,7 @@ async def test_of_brokers_that_are_away_it_is_told_which_and_why(
     async def works() -> None:
         async with (
             KafkaBroker(quick, clock=CLOCK) as broker,
-            broker.join("away", ["away"], listening := Listening()) as membership,
+            broker.join(Subscription("away", ["away"]), listening := Listening()) as membership,
         ):
             await broker.partitions(["away"])
             while True:

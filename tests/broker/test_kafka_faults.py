@@ -15,6 +15,7 @@ import pytest
 
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.port import Subscription
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
@@ -81,7 +82,7 @@ async def test_a_broker_that_is_killed_and_comes_back_loses_nothing_and_keeps_th
                 acknowledged[number].append(value)
                 await CLOCK.sleep(0.005)
 
-        async with broker.join("payment", [topic], listening) as membership, asyncio.TaskGroup() as tasks:
+        async with broker.join(Subscription("payment", [topic]), listening) as membership, asyncio.TaskGroup() as tasks:
             reader = Reader(membership, listening)
             reading = tasks.create_task(reader.read())
             lanes = [tasks.create_task(lane(number)) for number in range(8)]
@@ -102,7 +103,7 @@ async def test_a_broker_that_is_killed_and_comes_back_loses_nothing_and_keeps_th
             assert firsts == lane_values
         places = [(r.partition, r.offset) for r in reader.records]
         assert len(places) == len(set(places))  # the member went on where it was
-        async with broker.join("payment", [topic], after := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), after := Listening()) as membership:
             await Reader(membership, after).until(set())
             last = {r.partition: r.offset + 1 for r in reader.records}
             while not after.has:
@@ -116,7 +117,7 @@ async def test_a_broker_that_is_frozen_for_a_moment_is_waited_for(
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure([Topic(topic, 1)])
         listening = Listening()
-        async with broker.join("payment", [topic], listening) as membership, asyncio.TaskGroup() as tasks:
+        async with broker.join(Subscription("payment", [topic]), listening) as membership, asyncio.TaskGroup() as tasks:
             reader = Reader(membership, listening)
             reading = tasks.create_task(reader.read())
             await put(broker, topic, "k", "before")
@@ -154,14 +155,14 @@ async def test_a_commit_that_is_not_acknowledged_in_time_is_unavailable(
         await broker.ensure([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
         listening = Listening()
-        async with broker.join("payment", [topic], listening) as membership:
+        async with broker.join(Subscription("payment", [topic]), listening) as membership:
             while not listening.has:
                 await CLOCK.sleep(0.02)
             async with frozen(kafka):
                 with pytest.raises(BrokerUnavailable, match="committing"):
                     await membership.commit({Partition(topic, 0): 1})
             await membership.commit({Partition(topic, 0): 2})
-        async with broker.join("payment", [topic], after := Listening()):
+        async with broker.join(Subscription("payment", [topic]), after := Listening()):
             while not after.has:
                 await CLOCK.sleep(0.02)
             assert after.has == {Partition(topic, 0): 2}
@@ -174,7 +175,7 @@ async def test_leaving_and_disconnecting_end_although_the_broker_answers_nothing
     quick = replace(settings, publish_s=1, commit_s=1)
     async with KafkaBroker(quick, clock=CLOCK) as broker:
         await broker.ensure([Topic(topic, 1)])
-        async with broker.join("payment", [topic], listening):
+        async with broker.join(Subscription("payment", [topic]), listening):
             while not listening.has:
                 await CLOCK.sleep(0.02)
             kafka.pause()
@@ -220,18 +221,18 @@ async def test_a_group_that_is_ahead_of_a_log_that_lost_its_end_reads_it_again(
         await broker.ensure([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
         place = Partition(topic, 0)
-        async with broker.join("payment", [topic], listening := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), listening := Listening()) as membership:
             while not listening.has:
                 await CLOCK.sleep(0.02)
             await membership.commit({place: 100})  # what a broker that lost its disk would leave behind
-        async with broker.join("payment", [topic], listening := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), listening := Listening()) as membership:
             reader = Reader(membership, listening)
             reading = asyncio.gather(reader.read())
             await reader.until({"0", "1", "2"})
             reading.cancel()
             assert listening.told[-2:] == [("lost", frozenset({place})), ("assigned", frozenset({place}))]
             assert listening.has == {place: 0}
-        async with broker.join("payment", [topic], listening := Listening()):
+        async with broker.join(Subscription("payment", [topic]), listening := Listening()):
             while not listening.has:
                 await CLOCK.sleep(0.02)
             assert listening.has == {place: 3}
@@ -294,7 +295,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
         child.tell("commit 0 2")
         await child.says("committed")
         child.signal(signal.SIGSTOP)
-        async with broker.join("payment", [topic], listening := Listening()) as membership:
+        async with broker.join(Subscription("payment", [topic]), listening := Listening()) as membership:
             while not listening.has:
                 await CLOCK.sleep(0.02)
             assert listening.has == {Partition(topic, 0): 2}
@@ -309,7 +310,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
         child.signal(signal.SIGKILL)
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join("payment", [topic], listening := Listening()),
+        broker.join(Subscription("payment", [topic]), listening := Listening()),
     ):
         while not listening.has:
             await CLOCK.sleep(0.02)
@@ -342,7 +343,7 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
             assert [int((await child.says("read"))[-1]) for _ in range(30)] == [*range(30)]
             child.tell("commit 0 30")
             await child.says("committed")
-        async with broker.join(topic, [topic], listening := Listening()):
+        async with broker.join(Subscription(topic, [topic]), listening := Listening()):
             while not listening.has:
                 await CLOCK.sleep(0.02)
             assert (listening.has, listening.begun_anew) == ({Partition(topic, 0): 30}, {})

@@ -11,7 +11,7 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Membership
+from saga.broker.port import Membership, Subscription
 from saga.errors import Fenced
 from saga.messages import Partition, Record, Topic
 from saga.testing.conformance.listening import Listening, event
@@ -104,7 +104,7 @@ async def test_members_that_come_and_go_under_load_share_everything_and_skip_not
         reader = Reader(book)
         async with (
             KafkaBroker(settings, clock=CLOCK) as broker,
-            broker.join(group, [topic], reader) as membership,
+            broker.join(Subscription(group, [topic]), reader) as membership,
             asyncio.TaskGroup() as tasks,
         ):
             reading = tasks.create_task(reader.read(membership))
@@ -130,7 +130,7 @@ async def test_members_that_come_and_go_under_load_share_everything_and_skip_not
             await asyncio.wait(staying)
             stop.set()
         last = Reader(book)
-        async with broker.join(group, [topic], last) as membership, asyncio.TaskGroup() as tasks:
+        async with broker.join(Subscription(group, [topic]), last) as membership, asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(last.read(membership))
             await until(lambda: {value for *_, value in book.read} >= set(published))
             reading.cancel()
@@ -141,7 +141,7 @@ async def test_members_that_come_and_go_under_load_share_everything_and_skip_not
 async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         await broker.ensure([Topic(topic, 1)])
-        async with broker.join(topic, [topic], listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, Member)
             never = asyncio.Event()
@@ -151,7 +151,7 @@ async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: Ka
 
             membership._consumer.commit = hang  # type: ignore[union-attr]  # as aiokafka does while it tries again
             committing = asyncio.gather(membership.commit({Partition(topic, 0): 1}))
-            async with other.join(topic, [topic], Listening()):
+            async with other.join(Subscription(topic, [topic]), Listening()):
                 with pytest.raises(Fenced, match="the assignment was over"):
                     await CLOCK.within(WITHIN_S, committing)
 
@@ -162,7 +162,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         await broker.ensure([Topic(topic, 1)])
         place = Partition(topic, 0)
-        async with broker.join(topic, [topic], listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, Member)
             for _ in range(20):  # each gives up before anything can have come
@@ -172,7 +172,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
             while place not in membership._prefetch:
                 membership._prefetch.ask([place], 5)
                 await CLOCK.sleep(0.01)
-            async with other.join(topic, [topic], second := Listening()):
+            async with other.join(Subscription(topic, [topic]), second := Listening()):
                 await until(lambda: listening.heard("revoked"))
                 await until(lambda: listening.has or second.has)
             await until(lambda: listening.has)
@@ -189,14 +189,14 @@ async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(setti
         first = Listening()
 
         async def stay() -> None:
-            async with broker.join(topic, [topic], first):
+            async with broker.join(Subscription(topic, [topic]), first):
                 await leave.wait()
 
         async with asyncio.TaskGroup() as tasks:
             staying = tasks.create_task(stay())
             await until(lambda: len(first.has) == 2)
             first.may_end.clear()
-            async with other.join(topic, [topic], second := Listening()):
+            async with other.join(Subscription(topic, [topic]), second := Listening()):
                 await until(lambda: first.heard("revoked"))
                 leave.set()
                 await CLOCK.sleep(0.2)
@@ -218,15 +218,15 @@ async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings:
         await broker.ensure([Topic(topic, 3)])
 
         async def stay() -> None:
-            async with broker.join(topic, [topic], first):
+            async with broker.join(Subscription(topic, [topic]), first):
                 await leave.wait()
 
         staying = tasks.create_task(stay())
         await until(lambda: len(first.has) == 3)
-        async with other.join(topic, [topic], slow):
+        async with other.join(Subscription(topic, [topic]), slow):
             await until(lambda: first.has and slow.has)
             slow.may_end.clear()
-            async with other.join(topic, [topic], third):
+            async with other.join(Subscription(topic, [topic]), third):
                 await until(lambda: slow.heard("revoked") and not first.has)  # the first has to wait for the slow one
                 leave.set()
                 await CLOCK.within(10, asyncio.wait([staying]))
@@ -241,10 +241,10 @@ async def test_a_position_never_goes_back_within_an_assignment(settings: KafkaSe
         await broker.ensure([Topic(topic, 1)])
         place = Partition(topic, 0)
         for offset in (5, 3):
-            async with broker.join(topic, [topic], listening := Listening()) as membership:
+            async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
                 await until(lambda: listening.has)
                 await membership.commit({place: offset})
-        async with broker.join(topic, [topic], listening := Listening()):
+        async with broker.join(Subscription(topic, [topic]), listening := Listening()):
             await until(lambda: listening.has)
             assert listening.has == {place: 5}
 
@@ -256,7 +256,7 @@ async def test_an_error_of_the_listener_reaches_who_polls(settings: KafkaSetting
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure([Topic(topic, 1)])
-        async with broker.join(topic, [topic], Bad()) as membership:
+        async with broker.join(Subscription(topic, [topic]), Bad()) as membership:
             with pytest.raises(ArithmeticError, match="of the listener"):
                 await CLOCK.within(WITHIN_S, membership.poll([], records_max=1, timeout_s=60))
 
@@ -267,10 +267,10 @@ async def test_a_listener_that_does_not_let_go_in_time_loses_what_it_has(setting
     )
     async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaBroker(quick, clock=CLOCK) as other:
         await broker.ensure([Topic(topic, 2)])
-        async with broker.join(topic, [topic], slow := Listening()):
+        async with broker.join(Subscription(topic, [topic]), slow := Listening()):
             await until(lambda: len(slow.has) == 2)
             slow.may_end.clear()
-            async with other.join(topic, [topic], second := Listening()):
+            async with other.join(Subscription(topic, [topic]), second := Listening()):
                 await until(lambda: second.has)
                 assert slow.heard("lost") == {Partition(topic, 0), Partition(topic, 1)}
                 await until(lambda: len(slow.has) == 1)
@@ -281,7 +281,7 @@ async def test_how_far_behind_a_member_is(settings: KafkaSettings, topic: str) -
     async with KafkaBroker(settings, clock=CLOCK) as broker:
         await broker.ensure([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
-        async with broker.join(topic, [topic], listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             assert membership.lag() is None
             await until(lambda: listening.has)
             place = Partition(topic, 0)
@@ -297,7 +297,7 @@ async def test_partitions_that_a_topic_gets_are_told_read_and_written_by_who_is_
     quick = replace(settings, metadata_s=1)
     async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaAdministration(settings, clock=CLOCK) as admin:
         await broker.ensure([Topic(topic, 1)])
-        async with broker.join(topic, [topic], listening := Listening()) as membership:
+        async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             await broker.publish([event(topic, "k", "before")])
             await admin.grow(topic, 4)

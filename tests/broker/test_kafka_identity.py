@@ -8,6 +8,7 @@ from saga.broker.kafka import client
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.port import Subscription
 from saga.errors import ConfigurationError
 from saga.messages import Partition, Record, Topic
 from saga.testing.conformance.listening import Listening, event
@@ -24,7 +25,7 @@ async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_tol
     first, second = Listening(), Listening()
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as one, KafkaBroker(kafka_settings, clock=CLOCK) as two:
         await one.ensure([Topic(kafka_topic, 4)])
-        async with one.join(kafka_topic, [kafka_topic], first, identity=OURS) as ours:
+        async with one.join(Subscription(kafka_topic, [kafka_topic], identity=OURS), first) as ours:
             await until(lambda: len(first.has) == 4)
             assert (await one.group(kafka_topic)).identities == {OURS}
 
@@ -32,7 +33,7 @@ async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_tol
                 return []
 
             monkeypatch.setattr(client, "identities", nobody)
-            async with two.join(kafka_topic, [kafka_topic], second, identity=THEIRS) as theirs:
+            async with two.join(Subscription(kafka_topic, [kafka_topic], identity=THEIRS), second) as theirs:
                 with pytest.raises(ConfigurationError, match="belongs to somebody else"):
                     await theirs.poll([Partition(kafka_topic, n) for n in range(4)], records_max=1, timeout_s=20)
                 assert not second.heard("assigned")

@@ -11,6 +11,7 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.duplicate_instance import DuplicateInstance
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.port import Subscription
 from saga.errors import BrokerError
 from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event, values
@@ -53,7 +54,7 @@ async def running(
     listening = Listening()
     async with (
         KafkaBroker(replace(settings, instance=instance), clock=CLOCK) as broker,
-        broker.join(group, list(topics) or [group], listening) as membership,
+        broker.join(Subscription(group, list(topics) or [group]), listening) as membership,
     ):
         assert isinstance(membership, Member)
         yield Process(broker, membership, listening)

@@ -8,6 +8,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
+from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import CLOCK, until
@@ -23,7 +24,7 @@ async def broker(kafka_settings: KafkaSettings, kafka_topic: str) -> AsyncIterat
 
 async def begins(broker: KafkaAdministration, topic: str) -> tuple[int, list[int]]:
     """Where a member of the group named like the topic begins, and the positions that do not count."""
-    async with broker.join(topic, [topic], listening := Listening()):
+    async with broker.join(Subscription(topic, [topic]), listening := Listening()):
         await until(lambda: listening.has)
         return listening.has[Partition(topic, 0)], listening.begun_anew.get(Partition(topic, 0), [])
 

@@ -11,7 +11,7 @@ import pytest
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Broker, Membership
+from saga.broker.port import Broker, Membership, Subscription
 from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
@@ -179,7 +179,7 @@ async def reading(settings: KafkaSettings, other: Broker, name: str) -> AsyncIte
     """A member of the group and the topic of that name, which has read one record."""
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(name, [name], listening := Listening()) as membership,
+        broker.join(Subscription(name, [name]), listening := Listening()) as membership,
     ):
         await other.publish([event(name, "k", "before")])
         await until(lambda: listening.has)
@@ -235,7 +235,7 @@ async def test_one_topic_without_rights_stops_nothing_else(
         await guarded.allow(Right(TOPIC, kafka_name, DESCRIBE))
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(kafka_name, [kafka_name, free], listening := Listening()) as membership,
+        broker.join(Subscription(kafka_name, [kafka_name, free]), listening := Listening()) as membership,
     ):
         await until(lambda: len(listening.has) == 2)
         await other.publish([event(kafka_name, "k", "before"), event(free, "k", "free before")])
@@ -286,7 +286,7 @@ async def test_who_may_not_join_the_group_from_the_beginning_is_told_so_and_does
     await guarded.allow(Right(TOPIC, kafka_name, READ), some_write(kafka_name))
     async with (
         KafkaBroker(settings, clock=CLOCK) as broker,
-        broker.join(kafka_name, [kafka_name], Listening()) as membership,
+        broker.join(Subscription(kafka_name, [kafka_name]), Listening()) as membership,
     ):
         with pytest.raises(BrokerError, match="allowed Read on the group") as refused:
             await CLOCK.within(WITHIN_S, membership.poll([], records_max=1, timeout_s=WITHIN_S))

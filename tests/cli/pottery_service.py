@@ -11,6 +11,7 @@ from pathlib import Path
 
 from saga.broker.administration import Administration
 from saga.broker.partitioner import partition_of
+from saga.broker.port import Subscription
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.sources import administration_of
@@ -146,7 +147,7 @@ async def a_worker(pottery: Pottery, positions: Mapping[int, int]) -> AsyncItera
     """A member of the service's group, which has everything of `topic` and has committed these positions."""
     async with the_broker() as broker:
         listener = Listening()
-        async with broker.join(pottery.service, [pottery.topic], listener) as membership:
+        async with broker.join(Subscription(pottery.service, [pottery.topic]), listener) as membership:
             await until(lambda: listener.has)
             await membership.commit({Partition(pottery.topic, number): at for number, at in positions.items()})
             yield

@@ -18,6 +18,7 @@ from saga.administration.topic_plans import Wanted
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Away, Bounds, Found, Group
 from saga.broker.identity import MemberIdentity
+from saga.broker.port import Subscription
 from saga.config import Settings
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Topic
@@ -142,7 +143,7 @@ async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None
     listener = Listening()
     async with the_broker() as broker:
         await broker.ensure([Topic(pottery_on.topic, 2)])
-        async with broker.join(pottery_on.service, [pottery_on.topic], listener, identity=theirs):
+        async with broker.join(Subscription(pottery_on.service, [pottery_on.topic], identity=theirs), listener):
             await until(lambda: len(listener.has) == 2)
             group = await broker.group(pottery_on.service)
     for store, said in (("ours", "this store is 'ours'"), (None, "has never run on the store of these settings")):

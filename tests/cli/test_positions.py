@@ -23,6 +23,7 @@ from saga.administration.position_moves import (
 )
 from saga.broker.administration import Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic, texts_of
 from saga.testing.conformance.listening import Listening
@@ -430,7 +431,7 @@ def test_a_service_that_never_comes_back_is_forgotten(saga: Call, embedded_potte
 
 def test_a_service_that_runs_is_not_forgotten_and_kafka_forgets_by_itself(saga: Call, pottery: Pottery) -> None:
     async def asked() -> Result:
-        async with the_broker() as broker, broker.join(pottery.service, [pottery.topic], Listening()):
+        async with the_broker() as broker, broker.join(Subscription(pottery.service, [pottery.topic]), Listening()):
             return await asyncio.to_thread(saga, "positions", "forget", pottery.service)
 
     result = asyncio.run(asked())

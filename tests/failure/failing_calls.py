@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Literal, NamedTuple, Self, TypeVar
 
 from saga import Service
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.port import Listener, Membership
+from saga.broker.port import Listener, Membership, Subscription
 from saga.client_events import to_record
 from saga.clock import Clock, SystemClock
 from saga.contracts.library import find
@@ -196,10 +196,8 @@ class FailingBroker:
             raise BrokerUnavailable(f"planted: the broker failed, {mode} it appended")
 
     @asynccontextmanager
-    async def join(
-        self, group: str, topics: Sequence[str], listener: Listener, **options: Any
-    ) -> AsyncIterator[Membership]:
-        async with self.broker.join(group, topics, listener, **options) as membership:
+    async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
+        async with self.broker.join(subscription, listener) as membership:
             yield FailingMembership(self.service, membership, self.plan)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.port import Subscription
 from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.messages import Outgoing, Topic
@@ -155,7 +156,7 @@ async def read_broker(broker: EmbeddedBroker, held: dict[bytes, bytes]) -> None:
     """Read a broker as a service that joins: it has all, or hears why not."""
     found: dict[bytes, bytes] = {}
     listening = Listening()
-    async with broker.join(f"group-{id(broker)}", ["orders"], listening) as member:
+    async with broker.join(Subscription(f"group-{id(broker)}", ["orders"]), listening) as member:
         until_s = CLOCK.monotonic_s() + WITHIN_S / 2
         while not held.keys() <= found.keys():
             assert CLOCK.monotonic_s() < until_s, f"{len(held) - len(found)} records never come"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from aiokafka import AIOKafkaProducer, TopicPartition, codec
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -15,7 +15,7 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, size_of
+from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, size_of
 from saga.clock import SystemClock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic
@@ -116,10 +116,8 @@ class InMemory:
             self._append(message.topic, Written(message.key, message.value, message.headers, CLOCK.now_ms()))
 
     @asynccontextmanager
-    async def join(
-        self, group: str, topics: Sequence[str], listener: Listener, **options: Any
-    ) -> AsyncIterator[Membership]:
-        ours = [Partition(topic, number) for topic in topics for number in range(PARTITIONS)]
+    async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
+        ours = [Partition(topic, number) for topic in subscription.topics for number in range(PARTITIONS)]
         await listener.assigned({partition: self.done.get(partition, 0) for partition in ours})
         yield _Member(self, dict.fromkeys(ours, 0))
         await listener.revoked(ours)

@@ -10,7 +10,7 @@ import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
-from saga.broker.port import Broker, Listener, Membership
+from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.clock import SystemClock
 from saga.messages import Outgoing, Partition, Record
 from saga.registry.edge import RegistryEdge
@@ -55,10 +55,8 @@ class Unframing(Framing):
         await self._broker.publish(messages)
 
     @asynccontextmanager
-    async def join(
-        self, group: str, topics: Sequence[str], listener: Listener, **options: Any
-    ) -> AsyncIterator[Membership]:
-        async with self._broker.join(group, topics, listener, **options) as membership:
+    async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
+        async with self._broker.join(subscription, listener) as membership:
             yield Unframed(membership)
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:

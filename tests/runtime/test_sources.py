@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga import Service
-from saga.broker.port import Listener, Membership
+from saga.broker.port import Listener, Membership, Subscription
 from saga.errors import BrokerUnavailable
 from saga.messages import Partition, Record, Standstill
 from saga.observe.moments import Handled, Unavailable
@@ -53,7 +53,10 @@ async def at_work(place: Workplace, sources: Sequence[Source]) -> AsyncIterator[
 
 def two(place: Workplace) -> list[EventTopics]:
     """Sources that nothing connects: not even their groups are one."""
-    return [EventTopics(place.broker, "billing", ["orders"]), EventTopics(place.broker, "bills", ["payments"])]
+    return [
+        EventTopics(place.broker, Subscription("billing", ["orders"])),
+        EventTopics(place.broker, Subscription("bills", ["payments"])),
+    ]
 
 
 def handled(place: Workplace) -> set[str]:

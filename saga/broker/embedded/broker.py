@@ -15,8 +15,7 @@ from saga.broker.embedded.membership import Member, Shared, Timing
 from saga.broker.embedded.reading import Reader
 from saga.broker.embedded.seats import Seat, is_vacant, sweep
 from saga.broker.embedded.transaction import Transaction
-from saga.broker.identity import MemberIdentity
-from saga.broker.port import FROM_THE_OLDEST, RECORD_BYTES_MAX, Listener, Membership, Subscription
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Subscription
 from saga.clock import Clock
 from saga.errors import Broken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
@@ -142,22 +141,14 @@ class EmbeddedBroker:
             await shared.writer.do(partial(shared.transaction.append, entries), len(entries))
 
     @asynccontextmanager
-    async def join(
-        self,
-        group: str,
-        topics: Sequence[str],
-        listener: Listener,
-        *,
-        identity: MemberIdentity | None = None,
-        starts: Mapping[str, int] = FROM_THE_OLDEST,
-    ) -> AsyncIterator[Membership]:
+    async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
         """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         shared = self._open
         try:
             seat = Seat(self.path)
         except OSError as why:
             raise BrokerUnavailable(f"broker file {self.path}: no lock for a member: {why.strerror}") from why
-        member = Member(Subscription(group, topics, identity, starts), listener, seat, shared)
+        member = Member(subscription, listener, seat, shared)
         try:
             await member.enter()
         except BaseException:  # who is cancelled while he joins, too, leaves his seat

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Seque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Self, TypeVar
 
-from saga.broker.identity import MemberIdentity
 from saga.broker.kafka import connecting
 from saga.broker.kafka import topics as kafka_topics
 from saga.broker.kafka.client import FAILED, failed
@@ -14,7 +13,7 @@ from saga.broker.kafka.log_ids import log_ids
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.producing import Publisher
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.broker.port import FROM_THE_OLDEST, Listener, Membership, Subscription
+from saga.broker.port import Listener, Membership, Subscription
 from saga.clock import Clock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Record, Topic
@@ -108,18 +107,9 @@ class KafkaBroker:
         return self._open[0].publish(messages)
 
     @asynccontextmanager
-    async def join(
-        self,
-        group: str,
-        topics: Sequence[str],
-        listener: Listener,
-        *,
-        identity: MemberIdentity | None = None,
-        starts: Mapping[str, int] = FROM_THE_OLDEST,
-    ) -> AsyncIterator[Membership]:
+    async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
         """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         _, access = self._open
-        subscription = Subscription(group, topics, identity, starts)
         member = Member(subscription, listener, self._settings, access, self._clock)
         await member.enter()
         self._members.add(member)

@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.broker.identity import MemberIdentity
-from saga.broker.port import Broker
+from saga.broker.port import Broker, Subscription
 from saga.errors import ConfigurationError, Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
@@ -246,7 +246,10 @@ class BrokerConformance(
     ) -> None:
         async with connect() as broker, connect() as other:
             await broker.ensure([Topic(topic, 1)])
-            async with broker.join(group, [topic], Listening()) as one, other.join(group, [topic], Listening()) as two:
+            async with (
+                broker.join(Subscription(group, [topic]), Listening()) as one,
+                other.join(Subscription(group, [topic]), Listening()) as two,
+            ):
                 lags = (one.lag, two.lag)
                 await self.until(lambda: sorted(-1 if (had := lag()) is None else len(had) for lag in lags) == [0, 1])
 
@@ -259,7 +262,7 @@ class BrokerConformance(
         begins_ms = 1 + max([record.time_ms async for record in broker.scan(topic)])
         await CLOCK.sleep(0.01)  # what comes from here on has a later time
         starts, listener = {topic: begins_ms}, Listening()
-        async with broker.join(group, [topic], listener, starts=starts) as membership:
+        async with broker.join(Subscription(group, [topic], starts=starts), listener) as membership:
             await self.complete(listener)
             await membership.begin(dict(listener.has))
             await broker.publish([event(topic, f"k{n}", f"new {n}") for n in range(20)])
@@ -267,7 +270,10 @@ class BrokerConformance(
                 f"new {n}" for n in range(20)
             )
         listener = Listening()  # what was read and not committed comes again, and nothing of before
-        async with connect() as other, other.join(group, [topic], listener, starts={topic: CLOCK.now_ms()}) as again:
+        async with (
+            connect() as other,
+            other.join(Subscription(group, [topic], starts={topic: CLOCK.now_ms()}), listener) as again,
+        ):
             await self.complete(listener)
             assert sorted(values(await self.read(again, 20, listener=listener))) == sorted(
                 f"new {n}" for n in range(20)
@@ -281,20 +287,20 @@ class BrokerConformance(
         ours = MemberIdentity(service="payment", store="1", worker="here:1")
         others = [replace(ours, store="2"), replace(ours, service="payments")]
         first, second = Listening(), Listening()
-        async with broker.join(group, [topic], first, identity=ours) as membership:
+        async with broker.join(Subscription(group, [topic], identity=ours), first) as membership:
             await self.complete(first)
             for other in others:
                 listener = Listening()
                 async with connect() as elsewhere:
                     with pytest.raises(ConfigurationError, match=f"group '{group}' belongs to somebody else") as told:
-                        async with elsewhere.join(group, [topic], listener, identity=other):
+                        async with elsewhere.join(Subscription(group, [topic], identity=other), listener):
                             raise AssertionError("it has joined")
                 assert told.value.problems == ("service 'payment' in process 'here:1' with store '1'",)
                 assert not listener.has
             assert not membership.strangers()
             async with connect() as elsewhere:
                 fellow = replace(ours, worker="there:2")
-                async with elsewhere.join(group, [topic], second, identity=fellow) as beside:
+                async with elsewhere.join(Subscription(group, [topic], identity=fellow), second) as beside:
                     await self.until(lambda: bool(second.has))
                     assert not membership.strangers()
                     assert not beside.strangers()
@@ -305,7 +311,7 @@ class BrokerConformance(
         for store in ("1", "2"):
             listener = Listening()
             async with broker.join(
-                group, [topic], listener, identity=MemberIdentity(service="payment", store=store)
+                Subscription(group, [topic], identity=MemberIdentity(service="payment", store=store)), listener
             ) as membership:
                 await self.complete(listener)
                 assert not membership.strangers()
@@ -344,7 +350,7 @@ class BrokerConformance(
             await self.complete(first)
             first.may_end.clear()
             second = Listening()
-            async with other.join(group, [topic], second):
+            async with other.join(Subscription(group, [topic]), second):
                 await self.until(lambda: bool(first.heard("revoked")))
                 leaving = first.heard("revoked")
                 await CLOCK.sleep(min(0.3, self.drain_s / 4))  # it would have come by then
@@ -361,7 +367,7 @@ class BrokerConformance(
         async with connect() as other, AsyncExitStack() as staying:
             async with self.member(broker, group, topic) as (_, first):
                 await self.complete(first)
-                await staying.enter_async_context(other.join(group, [topic], second))
+                await staying.enter_async_context(other.join(Subscription(group, [topic]), second))
                 await self.until(lambda: bool(second.has))
             assert not first.has
             assert first.heard("revoked") == {Partition(topic, number) for number in range(self.partitions)}

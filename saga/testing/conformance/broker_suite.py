@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
-from saga.broker.port import Broker, Membership
+from saga.broker.port import Broker, Membership, Subscription
 from saga.clock import SystemClock
 from saga.messages import Partition, Record, Topic
 from saga.testing.conformance.listening import Listening, values
@@ -84,7 +84,7 @@ class BrokerSuite:
     async def member(self, broker: Broker, group: str, *topics: str) -> AsyncIterator[tuple[Membership, Listening]]:
         """A member that has joined and has got all partitions that are free."""
         listener = Listening()
-        async with broker.join(group, topics, listener) as membership:
+        async with broker.join(Subscription(group, topics), listener) as membership:
             await self.until(lambda: bool(listener.has))
             yield membership, listener
 

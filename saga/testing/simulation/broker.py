@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from saga.broker.identity import MemberIdentity, refusal
-from saga.broker.port import FROM_THE_OLDEST, RECORD_BYTES_MAX, Listener, Subscription
+from saga.broker.identity import refusal
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription
 from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
@@ -75,22 +75,14 @@ class SimulatedBroker:
         await asyncio.shield(asked)  # whoever is cancelled here does not take back what is on its way
 
     @asynccontextmanager
-    async def join(
-        self,
-        group: str,
-        topics: Sequence[str],
-        listener: Listener,
-        *,
-        identity: MemberIdentity | None = None,
-        starts: Mapping[str, int] = FROM_THE_OLDEST,
-    ) -> AsyncIterator[SimulatedMember]:
-        member = SimulatedMember(self, Subscription(group, topics, identity, starts), listener)
+    async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[SimulatedMember]:
+        member = SimulatedMember(self, subscription, listener)
         if strangers := member.strangers():
-            raise refusal(group, identity, strangers)
+            raise refusal(subscription.group, subscription.identity, strangers)
         self.members.append(member)
         member.enter()
         # No TaskGroup: it would wrap the block's own exceptions.
-        following = asyncio.get_running_loop().create_task(member.follow(), name=f"{group} follows")
+        following = asyncio.get_running_loop().create_task(member.follow(), name=f"{subscription.group} follows")
         try:
             yield member
         finally:

@@ -7,6 +7,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from saga.broker.port import Subscription
 from saga.messages import Outgoing, Partition, Topic
 from saga.testing.fault_kinds import FaultKind
 from saga.testing.simulation.broker import SimulatedBroker
@@ -216,7 +217,7 @@ class Hears:
 @asynccontextmanager
 async def joined(ground: FaultGround, broker: SimulatedBroker) -> AsyncIterator[tuple[SimulatedMember, Hears]]:
     hears = Hears(ground)
-    async with broker.join(SERVICE, [TOPIC], hears) as member:
+    async with broker.join(Subscription(SERVICE, [TOPIC]), hears) as member:
         await passes(1)
         yield member, hears
 
