@@ -233,3 +233,13 @@ def test_what_stars_take_is_recorded_as_sensitive_and_handed_over_as_it_was() ->
     assert [bytes(value) for value in said.args] == [b'"k"', b'{"_sensitive":"4111"}', b'{"_sensitive":"4222"}']
     assert {name: bytes(value) for name, value in said.named.items()} == {"pin": b'{"_sensitive":"1234"}'}
     assert taking_back.found(service, saga, said) == (forget_cards, ["k", "4111", "4222"], {"pin": "1234"})
+
+
+def test_a_function_of_another_module_is_another_one() -> None:
+    service = knowing(reserve)
+    saga: Any = object()
+    said = taking_back.said(service, saga, forget_cards, ("k",), {})
+    assert said.call == f"{__name__}:forget_cards"
+    for name in ("elsewhere:forget_cards", f"{__name__}:knowing", f"{__name__}:Hotel", "os:system"):
+        with pytest.raises(taking_back.NotFound):
+            taking_back.found(service, saga, replace(said, call=name))
