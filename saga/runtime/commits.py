@@ -1,7 +1,7 @@
 """Commits in the background: the position of each partition moves to the end of what is finished without a gap."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -36,14 +36,17 @@ class Commits:
             self.due.clear()
             await self.commit()
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        """Note that messages of these partitions may be in hand from here on; returns those that were not left in good
-        order. Goes on until that is durable."""
+    async def begin(
+        self, offsets: Mapping[Partition, int], is_current: Callable[[Partition], bool]
+    ) -> Collection[Partition]:
+        """Note that messages of these partitions may be in hand from here on; return those that were not left in good
+        order. Goes on until that is durable, without those that are not current any more: while it waits a topic may be
+        created again, where these offsets would count as ones of the new log."""
         watching, left = self.assignment.watching, set[Partition]()
         todo = dict(offsets)
-        while todo:
+        while todo := {partition: at for partition, at in todo.items() if is_current(partition)}:
             for source, membership in self.sources.joined:
-                ours = {partition: at for partition, at in todo.items() if partition.topic in source.topics}
+                ours = {p: at for p, at in todo.items() if p.topic in source.topics and is_current(p)}
                 try:
                     left |= set(await membership.begin(ours)) if ours else set()
                 except Fenced:

@@ -57,10 +57,14 @@ class Partitions:
         if lost := {partition.topic for partition in partitions if partition in self._anew}:
             await self.timers.send_again(lost)
             self._anew.difference_update(partitions)
-        left = await self.commits.begin(partitions)
         task = asyncio.current_task()
+
+        def is_current(partition: Partition) -> bool:  # else it has gone meanwhile, or begun anew
+            return self._beginning.get(partition) is task
+
+        left = await self.commits.begin(partitions, is_current)
         for partition, offset in partitions.items():
-            if self._beginning.get(partition) is not task:  # it has gone meanwhile
+            if not is_current(partition):
                 continue
             del self._beginning[partition]
             log_id = self.commits.sources.log_id(partition)

@@ -1,7 +1,7 @@
 """Commits: what is finished is committed where it came from, once, and again when it could not be."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -45,6 +45,10 @@ class Group:
             raise self.failures.pop(0)
         self.committed.append(offsets)
 
+    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        await self.commit(offsets)
+        return offsets
+
 
 def commits_of(*groups: Group) -> tuple[Commits, list[Moment]]:
     """Commits of a worker with one message of each partition, which is finished."""
@@ -85,6 +89,14 @@ async def test_a_group_that_is_fenced_holds_up_no_other_and_counts_as_nothing_co
     assert not commits.assignment.prefixes[ORDER].is_committed(0)
     assert not told
     assert not commits.due.is_set(), "`lost` says what becomes of it"
+
+
+async def test_the_beginning_of_a_log_that_was_replaced_while_the_broker_was_away_is_not_noted_in_the_new_one() -> None:
+    orders, bills = Group("orders", BrokerUnavailable("gone")), Group("bills")
+    commits, _ = commits_of(orders, bills)
+    left = await commits.begin({ORDER: 7, BILL: 5}, lambda partition: partition == BILL or bool(orders.failures))
+    assert (orders.committed, bills.committed) == ([], [{BILL: 5}])
+    assert left == {BILL}
 
 
 async def test_commits_wait_for_something_to_be_finished() -> None:

@@ -7,6 +7,9 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Annotated, Any
 
+import pytest
+from msgspec.structs import replace
+
 from saga import Later, Retry, Saga, Service, limited, sensitive
 from saga.runtime import taking_back
 from saga.testing import Trial, a_saga, trial
