@@ -175,7 +175,7 @@ def _record(writer: RecordType, reader: RecordType, at: str) -> Iterator[Finding
         source = taken.get(field.name)
         if aliased:
             fails = field.name in clashes or (source is None and field.default is MISSING)
-            yield from _doubts(field, writer, reader, path, "fails" if fails else "misread")
+            yield from _doubts(field, writer, path, "fails" if fails else "misread")
         if source is None:
             if not any(name in written for name in (field.name, *field.aliases)):
                 yield _unwritten(field, path)
@@ -193,14 +193,14 @@ def _record(writer: RecordType, reader: RecordType, at: str) -> Iterator[Finding
             )
 
 
-def _doubts(field: Field, writer: RecordType, reader: RecordType, path: str, effect: Effect) -> Iterator[Finding]:
-    """Findings of aliases that leave open what a field is read from. `effect`: of reading it as fastavro does."""
+def _doubts(field: Field, writer: RecordType, path: str, effect: Effect) -> Iterator[Finding]:
+    """Findings of aliases that leave open what a field is read from. `effect`: of reading it as fastavro does.
+    A contract, as which it is read, has no alias that is the name of another field; a schema of others' may."""
     sources = [source for source in writer.fields if _fits(source, field)]
     if not sources:
         return
-    rivals = [f.name for f in reader.fields if f is not field and any(_fits(source, f) for source in sources)]
-    if len(sources) > 1 or rivals:
-        yield _ambiguous(field, sources, rivals, path, effect)
+    if len(sources) > 1:
+        yield _ambiguous(sources, path, effect)
     elif renamed := [f.name for f in writer.fields if field.name == sources[0].name and field.name in f.aliases]:
         yield Finding(
             rule="alias",
@@ -280,15 +280,14 @@ def _unwritten(field: Field, path: str) -> Finding:
     )
 
 
-def _ambiguous(field: Field, sources: list[Field], rivals: list[str], path: str, effect: Effect) -> Finding:
-    """Finding for aliases by which one field could be read from several, or several from one."""
+def _ambiguous(sources: list[Field], path: str, effect: Effect) -> Finding:
+    """Finding for aliases by which one field could be read from several."""
     names = ", ".join(source.name for source in sources)
-    also = f", from which {', '.join(rivals)} could be read, too" if rivals else ""
     return Finding(
         rule="alias",
         path=path,
         effect=effect,
-        says=f"could be read from {names}{also}: its name and its aliases do not say from which",
+        says=f"could be read from {names}: its name and its aliases do not say from which",
         remedy="take the alias away, or give the field a name that no version had",
     )
 

@@ -189,7 +189,7 @@ def _sources(old: RecordType, new: RecordType) -> dict[str, Field]:
         alias: field.name
         for field in new.fields
         for alias in field.aliases
-        if alias in before and (field.name not in before or new.field(alias) is not None)
+        if alias in before and field.name not in before
     }
     sources = {name: before[alias] for alias, name in renamed.items()}
     for field in new.fields:

@@ -44,6 +44,7 @@ def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]
         record = reading.record(schema, "", "")
     except _Unusable as why:
         return None, [*reading.problems, str(why)]
+    reading.problems += reading.taken_aliases()
     return (None if reading.problems else record), reading.problems
 
 
@@ -67,6 +68,8 @@ class _Reading:
         self.problems: list[str] = []
         self.named: dict[str, Type | None] = {}
         """Types by full name; `None` for one with problems of its own, which are not repeated where it is used."""
+        self.aliases: list[tuple[str, str, str]] = []
+        """Aliases of types, each with the type that has it, both as full names, and its place."""
         self.open: set[str] = set()
         """Records around the place that is read: using one of them would be recursion."""
         self.extents: dict[int, tuple[int, int]] = {}
@@ -163,7 +166,8 @@ class _Reading:
         if "default" in schema and schema["default"] not in symbols:
             raise _Unusable(at, f"the enum's default {schema['default']!r} is none of its symbols")
         space, _, name = full.rpartition(".")
-        read = EnumType(name, tuple(symbols), _doc(schema), schema.get("default"), _aliases(schema, at), space)
+        aliases = self.type_aliases(schema, at, full)
+        read = EnumType(name, tuple(symbols), _doc(schema), schema.get("default"), aliases, space)
         self.named[full] = read
         return read
 
@@ -187,7 +191,8 @@ class _Reading:
             str(_Unusable(at, f"record {name} has the field {twice} twice"))
             for twice in sorted({n for n in names if names.count(n) > 1})
         ]
-        record = RecordType(name, tuple(read), _doc(schema), _aliases(schema, at), space)
+        self.problems += _shared_aliases(read, at)
+        record = RecordType(name, tuple(read), _doc(schema), self.type_aliases(schema, at, full), space)
         depth, parts = self.extents[id(record)] = self.extent(record)
         if depth > DEPTH_MAX:
             raise _Unusable(at, f"record {name} nests {depth} levels deep; types may nest {DEPTH_MAX}")
@@ -232,6 +237,31 @@ class _Reading:
             if isinstance(type_, OptionalType) and _null_first(field["type"]) is not (default is None):
                 raise _Unusable(at, "its default must be of the union's first type: change their order")
         return Field(name, type_, default, tuple(aliases), sensitive)
+
+    def type_aliases(self, schema: Mapping[str, Any], at: str, full: str) -> tuple[str, ...]:
+        """Names that a type had in earlier versions, as the file has them."""
+        aliases = schema.get("aliases", [])
+        if not isinstance(aliases, list) or not all(
+            isinstance(a, str) and all(map(_is_name, a.split("."))) for a in aliases
+        ):
+            raise _Unusable(at, f'"aliases" of {schema["name"]} is a list of names')
+        space = full.rpartition(".")[0]
+        self.aliases += [(_full(alias, space), full, at) for alias in aliases]
+        return tuple(aliases)
+
+    def taken_aliases(self) -> list[str]:
+        """Problems of aliases of types that are the names of other types of the file."""
+        return [
+            str(
+                _Unusable(
+                    at,
+                    f"the type {full} has the alias {alias}, which is the name of another type of the file, too: take "
+                    "the alias away, or rename the other type",
+                )
+            )
+            for alias, full, at in self.aliases
+            if alias in self.named and alias != full
+        ]
 
     def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:
         """Full name of the type that is defined here."""
@@ -326,14 +356,20 @@ def _doc(schema: Mapping[str, Any]) -> str:
     return doc.encode("utf-8", "replace").decode() if isinstance(doc, str) else ""
 
 
-def _aliases(schema: Mapping[str, Any], at: str) -> tuple[str, ...]:
-    """Names that a type had in earlier versions."""
-    aliases = schema.get("aliases", [])
-    if not isinstance(aliases, list) or not all(
-        isinstance(a, str) and all(map(_is_name, a.split("."))) for a in aliases
-    ):
-        raise _Unusable(at, f'"aliases" of {schema["name"]} is a list of names')
-    return tuple(aliases)
+def _shared_aliases(fields: list[Field], at: str) -> list[str]:
+    """Problems of aliases of fields that are names or aliases of other fields of their record. What is written by such
+    a name could be read as either, and readers differ: Java's Avro refuses it or takes the last alias, fastavro takes
+    the field of that name."""
+    owners = {field.name: "the name of another field" for field in fields}
+    problems = []
+    for field in fields:
+        for alias in dict.fromkeys(field.aliases):
+            if alias != field.name and alias in owners:
+                path = f"{at}.{field.name}" if at else field.name
+                remedy = "take the alias away, or rename the other field"
+                problems.append(str(_Unusable(path, f"its alias {alias} is {owners[alias]}, too: {remedy}")))
+            owners.setdefault(alias, f"an alias of the field {field.name}")
+    return problems
 
 
 def _is_name(name: object) -> bool:

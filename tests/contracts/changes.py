@@ -234,16 +234,6 @@ FIELDS: list[Change] = [
         avro=ALIAS,
     ),
     Change(
-        what="a renamed field's old name is taken by a new field",
-        old=[field("x", "int")],
-        new=[field("y", "int", aliases=["x"], default=0), field("x", "int", default=0)],
-        says_old=[{"x": 7}],
-        says_new=[{"y": 1, "x": 7}],
-        backward="misread",
-        forward="misread",
-        avro=ALIAS,
-    ),
-    Change(
         what="a default is added to a field",
         old=[field("x", "int")],
         new=[field("x", "int", default=3)],

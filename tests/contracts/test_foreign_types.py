@@ -247,3 +247,11 @@ def test_an_alias_of_a_type_is_its_full_name(
         assert read[10:] == b"\x06o-1\x02"
     findings = reading(read_foreign(theirs), known.contracts["Said"].newest.record)
     assert [each.rule for each in findings] == ([] if fits else ["type-name"])
+
+
+def test_a_field_that_its_sender_calls_otherwise_by_now_is_not_read_by_its_name(tmp_path: Path) -> None:
+    ours = schema("Said", field("x", "int"))
+    theirs = schema("Said", field("y", "int", aliases=["x"]), field("x", "int"))
+    record = Library.load(write(tmp_path, ours)).contracts["Said"].newest.record
+    (found,) = reading(read_foreign(theirs), record)
+    assert (found.rule, found.path, found.effect) == ("alias", "x", "misread")

@@ -17,6 +17,14 @@ from tests.contracts.folders import decimal, field, generated, put, schema, writ
 RECORD = {"type": "record", "name": "Part", "fields": [field("size", "int")]}
 
 
+def record_of(*fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Part", "fields": list(fields), **more}
+
+
+def enum_of(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": name, "symbols": ["A"], **more}
+
+
 def problems_of(folder: Path) -> list[str]:
     with pytest.raises(ContractError) as caught:
         Library.load(folder / "contracts")
@@ -221,6 +229,51 @@ def test_a_field_that_cannot_be_is_a_problem(tmp_path: Path, wrong: dict[str, An
     write(tmp_path, schema("Said", wrong))
     (found,) = problems_of(tmp_path)
     assert found.startswith(f"orders/Said.v1.avsc: {problem}")
+
+
+TAKEN = "the name of another field, too: take the alias away, or rename the other field"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ([field("y", "int", aliases=["x"]), field("x", "int")], f"field y: its alias x is {TAKEN}"),
+        ([field("x", "int"), field("y", "int", aliases=["x"])], f"field y: its alias x is {TAKEN}"),
+        (
+            [field("y", "int", aliases=["x"]), field("z", "int", aliases=["old", "x"])],
+            f"field z: its alias x is {TAKEN.replace('the name of another field', 'an alias of the field y')}",
+        ),
+        (
+            [field("p", ["null", record_of(field("a", "int"), field("b", "int", aliases=["a"]))])],
+            f"field p.b: its alias a is {TAKEN}",
+        ),
+        *(
+            (
+                [field("e", enum_of("A")), field("f", enum_of("B", aliases=[alias]))][::order],
+                f"field f: the type shop.B has the alias {name}, which is the name of another type of the file, too",
+            )
+            for order in (1, -1)
+            for alias, name in (("A", "shop.A"), ("shop.A", "shop.A"), ("Said", "shop.Said"))
+        ),
+        (
+            [field("p", record_of(field("e", enum_of("E")), aliases=["E"]))],
+            "field p: the type shop.Part has the alias shop.E, which is the name of another type of the file, too",
+        ),
+    ],
+)
+def test_an_alias_that_names_something_else_in_the_file_is_refused(
+    tmp_path: Path, fields: list[dict[str, Any]], problem: str
+) -> None:
+    write(tmp_path, schema("Said", *fields, namespace="shop"))
+    (found,) = problems_of(tmp_path)
+    assert found.startswith(f"orders/Said.v1.avsc: {problem}")
+
+
+def test_an_alias_that_is_clear_is_used(tmp_path: Path) -> None:
+    part = record_of(field("y", "int", aliases=["x"]), aliases=["Part", "other.E", "Old"])
+    fields = [field("y", "int", aliases=["x", "x", "y"]), field("p", part), field("e", enum_of("E", aliases=["Old"]))]
+    contract = Library.load(write(tmp_path, schema("Said", *fields, namespace="shop"))).contracts["Said"]
+    assert contract.newest.record.fields[1].aliases == ("x", "x", "y")
 
 
 def test_all_problems_of_all_files_are_told_at_once(tmp_path: Path) -> None:
