@@ -2,17 +2,22 @@
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saga.contracts import codec, plain
 from saga.contracts.codegen import classes_in, generate
+from saga.contracts.differences import differences
 from saga.contracts.library import Library, binding_of
+from saga.contracts.loading import made_version
 from saga.messages import Event
 from tests.contracts.anyschema import DOCS, Names, fields, values
-from tests.contracts.folders import generated, schema, write
+from tests.contracts.folders import field, generated, schema, write
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -42,3 +47,49 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         # With the bytes of what JSON tells: there are many NaN, and JSON has one.
         bare = plain.from_json(line.encode(), binding.version)
         assert codec.encode(told)[codec.HEADER_SIZE :] == bare, "without a class, too"
+
+
+NUMBERS: list[Any] = [0, 1, -1, 1000, 1e3, 0.5, -0.0, 2**24 + 1, 2**53 + 1, 10**30]
+"""Defaults of floats as a file may have them: whole numbers, too, which JSON does not tell from others."""
+SHAPES: dict[str, Callable[[int, str, Any], dict[str, Any]]] = {
+    "a number": lambda n, kind, number: field(f"x{n}", kind, default=number),
+    "optional": lambda n, kind, number: field(f"x{n}", [kind, "null"], default=number),
+    "a list": lambda n, kind, number: field(f"x{n}", {"type": "array", "items": kind}, default=[number] * 2),
+    "a list of optional": lambda n, kind, number: field(
+        f"x{n}", {"type": "array", "items": ["null", kind]}, default=[None, number]
+    ),
+    "a map": lambda n, kind, number: field(f"x{n}", {"type": "map", "values": kind}, default={"a": number}),
+    "a record": lambda n, kind, number: field(f"x{n}", _part(n, field("y", kind)), default={"y": number}),
+    "a part of a record": lambda n, kind, number: field(
+        f"x{n}", _part(n, field("y", kind, default=number)), default={}
+    ),
+}
+
+
+def _part(n: int, inside: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": f"Part{n}", "fields": [inside]}
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_float_whose_default_is_a_whole_number_is_that_float_everywhere(
+    tmp_path: Path, shape: str, kind: str
+) -> None:
+    write(tmp_path, schema("Said"))
+    wholes = [[SHAPES[shape](n, kind, as_(number)) for n, number in enumerate(NUMBERS)] for as_ in (lambda x: x, float)]
+    library = Library.load(write(tmp_path, schema("Said", *wholes[0]), version=2))
+    module = generated(tmp_path, "Said", "Said.v1")
+    said = module.Said(order_id="o")
+    for told in (
+        codec.decode(codec.encode(said), module.Said, library),
+        codec.decode(codec.encode(module.SaidV1(order_id="o")), module.Said, library),
+        codec.from_json({"order_id": "o"}, module.Said),
+        codec.from_json(json.loads(json.dumps(codec.to_json(said))), module.Said),
+    ):
+        assert repr(told) == repr(said)
+    path = "orders/Said.v2"
+    as_floats = made_version(schema("Said", *wholes[1]), path, "Said", 2)
+    mine = library.contracts["Said"].newest
+    assert repr(as_floats.record) == repr(mine.record)
+    assert as_floats.fingerprint == mine.fingerprint
+    assert differences(mine, as_floats) == ()
