@@ -342,8 +342,8 @@ def about_beginning(service: Declared, group: Group, records: int, store: str | 
             "error",
             service.name,
             f"it has never run here, nobody said where it begins, and {counted(records, 'record')} lie in its topics",
-            "it handles all of them, whatever their age; if it ran under another name it does everything again, with "
-            "idempotency keys that the outside has never seen",
+            "it handles all of them (those of sagas older than its memory become dead letters); if it ran under "
+            "another name it does everything again, with idempotency keys that the outside has never seen",
             f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<the name '
             'before>"',
         )

@@ -32,11 +32,15 @@ class Now(Struct, frozen=True, gc=False):
     handled_ms: int = LATEST_MS
     """Time up to which the log has been handled: whatever it held then that may concern the saga has come to its place
     here. Asked for where a deadline is due."""
+    absences: tuple[tuple[int, int], ...] = ()
+    """Times in which the service has written nothing, from when to when, in milliseconds since 1970."""
 
     @property
     def forgotten(self) -> str:
-        """Time before which the service need not know anything any more. To the second: so it is seldom made anew."""
-        return iso((self.ms // 1000 - self.memory_s) * 1000)
+        """Time up to which what the service did may be forgotten: the memory ago, or the beginning of an absence in
+        which that lies. To the second: so it is seldom made anew."""
+        since_ms = (self.ms // 1000 - self.memory_s) * 1000
+        return iso(next((begin for begin, end in self.absences if begin < since_ms < end), since_ms))
 
     @property
     def future(self) -> str:

@@ -27,7 +27,7 @@ from saga.runtime.prepared import Prepared, relayed_by
 from saga.runtime.relay import Relay
 from saga.runtime.room import Limits
 from saga.runtime.schemas import ReadAnew, beside
-from saga.runtime.service_record import ServiceRecord, ensure_record, known_logs, replaced_logs, starts_of
+from saga.runtime.service_record import ServiceRecord, WorkTimes, ensure_record, known_logs, replaced_logs, starts_of
 from saga.runtime.sources import EventTopics, Sources
 from saga.runtime.spans import misfits
 from saga.runtime.spilling import EXPIRY_S_MORE
@@ -101,7 +101,8 @@ async def serve(
         through, worker_name, contracts = options.through, options.worker, options.contracts
         telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
         ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
-        ports = replace(ports, waits_for_schemas=options.waits_for_schemas)
+        times = None if options.record else WorkTimes(record, prepared.memory_s, store, clock)
+        ports = replace(ports, waits_for_schemas=options.waits_for_schemas, work=times)
         service = participant_of(prepared, resources, ports, options.gates)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)

@@ -131,8 +131,10 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         if service.ports.telling is not None:
             service.ports.telling.loaded(p)
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
-        await _too_old(service, turn)
-        return replace(turn, over=True)
+        await _note_work(service, turn.position)
+        if is_older_than_memory(service, turn.message):
+            await _too_old(service, turn)
+            return replace(turn, over=True)
     if takeover.is_due(p, service.roles):
         p = await _taken_over(service, replace(turn, cas=cas), p)
     # What pages of the progress before said of the message is of no use any more.
@@ -208,6 +210,12 @@ async def _too_old(service: Participant, turn: TurnState) -> None:
         )
 
 
+async def _note_work(service: Participant, position: Position) -> None:
+    """See to it that the service's record says that it works now, and whether it was away before."""
+    if (work := service.ports.work) is not None and not work.is_noted():
+        await patiently(service, position, "write", work.note)
+
+
 def is_older_than_memory(service: Participant, message: Message) -> bool:
     """Return whether the message's saga began before what this service remembers: then it is not a new one."""
     if message.started is None:
@@ -217,7 +225,8 @@ def is_older_than_memory(service: Participant, message: Message) -> bool:
 
 def now(service: Participant) -> Now:
     """The time of a decision that is made now."""
-    return Now(service.ports.clock.now_ms(), service.memory_s)
+    work = service.ports.work
+    return Now(service.ports.clock.now_ms(), service.memory_s, absences=() if work is None else work.absences)
 
 
 async def write(service: Participant, turn: TurnState, written: Written) -> TurnState:
@@ -256,6 +265,7 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
 
     Raises `Refused`, and `TooLarge` for a progress that can never be written.
     """
+    await _note_work(service, turn.position)
     p = written.snapshot
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})

@@ -47,6 +47,20 @@ class Teller(Protocol):
         """Take note of a progress as it was read from the store."""
 
 
+class WorkNotes(Protocol):
+    """Durable notes of when the service works."""
+
+    @property
+    def absences(self) -> tuple[tuple[int, int], ...]:
+        """Times in which no worker has written anything: see `saga.progress.actions.Now`."""
+
+    def is_noted(self) -> bool:
+        """True if a progress may be written now."""
+
+    def note(self) -> Coroutine[object, object, None]:
+        """Note that the service works now. Raises `StoreError`."""
+
+
 class Assignment(Protocol):
     """Partitions that this worker owns now, and the permission to begin something of them."""
 
@@ -157,5 +171,7 @@ class Ports:
     """Keys of sealed values; `None`: nothing is sealed."""
     telling: Teller | None = None
     """Told of each transition that is written or loaded; `None`: nobody is."""
+    work: WorkNotes | None = None
+    """Notes of when the service works; `None`: its absences are not looked at."""
     one_run: Callable[[], OneRun] = ShieldedRun
     """Makes what one run of a handler needs, at its first step."""

@@ -1,5 +1,5 @@
 """Record that a service keeps of itself in its store: the id of the store, where it began in each topic that it reads,
-and the log of each topic that it publishes to.
+the log of each topic that it publishes to, and when it was away.
 
 The first two are decided once and then stay: the id by chance, so that another store never has the same; the beginning
 by the declaration, `Service(start=...)`, when a release first reads the topic. A group without a position begins there
@@ -7,9 +7,12 @@ on every broker, also where positions were lost, or a topic gets more partitions
 
 Topics and stores are lost one without the other. A progress says what was published, a timer among it; if its topic is
 deleted and created again, the id of the topic's log shows that it is gone.
+
+A progress expires the memory after its last write. So of a saga that began when the service was away for longer than
+that, nothing can be forgotten. Before it writes a progress, a worker sees to it that the record covers the time.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +31,10 @@ AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
 """Pauses before a store that cannot be reached is asked again."""
 BITS = 52
 """Random bits that one draw gives."""
+WORK_MS_MIN, WORK_MS_MAX = 1000, 3_600_000
+"""Time, at least and at most, for which one note says that the service works."""
+ABSENCES_MAX = 16
+"""Absences in the time of one memory, at most: what is shorter than such a part of it counts as work."""
 
 
 class ServiceRecord(Struct, frozen=True, kw_only=True):
@@ -41,6 +48,10 @@ class ServiceRecord(Struct, frozen=True, kw_only=True):
     at the oldest record."""
     logs: dict[str, str] = {}
     """Topics that the service publishes to, each with the id of its log."""
+    works_until_ms: int = 0
+    """Time until which a worker may write; 0: that is not known."""
+    absences: tuple[tuple[int, int], ...] = ()
+    """Times in which no worker has written anything, as long as they matter; oldest first."""
 
     def identity(self, worker: str) -> MemberIdentity:
         """Identity of a member of the service's group."""
@@ -82,6 +93,31 @@ def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) 
     return replace(record, starts={**record.starts, **new}) if new else record
 
 
+def work_ms(memory_s: int) -> int:
+    """Time for which one note says that the service works."""
+    return min(WORK_MS_MAX, max(WORK_MS_MIN, memory_s * 1000 // ABSENCES_MAX))
+
+
+def covers(record: ServiceRecord, now_ms: int, memory_s: int) -> bool:
+    """Return whether a write that begins now may land: half of the time is left to it, and no clock that was ahead has
+    noted an absence that is not over."""
+    is_left = now_ms + work_ms(memory_s) // 2 <= record.works_until_ms
+    return is_left and all(end <= now_ms for _, end in record.absences)
+
+
+def record_work(record: ServiceRecord, now_ms: int, memory_s: int) -> ServiceRecord:
+    """The record that says that the service works from now on, and whether it was away before. An absence that ends in
+    the future was noted by a clock that was ahead: it ends now."""
+    if covers(record, now_ms, memory_s):
+        return record
+    memory_ms, last_ms = memory_s * 1000, record.works_until_ms
+    absences = [(begin, min(end, now_ms)) for begin, end in record.absences if begin < now_ms < end + memory_ms]
+    if last_ms and now_ms - last_ms > memory_ms // ABSENCES_MAX:
+        absences.append((last_ms, now_ms))
+    until_ms = max(last_ms, now_ms + work_ms(memory_s))
+    return replace(record, works_until_ms=until_ms, absences=tuple(absences))
+
+
 async def read_record(store: Store, service: str) -> ServiceRecord | None:
     """Read the record of a service; `None` if it never ran on this store."""
     document = await store.get(ARCHIVES, record_key(service))
@@ -107,32 +143,65 @@ async def note_logs(store: Store, service: str, log_ids: Mapping[str, str], but:
     """Note that the service publishes to these logs from now on, less those of the topics `but`. A service that never
     ran on this store has no record to note them in. Raises `StoreError`."""
     new = {topic: id_ for topic, id_ in log_ids.items() if topic not in but}
+    await _change(store, service, lambda known: replace(known, logs={**known.logs, **new}))
+
+
+async def _change(store: Store, service: str, change: Callable[[ServiceRecord], ServiceRecord]) -> ServiceRecord | None:
+    """Change the record, and return it as it is then; `None` if there is none. Raises `StoreError`."""
     while (document := await store.get(ARCHIVES, record_key(service))) is not None:
         known = decode(service, document)
-        noted = replace(known, logs={**known.logs, **new})
-        if noted == known:
-            return
+        changed = change(known)
+        if changed == known:
+            return known
         try:
-            await store.replace(ARCHIVES, record_key(service), msgspec.json.encode(noted), cas=document.cas)
+            await store.replace(ARCHIVES, record_key(service), msgspec.json.encode(changed), cas=document.cas)
         except (Conflict, Ambiguous):  # another process was faster, or the answer was lost: it is read again
             continue
-        return
+        return changed
+    return None
+
+
+class WorkTimes:
+    """Note of one worker that its service works."""
+
+    def __init__(self, record: ServiceRecord, memory_s: int, store: Store, clock: Clock) -> None:
+        self._record, self._memory_s, self._store, self._clock = record, memory_s, store, clock
+
+    @property
+    def absences(self) -> tuple[tuple[int, int], ...]:
+        """Times in which no worker has written anything, as far as this one knows."""
+        return self._record.absences
+
+    def is_noted(self) -> bool:
+        """Return whether a progress may be written now."""
+        return covers(self._record, self._clock.now_ms(), self._memory_s)
+
+    async def note(self) -> None:
+        """Note that the service works. Where somebody has removed the record no absence is known afterwards. Raises
+        `StoreError`."""
+
+        def noted(known: ServiceRecord) -> ServiceRecord:
+            return record_work(known, self._clock.now_ms(), self._memory_s)
+
+        self._record = await _change(self._store, self._record.service, noted) or noted(self._record)
 
 
 async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: Watching) -> ServiceRecord:
     """Return the record of a service, made or extended if it has to be: durable before anything is read from the log.
     While the store cannot be reached it waits, and people are told."""
     service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
+    memory_s = int(declared.memory.total_seconds())
     while True:
         begins_ms = start_ms(declared, clock.now_ms())
         try:
             document = await store.get(ARCHIVES, record_key(service))
             if document is None:
                 made = extend_record(ServiceRecord(service=service, store=_new_id(clock), starts={}), topics, begins_ms)
+                made = record_work(made, clock.now_ms(), memory_s)
                 await store.insert(ARCHIVES, record_key(service), msgspec.json.encode(made))
                 return made
             known = decode(service, document)
-            made = extend_record(known, topics, begins_ms)
+            made = record_work(extend_record(known, topics, begins_ms), clock.now_ms(), memory_s)
             if made is not known:
                 content = msgspec.json.encode(made)
                 await store.replace(ARCHIVES, record_key(service), content, cas=document.cas)

@@ -35,7 +35,7 @@ async def with_log(service: Participant, turn: TurnState, now: Now) -> Now:
     for k in p.deadlines:
         if now.ms >= k.due_ms > handled_ms:
             _tell_of_grace(service, p, k, now.ms)
-    return Now(now.ms, now.memory_s, handled_ms)
+    return replace(now, handled_ms=handled_ms)
 
 
 def _tell_of_grace(service: Participant, p: Snapshot, k: Kept, now_ms: int) -> None:

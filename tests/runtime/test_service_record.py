@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from saga import Service
 from saga.clock import SystemClock
@@ -94,9 +95,7 @@ async def test_where_it_began_in_a_topic_stays_whatever_a_later_release_declares
     first = await made(a_service(start="now"), store)
     assert before_ms <= first.starts["orders"] <= CLOCK.now_ms()
     later = await made(a_service(start="beginning", wider=True), store)
-    assert later == ServiceRecord(
-        service="mailer", store=first.store, starts={"orders": first.starts["orders"], "payments": 0}
-    )
+    assert later == replace(first, starts={"orders": first.starts["orders"], "payments": 0})
     assert starts_of(later) == {"orders": first.starts["orders"]}
     assert await made(a_service(start="now"), store) == later, "one that reads less forgets nothing"
 
