@@ -100,9 +100,10 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     """Seconds for which the service keeps the saga from `time` on, if nothing more comes; `None` while it is open."""
     awaits: tuple[Awaited, ...] = ()
     parked_until: str | None = None
-    """Time of the next attempt of what blocks the saga here."""
+    """Time of the next attempt of what blocks the saga here; the end of the year 9999 for what a pause, a limit or an
+    open breaker holds up: it is looked at each minute, and nothing is told of it."""
     due: str | None = None
-    """Time of the nearest deadline."""
+    """Time of the nearest deadline; the end of the year 9999 likewise."""
     result: Result | None = None
     """Outcome of the saga, if this transition decided it."""
     hash: str

@@ -16,6 +16,7 @@ class GlanceKept(Struct, frozen=True, gc=False):
     dead: str | None = None
     attempts: int = 0
     due_ms: int = 0
+    put_off: bool = False
     decides: bool = False
 
 

@@ -85,12 +85,13 @@ def failing_in(p: Snapshot) -> list[Letter]:
 def _letter(p: Snapshot, run: Parked) -> Letter:
     last = next((e for e in map(decode_entry, reversed(p.transitions)) if _is_of(e, p, run)), None)
     said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
+    again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
     return Letter(
         service=p.service,
         id=run.id,
         what=WHAT,
         time="" if last is None else last.time,
-        reason=f"{said}; tried again at {iso(min(run.due_ms, LATEST_MS))}",
+        reason=f"{said}; {again}",
         remedy="",
         saga=p.saga,
         type=run.message.type,

@@ -53,11 +53,10 @@ def _under(begun: Intent | Continuation) -> str:
 def _parked(each: Parked, behind: int) -> str:
     """A run that waits for its next attempt, in words. `behind`: messages in the queue."""
     what = each.handler if each.undoes is None else f"{each.handler}, which undoes what {each.undoes} did,"
+    told = f"{what} is held up, and looked at each minute" if each.put_off else f"{what} is tried again at {each.next}"
     if each.attempts:
-        told = f"{what} is tried again at {each.next}: {counted(each.attempts, 'attempt')} failed"
+        told += f": {counted(each.attempts, 'attempt')} failed"
         told += f" since {each.since}" if each.since else ""
-    else:  # a breaker is open, or a person has paused it: nothing has failed
-        told = f"{what} waits until {each.next}"
     if behind and each.undoes is None:
         told += f", {counted(behind, 'message')} wait{'s' if behind == 1 else ''} behind it"
     return told + (f"; the last said: {each.error}" if each.error else "")

@@ -109,7 +109,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """Run that has failed and waits for its next attempt, and its saga with it."""
+    """Run that has failed, or was put off, and waits for its next attempt, and its saga with it."""
 
     handler: str
     """The handler, or the compensation by its own name if that is known."""
@@ -125,6 +125,9 @@ class Parked:
     """Reason of the last failure; `None`: that is archived."""
     is_code: bool = False
     """True if that was a failure of the service's own code, which no waiting mends."""
+    put_off: bool = False
+    """True if a pause, a limit or an open breaker holds it up: it is looked at each minute, and `next` is the first of
+    these looks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +249,7 @@ def _as_parked(p: Snapshot | Glance, kept: Kept | GlanceKept, name: str, undoes:
         since=None if first is None else first.time,
         error=None if last is None else last.reason,
         is_code=last is not None and bool(last.failures) and last.failures[-1].blame == "code",
+        put_off=kept.put_off,
     )
 
 

@@ -37,6 +37,8 @@ HOT_LEAST = 3.0
 """Factor over the mean of its topic from which on a partition is hot."""
 HOT_TRANSITIONS_LEAST = 100
 """Transitions below which no partition is hot."""
+HELD_UP = "once nothing holds it up: it is looked at each minute whether the pause, limit or open breaker is over"
+"""Words for the end of a wait that nobody can date."""
 SHOWN_MAX = 100
 """Most hot sagas, hot partitions and classes of errors that are shown."""
 
@@ -139,7 +141,8 @@ class Answers:
         for each in sorted(dead_in(known, self.folds.words), key=lambda each: (each.since_ms, names[each.service])):
             yield _by_hand(names[each.service], each)
         for standing in sorted(known.standings, key=lambda each: names[each.service]):
-            service, until_ms = names[standing.service], standing.due_ms or None
+            service, is_held_up = names[standing.service], standing.due_ms >= LATEST_MS
+            until_ms = None if is_held_up else standing.due_ms or None
             for wait in waits_of(known, self.folds.words, standing):
                 yield Awaited(
                     service=service,
@@ -149,8 +152,8 @@ class Answers:
                     until_ms=wait.until_ms or until_ms,
                     ends=_later(wait) if wait.until_ms else _events(wait, until_ms),
                 )
-            if until_ms is not None and standing.goes != "later" and all(each.until_ms for each in standing.awaits):
-                ends = f"{_GOES[standing.goes]} at {_time(until_ms)}"
+            if standing.due_ms and standing.goes != "later" and all(each.until_ms for each in standing.awaits):
+                ends = f"{_GOES[standing.goes]} {HELD_UP if until_ms is None else f'at {_time(until_ms)}'}"
                 yield Awaited(
                     service=service, handler="", for_=(), since_ms=known.changed_ms, until_ms=until_ms, ends=ends
                 )

@@ -20,6 +20,8 @@ STAYS_S_MIN = 0.2
 """Shortest pause before it is asked again in memory."""
 AWAY_S_MAX = 60.0
 """Longest time that what was sent away stays away."""
+AWAY_LEAST = 0.75
+"""Part of that from which on pauses grow no longer: the rest spreads them."""
 LASTS_S = 0.1
 """Time that a call is taken to last while none has ended."""
 NEWEST = 0.2
@@ -99,11 +101,11 @@ def away_s(left_s: float, spread: float) -> float:
     """Seconds after which what may be asked again in `left_s` is: spread, so that not all come back together, and never
     beyond a minute. `spread`: from 0 to 1.
 
-    >>> [away_s(left_s, spread) for left_s in (0, 10, 45) for spread in (0, 1)]
-    [0.2, 0.4, 10, 20, 30.0, 60.0]
+    >>> [away_s(left_s, spread) for left_s in (0, 10, 3600) for spread in (0, 1)]
+    [0.2, 0.4, 10, 20, 45.0, 60.0]
     """
-    least_s = min(max(left_s, STAYS_S_MIN), AWAY_S_MAX / 2)
-    return least_s * (1 + spread)
+    least_s = min(max(left_s, STAYS_S_MIN), AWAY_S_MAX * AWAY_LEAST)
+    return least_s + spread * min(least_s, AWAY_S_MAX - least_s)
 
 
 def spread_of(saga: str, transition: int) -> float:

@@ -25,22 +25,24 @@ class Parked(Struct, frozen=True, kw_only=True, gc=False):
     due_ms: int
     undoes: bool = False
     """True for a compensation."""
+    put_off: bool = False
+    """True if a pause, a limit or an open breaker holds it up: it is looked at each minute, from `due_ms` on."""
 
 
 def parked(p: Snapshot) -> Iterator[Parked]:
     """All runs of a saga that are parked."""
     for k in p.queue:
         if _is_parked(k):
-            yield _of(p, k.handler, k.message, k.attempts, k.due_ms)
+            yield _of(p, k)
     for k in p.compensating:
         if _is_parked(k):
-            yield replace(_of(p, k.handler, k.message, k.attempts, k.due_ms), undoes=True)
+            yield replace(_of(p, k), undoes=True)
     for k in p.deadlines:
         if k.attempts:
-            yield _of(p, k.handler, k.message, k.attempts, k.due_ms)
+            yield _of(p, k)
     for c in timed_turns(p):
         if c.attempts:
-            yield _of(p, c.handler, c.parts[0], c.attempts, c.due_ms)
+            yield _run(p, c.handler, c.parts[0], c.attempts, c.due_ms)
 
 
 def released(p: Snapshot, run: Parked, now_ms: int) -> Snapshot:
@@ -71,6 +73,10 @@ def _is_it(k: Kept, run: Parked) -> bool:
     return k.handler == run.handler and k.message.id == run.message.id and k.due_ms == run.due_ms
 
 
-def _of(p: Snapshot, handler: str, message: Message, attempts: int, due_ms: int) -> Parked:
+def _of(p: Snapshot, k: Kept) -> Parked:
+    return replace(_run(p, k.handler, k.message, k.attempts, k.due_ms), put_off=k.put_off)
+
+
+def _run(p: Snapshot, handler: str, message: Message, attempts: int, due_ms: int) -> Parked:
     id_ = ids.parked_id(p.service, p.saga, handler, message.id, attempts, due_ms)
     return Parked(id=id_, handler=handler, message=message, attempts=attempts, due_ms=due_ms)

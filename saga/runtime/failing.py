@@ -12,6 +12,7 @@ from saga.commands import Command
 from saga.declarations.values import Reaction
 from saga.errors import (
     BadInput,
+    BreakerOpen,
     KeyMissing,
     NewerHandler,
     Permanent,
@@ -25,6 +26,7 @@ from saga.policies import turns
 from saga.policies.blame import Blame, blame_of
 from saga.policies.retry import attempts_under, counted, delay_s, parks, without_end
 from saga.progress import continuations, giving_up, record
+from saga.progress import put_off as put_off_runs
 from saga.progress.actions import CloseSealed, Run, Undo
 from saga.progress.decide import kept_undo
 from saga.progress.document import Attempt, Call, Intent, Snapshot
@@ -81,6 +83,8 @@ class PutOffBy(NamedTuple):
     """Seconds after which to ask again."""
     where: str | None = None
     """Place in the service's code that asked."""
+    grows: bool = False
+    """True if nobody knows how long it will be: each pause is as long as it has waited, up to a minute."""
 
 
 class Verdict(NamedTuple):
@@ -137,8 +141,7 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
     if is_put_off:
         return await _put_off(service, saga, turn, ask, why)
     if looks:  # it waits on, and its wake is sent on
-        due_ms = ports.clock.now_ms() + ceil(verdict.wait_s * 1000)
-        return replace(turn, stopped=(*turn.stopped, _stopped(ask, due_ms)))
+        return _looked_at(turn, ask, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
     ports.watching.report(_failed(saga, why))
     if verdict.hopeless:
         written = giving_up.dead(
@@ -262,15 +265,20 @@ async def deadly(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
 async def _put_off(service: Participant, saga: RunningSaga, turn: TurnState, ask: Ask, why: Exception) -> TurnState:
     """A call was not let through."""
     turn = turn.carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
-    refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, raised_at(why))
+    refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, raised_at(why), isinstance(why, BreakerOpen))
     return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
 
 
 async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy, intent: Intent | None) -> TurnState:
     """A run is not let through: that is no attempt. The lane waits for a short time; then the run is parked, with its
-    attempts as they were, for a minute at most. `intent`: with the last results, if it has begun."""
-    ports, p, history = service.ports, turn.known, turn.attempts_of(ask.run)
-    left_s = turns.away_s(why.left_s, turns.spread_of(p.saga, p.n))
+    attempts as they were, for a minute at most. What the history tells already is not written again: its wake is sent
+    on. `intent`: with the last results, if it has begun."""
+    ports, p, history, begun = service.ports, turn.known, turn.attempts_of(ask.run), opened(turn.known, ask.run)
+    before, named = failed_before(p, ask)
+    told_ms, left_s = put_off_runs.told_ms(p, ask.action, before + len(history), why.reason), why.left_s
+    if why.grows and told_ms is not None:
+        left_s = max(left_s, (ports.clock.now_ms() - told_ms) / 1000)
+    left_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
     passed_s = ports.clock.monotonic_s() - turn.stages.begun_s
     # What people wish is never parked: it is no message of the saga.
     in_memory = turns.stays(left_s, passed_s) or turn.unsaid is not None or isinstance(ask.action.message, Command)
@@ -288,7 +296,9 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
     if in_memory:
         await ports.assignment.pause(min(left_s, PAUSE_S_MAX), turn.position)
         return turn.unread()
-    before, named = failed_before(p, ask)
+    is_new = told_ms is None or intent != begun
+    if not is_new and put_off_runs.has_wake(p, ask.action, has_begun=begun is not None):
+        return _looked_at(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
     failure = Failure(
         reason=why.reason,
         where=why.where,
@@ -309,13 +319,13 @@ async def _parked(  # a run is parked with all that is known of it
     action, due_ms = ask.action, service.ports.clock.now_ms() + ceil(wait_s * 1000)
     hand = persistence.in_hand(service, turn)
     written = giving_up.parked(turn.known, hand, action, failure, intent, due_ms=due_ms)
-    turn = (await persistence.write(service, turn, written)).forgetting(ask.run)
-    return replace(turn, stopped=(*turn.stopped, _stopped(ask, due_ms)))
+    return _looked_at((await persistence.write(service, turn, written)).forgetting(ask.run), ask, due_ms)
 
 
-def _stopped(ask: Ask, due_ms: int) -> Stopped:
-    """This run, and none that its handler has on another message."""
-    return Stopped(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
+def _looked_at(turn: TurnState, ask: Ask, due_ms: int) -> TurnState:
+    """The turn in which a run, and none that its handler has on another message, is not looked at again before then."""
+    later = Stopped(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
+    return replace(turn, stopped=(*turn.stopped, later))
 
 
 def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:

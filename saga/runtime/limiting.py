@@ -237,10 +237,9 @@ class Limiter:
         return True
 
     def _is_busy(self) -> NotNow:
-        resource, waiting = self._resource, self._line.waiting
         now_s = self._ports.clock.monotonic_s()
         self._line, left_s = turns.sent_away(self._line, self._at_once_max, self._rate_per_s, now_s)
-        return NotNow(Busy(f"{resource.name} has no turn in time: {waiting} calls wait for theirs"), left_s)
+        return NotNow(Busy(f"{self._resource.name} has no turn in time: other calls come first"), left_s)
 
     def _frees(self, lasted_s: float | None) -> None:
         """Give a place to the first that waits."""

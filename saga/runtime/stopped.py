@@ -1,26 +1,22 @@
 """Runs that people have stopped: paused, sent to the dead letters, or beyond a limit. Nothing of them has begun, so it
 is no attempt of anything; and what has begun is never sent away, only made to wait."""
 
-from math import ceil
-
 from msgspec.structs import replace
 
 from saga import in_force
 from saga.clock import from_iso
 from saga.controls import Noted
-from saga.policies import turns
 from saga.policies.turns import AWAY_S_MAX
-from saga.progress import continuations, giving_up
+from saga.progress import giving_up
 from saga.progress.actions import Run
-from saga.progress.decide import kept_undo
-from saga.progress.document import Intent, Snapshot, decode_entry
+from saga.progress.document import Intent, Snapshot
 from saga.progress.giving_up import Failure
 from saga.runtime import failing, persistence
 from saga.runtime.errors import said_by
 from saga.runtime.failing import Ask, PutOffBy
 from saga.runtime.limiting import NotNow
 from saga.runtime.participant import Participant
-from saga.runtime.turn_state import Stopped, TurnState
+from saga.runtime.turn_state import TurnState
 
 
 async def after(service: Participant, turn: TurnState, ask: Ask) -> TurnState | None:
@@ -54,40 +50,12 @@ async def has_no_turn(service: Participant, turn: TurnState, ask: Ask, refusal: 
 
 async def _waits(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
     """Have a run wait until its pause is over, or until somebody has to look whether it is."""
-    clock, p = service.ports.clock, turn.known
-    left_s = AWAY_S_MAX
+    clock = service.ports.clock
+    left_s = AWAY_S_MAX / 2  # with what spreads it: who ends a pause waits for what comes of it
     if entry.switch.until is not None:
         left_s = min(left_s, max(0.0, (from_iso(entry.switch.until) - clock.now_ms()) / 1000))
     reason = in_force.words_of(service.name, entry)
-    if _is_parked(p, ask) and _is_told(p, ask, reason):
-        away_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
-        later = Stopped(ask.action.role.name, ask.action.undoes, clock.now_ms() + ceil(away_s * 1000))
-        return replace(turn, stopped=(*turn.stopped, later))
     return await failing.put_off(service, turn, ask, PutOffBy(reason, left_s), _intent(turn, ask))
-
-
-def _is_told(p: Snapshot, ask: Ask, reason: str) -> bool:
-    """True if the history says already why it waits."""
-    entries = map(decode_entry, reversed(p.transitions))
-    last = next((e for e in entries if e.handler == ask.action.name and e.outcome == "retrying"), None)
-    return last is not None and last.reason == reason
-
-
-def _is_parked(p: Snapshot, ask: Ask) -> bool:
-    """True if the progress keeps the run for a time already, with a wake: there is nothing to be written down."""
-    action = ask.action
-    name, message = action.role.name, action.message.id
-    if action.undoes:
-        kept = kept_undo(p, name, action.message)
-        return kept is not None and kept.due_ms > 0
-    if any(k.handler == name and k.message.id == message for k in p.deadlines):
-        return True
-    if any(k.handler == name and k.message.id == message for k in p.queue[:1]):
-        return p.queue[0].due_ms > 0
-    c = continuations.of(p, name, message) if p.later else None
-    if c is None or failing.opened(p, ask.run) is not None:
-        return False
-    return not continuations.is_awaited(p, action.role, c)
 
 
 def _intent(turn: TurnState, ask: Ask) -> Intent | None:

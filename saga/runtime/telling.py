@@ -18,7 +18,7 @@ from typing import NamedTuple
 from saga.clock import LATEST_MS, Clock, iso
 from saga.errors import BrokerUnavailable
 from saga.observe.moments import Untold
-from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
+from saga.progress.document import UNREADABLE, Entry, Kept, Snapshot, decode_entry
 from saga.progress.parts import held
 from saga.progress.timing import timed_turns
 from saga.runtime.ports import Log
@@ -225,7 +225,7 @@ def told_of(  # all that is known of a transition
         open=is_open,
         awaits=_awaited(service, p) if p.waiting or p.later else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,
-        due=iso(min(LATEST_MS, *[k.due_ms for k in p.deadlines])) if p.deadlines else None,
+        due=iso(min(LATEST_MS, *map(_due_ms, p.deadlines))) if p.deadlines else None,
         kept_s=None if is_open else service.memory_s,
         result=_decided(service, entry) if events else None,
         hash=hash_,
@@ -262,8 +262,13 @@ def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
 
 def _parked_until(p: Snapshot) -> str | None:
     """Time of the next attempt of what is parked."""
-    times = [kept.due_ms for kept in (*p.queue[:1], *p.compensating) if kept.due_ms]
+    times = [_due_ms(kept) for kept in (*p.queue[:1], *p.compensating) if kept.due_ms]
     return iso(min(LATEST_MS, *times)) if times else None
+
+
+def _due_ms(kept: Kept) -> int:
+    """Time after which what is kept is late. What is put off never is: nothing is written about its looks."""
+    return LATEST_MS if kept.put_off else kept.due_ms
 
 
 def _decided(service: Prepared, entry: Entry) -> Result | None:

@@ -7,10 +7,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.inspection.glance import glance
+from saga.inspection.still_open import open_in
 from saga.inspection.timeline import History, Parked, as_of, status_of, timeline
 from saga.messages import Message
 from saga.progress.document import Attempt, Call, Emitted, Entry, Intent, Kept, Outcome, Ran, Snapshot, encode
 from saga.progress.page import Page, PageOf
+from saga.progress.parked import parked
 
 COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
 
@@ -133,6 +135,23 @@ def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it
     dead = replace(p, compensating=(replace(kept, handler="other", dead="dead-1"),))
     assert status_of(dead).state == "quarantined"
     assert status_of(replace(p, queue=(kept,))).is_open
+
+
+@pytest.mark.parametrize(
+    ("attempts", "words"),
+    [(0, "looked at each minute; the last said: shut"), (2, "each minute: 2 attempts failed since ")],
+)
+def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(attempts: int, words: str) -> None:
+    held_up = Kept(
+        handler="react", message=a_message("m"), n=0, attempts=attempts, due_ms=1_767_225_660_000, put_off=True
+    )
+    entry = Raw(encode(retrying(0, "react", attempts, "shut")))
+    p = Snapshot(service="a", saga="s", queue=(held_up,), n=1, transitions=(entry,))
+    for status in (status_of(p), status_of(glance(encode(p)))):
+        [told] = open_in(p, status, {})
+        assert told.startswith("react is held up, and looked at each minute")
+        assert words in told
+    assert [run.put_off for run in parked(p)] == [True]
 
 
 def test_a_parked_compensation_has_its_own_name() -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from saga.clock import LATEST_MS
 from saga.monitor import standing
+from saga.monitor.answers import HELD_UP
 from saga.monitor.folds import Folds
 from saga.transitions import Told
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
@@ -69,6 +71,15 @@ def test_a_next_attempt_that_does_not_come_is_overdue() -> None:
     assert monitor.stuck(MINUTE) == []
     assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + standing.OVERDUE_MS)]
     assert "next attempt" in monitor.ends(2 * MINUTE)
+
+
+def test_what_a_breaker_or_a_pause_holds_up_is_never_overdue_and_told_as_held_up() -> None:
+    monitor = Monitor().take(told("payment", 0, 0, "retrying", parked_ms=LATEST_MS - BEGIN_MS, open_=True))
+    assert monitor.stuck(1000 * MINUTE) == []
+    timeline = monitor.answers.saga("order-1", BEGIN_MS + 1000 * MINUTE)
+    assert timeline is not None
+    [awaited] = timeline.awaited
+    assert (awaited.until_ms, awaited.ends) == (None, f"its next attempt {HELD_UP}")
 
 
 def test_a_wait_that_nothing_ends_is_stuck_after_what_is_allowed_where_nothing_is_usual() -> None:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from saga.controls import Noted
 from saga.messages import Position
+from saga.progress import put_off
 from saga.progress.actions import Run
 from saga.runtime import controlling, failing, stopped
 from saga.runtime.failing import Ask
@@ -33,7 +34,8 @@ def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> Non
     waits = stopped._waits
 
     async def passed(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState | None:
-        return None if stopped._is_parked(turn.known, ask) else await waits(service, turn, ask, entry)
+        is_parked = put_off.has_wake(turn.known, ask.action, has_begun=False)
+        return None if is_parked else await waits(service, turn, ask, entry)
 
     patch.setattr(stopped, "_waits", passed)
 

@@ -97,8 +97,8 @@ def test_a_message_stays_in_memory_for_two_seconds_of_its_turn_in_all() -> None:
 def test_nothing_is_away_for_more_than_a_minute_nor_asks_without_a_pause(left: float, spread: float) -> None:
     away = away_s(left, spread)
     assert 0.2 <= away <= 60
-    assert away >= min(left, 30)
-    assert away_s(left, 0) * 2 == away_s(left, 1)
+    assert away >= min(left, 45)
+    assert away_s(left, 1) - away_s(left, 0) == min(away_s(left, 0), 60 - away_s(left, 0))
 
 
 def test_sagas_are_spread_evenly() -> None:

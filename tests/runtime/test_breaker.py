@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -275,7 +276,7 @@ async def test_a_deadline_that_is_put_off_holds_up_nobody(tmp_path: Path) -> Non
         assert (await worker.told())[-1] == ("expire", "handled")
 
 
-async def test_a_repair_parks_what_a_breaker_holds_back(tmp_path: Path) -> None:
+async def test_a_repair_of_what_a_breaker_holds_back_sends_its_wake_on(tmp_path: Path) -> None:
     bank = Bank()
     async with place(tmp_path) as at:
         payment = served(bank)
@@ -284,8 +285,103 @@ async def test_a_repair_parks_what_a_breaker_holds_back(tmp_path: Path) -> None:
         await worker.takes(an_order())
         await at.clock.sleep(60)
         await worker.takes(an_order("order-00"))  # the bank is tried, in vain, and it is open again
-        assert await repaired(worker.participant, SAGA) == [
-            ("reserve", "retrying", "BreakerOpen: the breaker of the_bank is open: calls to it failed")
+        assert await repaired(worker.participant, SAGA) == []
+        assert wakes_in(worker)[-1].saga == SAGA
+        assert wakes_in(worker)[-1].due_ms > at.clock.now_ms()
+
+
+async def test_sagas_that_wait_an_hour_behind_an_open_breaker_write_once_and_are_looked_at_each_minute(
+    tmp_path: Path,
+) -> None:
+    bank, sagas = Bank(), [f"order-{number}" for number in range(20, 25)]
+    async with place(tmp_path) as at:
+        worker = await at.worker(served(bank, rules=Breaker(failures=3, within_s=60, open_s=3700)))
+        await failed_until_open(at, worker)
+        for saga in sagas:
+            await worker.takes(an_order(saga))
+        began_ms, pauses = at.clock.now_ms(), dict[str, list[int]]()
+        while True:
+            latest = {wake.saga: wake for wake in wakes_in(worker)}
+            wake = min((latest[saga] for saga in sagas), key=lambda wake: wake.due_ms)
+            if wake.due_ms > began_ms + 3_600_000:
+                break
+            await at_its_time(at, worker, wake)
+            due_ms = wakes_in(worker)[-1].due_ms
+            pauses.setdefault(wake.saga, []).append(due_ms - at.clock.now_ms())
+        for saga in sagas:
+            assert (await worker.progress(saga)).n == 1
+            assert 55 <= len(pauses[saga]) <= 80
+            assert all(45_000 <= pause <= 60_000 for pause in pauses[saga])
+        assert len({tuple(each[:3]) for each in pauses.values()}) == len(sagas), "spread"
+        bank.fails = None
+        await at.clock.sleep(120)
+        for saga in sagas:
+            await at_its_time(at, worker, [wake for wake in wakes_in(worker) if wake.saga == saga][-1])
+            progress = await worker.progress(saga)
+            assert (progress.n, progress.queue, progress.wake) == (2, (), None)
+
+
+async def test_pauses_grow_with_the_wait_and_what_a_step_answered_before_is_written_once(tmp_path: Path) -> None:
+    payment, bank = Service("payment", retry=PARKS), Bank()
+
+    @payment.resource(breaker=Breaker(failures=3, within_s=60, open_s=5))
+    async def the_bank() -> AsyncIterator[Bank]:
+        yield bank
+
+    @payment.resource
+    async def the_other() -> AsyncIterator[Other]:
+        yield Other()
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, bank: Bank, other: Other, saga: Saga) -> None:
+        await saga.step(other.look)
+        await saga.step(bank.charge)
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        await failed_until_open(at, worker)
+        await worker.takes(an_order())
+        pauses = []
+        for number in range(5):
+            wake = wakes_in(worker)[-1]
+            pauses.append(wake.due_ms - at.clock.now_ms())
+            await at.clock.sleep(max(0, wake.due_ms - at.clock.now_ms()) / 1000 - 0.1)
+            await worker.takes(an_order(f"order-3{number}"))  # the bank is tried, in vain, and it is open again
+            await at_its_time(at, worker, wake)
+        assert pauses == sorted(pauses)
+        assert pauses[0] <= 10_000
+        assert pauses[-1] >= 45_000
+        assert len(await worker.history()) == 1
+        [intent] = (await worker.progress()).intents
+        assert [call.name for call in intent.calls] == ["look"]
+
+
+async def test_of_two_breakers_that_hold_it_up_in_turn_each_is_told_once(tmp_path: Path) -> None:
+    payment, bank, away, runs = Service("payment", retry=PARKS), Bank(), Other(), count()
+    away.fails = True
+
+    @payment.resource(breaker=Breaker(failures=3, within_s=60, open_s=3600))
+    async def the_bank() -> AsyncIterator[Bank]:
+        yield bank
+
+    @payment.resource(breaker=Breaker(failures=3, within_s=60, open_s=3600))
+    async def the_other() -> AsyncIterator[Other]:
+        yield away
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, bank: Bank, other: Other, saga: Saga) -> None:
+        await saga.step(other.look if next(runs) % 2 else bank.charge)
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        for number in range(6):
+            await worker.takes(an_order(f"order-0{number}"))
+        assert turned(worker) == ["open", "open"]
+        await worker.takes(an_order())
+        for _ in range(6):
+            await at_its_time(at, worker, wakes_in(worker)[-1])
+        assert [(e.attempt, e.reason) for e in await worker.history()] == [
+            (0, f"BreakerOpen: the breaker of {name} is open: calls to it failed") for name in ("the_bank", "the_other")
         ]
 
 
@@ -499,3 +595,59 @@ async def test_an_open_breaker_is_an_answer_of_its_own_resource_alone(tmp_path: 
         await failed_until_open(at, worker)
         await worker.takes(an_order())
         assert head((await worker.progress()).queue) == (0, False), "it was caught, and failed all the same"
+
+
+async def test_a_call_that_has_no_turn_for_an_hour_is_told_once_as_well(tmp_path: Path) -> None:
+    payment, bank = Service("payment"), Bank()
+    bank.fails = None
+
+    @payment.resource(rate_per_s=0.0001)
+    async def the_bank() -> AsyncIterator[Bank]:
+        yield bank
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> None:
+        await saga.step(bank.charge)
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        await worker.takes(an_order("order-00"))
+        await worker.takes(an_order())
+        for _ in range(60):
+            await at_its_time(at, worker, wakes_in(worker)[-1])
+        [entry] = await worker.history()
+        assert (entry.outcome, entry.reason) == (
+            "retrying",
+            "Busy: the_bank has no turn in time: other calls come first",
+        )
+
+
+async def test_what_a_step_has_answered_since_it_was_told_that_a_run_waits_is_kept(tmp_path: Path) -> None:
+    payment, bank = Service("payment", retry=PARKS), Bank()
+
+    @payment.resource(breaker=RULES)
+    async def the_bank() -> AsyncIterator[Bank]:
+        yield bank
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> None:
+        await saga.step(bank.prepare)
+        if order.order_id == SAGA:
+            for number in range(3):
+                await worker.takes(an_order(f"order-4{number}"))
+        await saga.step(bank.charge)
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        await failed_until_open(at, worker)
+        await worker.takes(an_order())
+        wake = [wake for wake in wakes_in(worker) if wake.saga == SAGA][-1]
+        assert (await worker.progress()).intents == ()
+        await at.clock.sleep(RULES.open_s)
+        await at_its_time(at, worker, wake)
+        assert turned(worker) == ["open", "half-open", "closed", "open"]
+        [intent] = (await worker.progress()).intents
+        assert [call.name for call in intent.calls] == ["prepare"]
+        assert {(e.outcome, e.attempt, e.reason) for e in await worker.history()} == {
+            ("retrying", 0, "BreakerOpen: the breaker of the_bank is open: calls to it failed")
+        }

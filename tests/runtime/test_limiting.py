@@ -125,7 +125,7 @@ async def test_a_call_waits_only_as_long_as_there_is_time_for_it() -> None:
     with pytest.raises(NotNow) as refused:
         await gate.enter("b", CLOCK.monotonic_s() + 0.02)
     assert isinstance(refused.value.why, Busy)
-    assert str(refused.value.why) == "bank has no turn in time: 1 calls wait for theirs"
+    assert str(refused.value.why) == "bank has no turn in time: other calls come first"
     assert 0 < refused.value.left_s < 1
     gate.limiter.leave(first, failed=False)
     gate.check_empty()

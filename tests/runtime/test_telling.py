@@ -295,8 +295,11 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
     late, soon, dead, never = (
         Kept(handler="reserve", message=message, n=0, due_ms=ms) for ms in (9000, 5000, 0, LATEST_MS + 1)
     )
+    held_up = replace(soon, put_off=True)  # its looks are told by nobody, so it is never late
     telling = desk.telling()
-    for queue, deadlines in (((late, soon), ()), ((dead, soon), (late, soon)), ((), ()), ((never,), (never,))):
+    for queue, deadlines in (
+        ((late, soon), ()), ((dead, soon), (late, soon)), ((), ()), ((never,), (never,)), ((held_up,), (held_up, late))
+    ):  # fmt: skip
         telling.written(replace(one, queue=queue, deadlines=deadlines), last(one), Stages())
     await telling.tell()
     assert [(t.parked_until, t.due, t.open) for t in desk.log.told()] == [
@@ -304,6 +307,7 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
         (None, "1970-01-01T00:00:05.000Z", True),
         (None, None, False),
         (iso(LATEST_MS), iso(LATEST_MS), True),
+        (iso(LATEST_MS), "1970-01-01T00:00:09.000Z", True),
     ]
 
 
