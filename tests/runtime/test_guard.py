@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,8 +27,8 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """With partitions that a process has left by its death."""
     begin = Commits.begin
 
-    async def left(self: Commits, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        await begin(self, offsets)
+    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+        await begin(self, offsets, is_current)
         return set(offsets)
 
     monkeypatch.setattr(Commits, "begin", left)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -270,8 +271,8 @@ async def test_a_message_of_which_the_process_dies_lies_sealed_in_its_dead_lette
 ) -> None:
     begin = Commits.begin
 
-    async def left(self: Commits, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        await begin(self, offsets)
+    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+        await begin(self, offsets, is_current)
         return set(offsets)
 
     monkeypatch.setattr(Commits, "begin", left)

@@ -42,8 +42,8 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "TRANSITIONS_KEPT", 1)
     begin = Commits.begin
 
-    async def left(self: Commits, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        await begin(self, offsets)
+    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+        await begin(self, offsets, is_current)
         return set(offsets)
 
     monkeypatch.setattr(Commits, "begin", left)
