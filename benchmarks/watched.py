@@ -11,6 +11,7 @@ import msgspec
 
 from saga.clock import iso
 from saga.messages import Outgoing, Record
+from saga.monitor.counting import Histogram
 from saga.monitor.folds import Folds
 from saga.monitor.known import PACKING, Known, Standing
 from saga.transitions import Awaited, Cause, Said, Told, from_record, line_of, to_records
@@ -103,9 +104,10 @@ def _copy(folds: Folds, of: Known, saga: str, later_ms: int) -> None:
     known = Known(saga)
     known.packed = b"".join(PACKING.pack(*each[:2], each[2] + later_ms, *each[3:]) for each in of)
     known.began_ms, known.changed_ms, known.whole = of.began_ms + later_ms, of.changed_ms + later_ms, of.whole
+    known.kind = of.kind
     if of.ended is not None:
         known.ended = of.ended[0] + later_ms, *of.ended[1:]
-        folds.lives.add(known.ended[0] - known.began_ms)
+        folds.lives.setdefault(of.kind, Histogram()).add(known.ended[0] - known.began_ms)
     else:
         folds.unended.add(known, known.began_ms)
     if of.standings:  # with strings of its own, as decoding makes them

@@ -78,7 +78,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
               and nothing was told since
     waiting   a handler waits for events, for four times as long as 99 % of its waits took, and at least a minute
     silent    it has no outcome, waits for nothing that is known, and nothing was told for four times as long as 99 % of
-              the sagas took, and at least a minute
+              the sagas took that began with the same type of message, and at least a minute
 
     Besides, services that have messages to handle and no process: what they keep waiting no transition tells, as an
     order that is confirmed, and whose money is still reserved.

@@ -51,8 +51,8 @@ class Usual(Protocol):
         """Waits, by service and handler."""
 
     @property
-    def lives(self) -> Histogram:
-        """Times from beginning to outcome."""
+    def lives(self) -> Mapping[str, Histogram]:
+        """Times from beginning to outcome, by kind of saga."""
 
 
 class Answers:
@@ -162,7 +162,7 @@ class Answers:
 
     def stuck(self, now_ms: int) -> AllStuck:
         """Sagas that are stuck now, longest first."""
-        found = sorted(self._stuck_until(now_ms), key=lambda each: (each[0], each[1], each[2].saga))
+        found = sorted(self._stuck_until(now_ms), key=lambda each: (each[0], _rank(each[1]), each[2].saga))
         shown = found[:PAGE_MAX]
         return AllStuck(
             sagas=tuple(self._stuck(known, reason, since_ms) for since_ms, reason, known in shown),
@@ -183,7 +183,9 @@ class Answers:
     def _measure(self, reason: Reason) -> int:
         if reason[0] == "waiting":
             return measure_of(self._usual.waits.get((reason[1], reason[2]), _NOTHING))
-        return {"dead": 0, "failing": 0, "overdue": OVERDUE_MS, "silent": measure_of(self._usual.lives)}[reason[0]]
+        if reason[0] == "silent":
+            return measure_of(self._usual.lives.get(reason[1], _NOTHING))
+        return OVERDUE_MS if reason[0] == "overdue" else 0
 
     def _stuck(self, known: Known, reason: Reason, since_ms: int) -> Stuck:
         measure_ms = self._measure(reason)
@@ -324,6 +326,11 @@ def _rate(key: tuple[str, str], minutes: dict[int, Minute], recent: range) -> Ra
             for minute, each in sorted(minutes.items())
         ),
     )
+
+
+def _rank(reason: Reason) -> Reason:
+    """Place of a reason among those of one time, as a shared monitor can tell it."""
+    return reason[:1] if reason[0] == "silent" else reason
 
 
 def _by_hand(service: str, blocked: Blocked) -> Awaited:

@@ -48,8 +48,8 @@ class Folds:
         """Sagas that may be stuck one day, by reason and the time from which its measure counts."""
         self.waits: dict[tuple[str, str], Histogram] = {}
         """Waits that are usual, by service and handler."""
-        self.lives = Histogram()
-        """Times from beginning to outcome."""
+        self.lives: dict[str, Histogram] = {}
+        """Times from beginning to outcome, by kind: what is usual for a quick one says nothing about a slow one."""
         self.busy: dict[str, int] = {}
         """Sagas with very many transitions."""
         self._sagas_max = sagas_max
@@ -97,7 +97,8 @@ class Folds:
 
     def _date(self, known: Known, told: Told, time_ms: int, is_first: bool) -> None:
         """Beginning, end and last change, in the saga and in the indexes."""
-        began_ms = time_ms if is_first else min(known.began_ms, time_ms)
+        began = (time_ms, self.words.names[self.words.name(cut(told.message.type))])
+        began_ms, kind = began if is_first else min((known.began_ms, known.kind), began)
         changed_ms = max(known.changed_ms, time_ms)
         ended = known.ended
         if told.result is not None:
@@ -110,12 +111,15 @@ class Folds:
         if not is_first and known.ended is None:
             self.unended.remove(known, known.began_ms)
         elif known.ended is not None:
-            self.lives.add(max(0, known.ended[0] - known.began_ms), -1)
-        known.began_ms, known.changed_ms, known.ended = began_ms, changed_ms, ended
+            self._lives_of(known.kind).add(max(0, known.ended[0] - known.began_ms), -1)
+        known.began_ms, known.kind, known.changed_ms, known.ended = began_ms, kind, changed_ms, ended
         if ended is None:
             self.unended.add(known, began_ms)
         else:
-            self.lives.add(max(0, ended[0] - began_ms))
+            self._lives_of(kind).add(max(0, ended[0] - began_ms))
+
+    def _lives_of(self, kind: str) -> Histogram:
+        return self.lives.setdefault(kind, Histogram())
 
     def _stand(self, known: Known, told: Told, service: int) -> None:
         """Last word of the service on the saga, and the saga's places among what may be stuck."""

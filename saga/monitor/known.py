@@ -139,12 +139,14 @@ class Standing(Struct, frozen=True, order=True, gc=False):
 class Known:
     """Saga as far as it was told."""
 
-    __slots__ = ("_beyond", "began_ms", "changed_ms", "ended", "packed", "places", "saga", "standings", "whole")
+    __slots__ = ("_beyond", "began_ms", "changed_ms", "ended", "kind", "packed", "places", "saga", "standings", "whole")
 
     def __init__(self, saga: str) -> None:
         self.saga = saga
         self.packed = b""
         self.began_ms = 0
+        self.kind = ""
+        """Type of the message with which it began, as far as it was told."""
         self.changed_ms = 0
         self.ended: tuple[int, str, str] | None = None
         """Time, result and event of the outcome that is the first."""

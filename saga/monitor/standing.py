@@ -9,10 +9,12 @@ A saga is stuck for one of five reasons, by this measure:
 - **waiting**: a handler waits for events, and no time is set anywhere in the saga at which it goes on by itself; since
   four times as long as 99 % of this handler's earlier waits took, and at least `LEAST_MS`.
 - **silent**: the saga has no outcome, no service waits for an event or a time, and nothing was told for four times as
-  long as 99 % of the sagas took from beginning to end, and at least `LEAST_MS`.
+  long as 99 % of the sagas of its kind took from beginning to end, and at least `LEAST_MS`. Sagas that began with
+  messages of one type are of one kind.
 
-Where fewer than `USUAL_LEAST` waits, or ends of sagas, are known, `UNKNOWN_MS` is allowed. After the outcome only what
-a service says is open counts. A saga of which the beginning was not told is never silent: it may have ended before.
+Where fewer than `USUAL_LEAST` waits, or ends of sagas of the kind, are known, `UNKNOWN_MS` is allowed. After the
+outcome only what a service says is open counts. A saga of which the beginning was not told is never silent: it may have
+ended before.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,8 +34,9 @@ BY_HAND = frozenset({"replayed", "discarded", "resolved"})
 """Outcomes by which a person ends a dead letter."""
 
 Reason: TypeAlias = tuple[str, ...]
-"""Reason for being stuck: `dead`, `failing`, `overdue` or `silent`; `waiting` with service and handler."""
-DEAD, FAILING, OVERDUE, SILENT = ("dead",), ("failing",), ("overdue",), ("silent",)
+"""Reason for being stuck: `dead`, `failing` or `overdue`; `silent` with the kind of saga; `waiting` with service and
+handler."""
+DEAD, FAILING, OVERDUE = ("dead",), ("failing",), ("overdue",)
 
 
 class Blocked(NamedTuple):
@@ -139,7 +142,7 @@ def places_of(known: Known, words: Words) -> tuple[tuple[Reason, int], ...]:
     if waiting:
         return tuple(sorted(waiting.items()))
     if (known.ended is None or expecting) and known.whole:
-        return ((SILENT, known.changed_ms),)
+        return ((("silent", known.kind), known.changed_ms),)
     return ()
 
 

@@ -69,7 +69,8 @@ def everything(monitor: Monitor) -> bytes:
 def usual(monitor: Monitor) -> object:
     """Times that are usual, by which is measured what is stuck."""
     waits = {key: times.bins for key, times in monitor.folds.waits.items()}
-    return waits, monitor.folds.lives.bins, monitor.folds.lives.count
+    lives = {kind: (times.bins, times.count) for kind, times in monitor.folds.lives.items() if times.count}
+    return waits, lives
 
 
 FILTERS = (

@@ -140,6 +140,23 @@ def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> No
     assert monitor.stuck(standing.LEAST_MS) == [("order-1", "silent", standing.LEAST_MS)]
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backwards: bool) -> None:
+    history = list[Told]()
+    for kind, takes_ms in (("Refunded", S), ("Rented", 100 * MINUTE)):
+        for n in range(standing.USUAL_LEAST):
+            saga = f"{kind}-{n}"
+            history += [
+                told("order", 0, 0, saga=saga, type_=kind),
+                told("payment", 0, takes_ms, saga=saga, type_="Paid", result="success"),
+            ]
+        history.append(told("order", 0, 0, saga=kind, type_=kind))
+    monitor = Monitor().take(*(reversed(history) if backwards else history))
+    assert monitor.stuck(standing.LEAST_MS) == [("Refunded", "silent", standing.LEAST_MS)]
+    assert monitor.stuck(300 * MINUTE) == [("Refunded", "silent", standing.LEAST_MS)]
+    assert [saga for saga, _, _ in monitor.stuck(450 * MINUTE)] == ["Refunded", "Rented"]
+
+
 def test_a_saga_whose_beginning_was_not_told_is_never_silent() -> None:
     assert Monitor().take(told("order", 4, 0)).stuck(1000 * MINUTE) == []
 

@@ -20,7 +20,7 @@ class Usual(Struct, frozen=True):
     """Times that are usual."""
 
     waits: dict[tuple[str, str], Histogram]
-    lives: Histogram
+    lives: dict[str, Histogram]
 
 
 class Sums(Struct, frozen=True, kw_only=True):
@@ -93,13 +93,14 @@ def sums_of(folds: Folds) -> Sums:
 
 def together(several: Iterable[Sums]) -> Sums:
     """Sums of all parts."""
-    counts, busy, waits, lives = Counts(), dict[str, int](), dict[tuple[str, str], Histogram](), Histogram()
+    counts, busy, waits, lives = Counts(), dict[str, int](), dict[tuple[str, str], Histogram](), dict[str, Histogram]()
     sagas = in_flight = taken = 0
     for each in several:
         counts.merge(each.counts())
         busy.update(each.busy)
         sagas, in_flight, taken = sagas + each.sagas, in_flight + each.in_flight, taken + each.taken
-        lives.merge(each.usual.lives)
+        for kind, histogram in each.usual.lives.items():
+            lives.setdefault(kind, Histogram()).merge(histogram)
         for handler, histogram in each.usual.waits.items():
             waits.setdefault(handler, Histogram()).merge(histogram)
     return Sums(
