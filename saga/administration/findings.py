@@ -9,7 +9,7 @@ from saga.administration.position_moves import PartitionState
 from saga.administration.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
 from saga.broker.acls import Right, allow
 from saga.broker.adapter import Copies
-from saga.broker.administration import DAY_MS, Away, Found, Group
+from saga.broker.administration import DATED_BY, DAY_MS, Away, Found, Group
 from saga.broker.identity import MemberIdentity, strangers_among
 from saga.broker.missing_topics import APPLY
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
@@ -86,7 +86,7 @@ def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[F
         return
     yield from _about_retention(wanted, found)
     yield from _about_in_sync(name, found, asked.copies.in_sync)
-    yield from _about_settings(name, found.settings, asked.record_bytes_max)
+    yield from _about_settings(name, found, asked.record_bytes_max)
 
 
 def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
@@ -179,7 +179,8 @@ def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
         )
 
 
-def _about_settings(name: str, settings: Mapping[str, str], record_bytes_max: int) -> Iterator[Finding]:
+def _about_settings(name: str, found: Found, record_bytes_max: int) -> Iterator[Finding]:
+    settings = found.settings
     change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config"
     if "compact" in settings.get("cleanup.policy", "delete"):
         yield Finding(
@@ -205,13 +206,16 @@ def _about_settings(name: str, settings: Mapping[str, str], record_bytes_max: in
             "a broker that missed messages may become the leader: they are lost, though they were acknowledged",
             f"{change} unclean.leader.election.enable=false",
         )
-    if settings.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
+    if not found.is_dated_by_log:
         yield Finding(
-            "warning",
+            "error" if is_wakes(name) else "warning",
             name,
-            f"message.timestamp.type is {settings['message.timestamp.type']}",
-            "a record's time is its sender's: retention, and saga positions move --to TIME, depend on all their clocks",
-            f"{change} message.timestamp.type=LogAppendTime",
+            f"{DATED_BY} is {settings[DATED_BY]}",
+            "timers come early or late by as much as the clocks of workers are wrong, and none of them sees that it is"
+            if is_wakes(name)
+            else "a record's time is its sender's: retention, and saga positions move --to TIME, depend on all their "
+            "clocks",
+            f"{APPLY} MODULES",
         )
     least = int(settings.get("max.message.bytes", record_bytes_max))
     if least < record_bytes_max:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from saga.administration.position_moves import partition_states
-from saga.broker.administration import DAY_MS, Administration, Found
+from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, Found
 from saga.declarations.values import Declared
 from saga.errors import BrokerError, ConfigurationError
 from saga.messages import Topic
@@ -51,7 +51,7 @@ def wanted_by(services: Sequence[Declared], told: Topic | None = None) -> dict[s
     return wanted
 
 
-Doing: TypeAlias = Literal["create", "retention", "partitions", "nothing"]
+Doing: TypeAlias = Literal["create", "retention", "dates", "partitions", "nothing"]
 
 
 UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("millisecond", 1))
@@ -129,6 +129,9 @@ def plan(
         if not is_kept_as_wanted(topic, there):
             says = f"{kept(retention_ms(topic))} instead of {kept(there.retention_ms).removeprefix('kept ')}"
             differing.append(Step(topic=topic, doing="retention", says=says))
+        if not there.is_dated_by_log:
+            says = f"{DATED_BY} {BY_LOG} instead of {there.settings[DATED_BY]}"
+            differing.append(Step(topic=topic, doing="dates", says=says))
         if there.partitions != topic.partitions:
             says = f"{topic.partitions} partitions instead of {there.partitions}, only with the group drained"
             why = _refusal(topic, there, readers.get(topic.name, {}), can_grow)
@@ -185,6 +188,8 @@ async def apply(steps: Sequence[Step], broker: Administration) -> None:
     for step in steps:
         if step.doing == "retention":
             await broker.retain(step.topic.name, retention_ms(step.topic))
+        elif step.doing == "dates":
+            await broker.date_by_log(step.topic.name)
     for step in steps:
         if step.doing == "partitions":
             await broker.grow(step.topic.name, step.topic.partitions)

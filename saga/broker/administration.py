@@ -22,6 +22,9 @@ from saga.messages import Partition, Record, Standstill
 DAY_MS = 86_400_000
 NO_IDS: Mapping[str, str] = MappingProxyType({})
 """Ids of logs of which none is known yet."""
+DATED_BY, BY_LOG = "message.timestamp.type", "LogAppendTime"
+"""Setting that says who dates the records of a topic, and its value if the log does. Where a log has no such setting,
+it does."""
 
 
 class Found(NamedTuple):
@@ -40,6 +43,11 @@ class Found(NamedTuple):
     """Rights that we have: `read`, `write`; `None` where nobody asks who we are."""
     hidden: bool = False
     """True if we may not see its settings: then they are empty, and `retention_ms` means nothing."""
+
+    @property
+    def is_dated_by_log(self) -> bool:
+        """True if the log dates its records, as far as is known."""
+        return self.settings.get(DATED_BY, BY_LOG) == BY_LOG
 
 
 class Bounds(NamedTuple):
@@ -126,6 +134,9 @@ class Administration(Broker, Protocol):
 
     async def retain(self, topic: str, retention_ms: int | None) -> None:
         """Keep the records of a topic for so long from now on."""
+
+    async def date_by_log(self, topic: str) -> None:
+        """Have the log date the records of a topic from now on, in the place of their senders."""
 
     async def grow(self, topic: str, partitions: int) -> None:
         """Give a topic so many partitions. The caller has seen that all who read it are drained."""

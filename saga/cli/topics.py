@@ -14,8 +14,8 @@ from saga.clock import SystemClock
 from saga.config import Settings
 from saga.inspection.sources import administration_of, unmade
 
-WORDS = {"create": "create", "retention": "change", "partitions": "change", "nothing": "as it is"}
-DONE = {"create": "created", "retention": "changed", "partitions": "changed", "nothing": "as it is"}
+WORDS = {"create": "create", "retention": "change", "dates": "change", "partitions": "change", "nothing": "as it is"}
+DONE = {"create": "created", "retention": "changed", "dates": "changed", "partitions": "changed", "nothing": "as it is"}
 
 
 @click.group()
@@ -56,9 +56,9 @@ def plan_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
 def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Make the topics as the contracts want them. Again and again, at any time: what is so stays so.
 
-    Missing topics are made, and records are kept for as long as the contracts say. More partitions are given only while
-    nobody reads or publishes there and everything has been handled, because keys change their partition; fewer never.
-    Stop other programs that publish there yourself: nobody knows of them.
+    Missing topics are made, records are kept for as long as the contracts say, and the broker dates them. More
+    partitions are given only while nobody reads or publishes there and everything has been handled, because keys change
+    their partition; fewer never. Stop other programs that publish there yourself: nobody knows of them.
 
     \b
     Exit code 0: all topics are as the contracts want them.

@@ -12,7 +12,8 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request
 
 from saga.administration.positions import shown
-from saga.broker.administration import DAY_MS, Administration, Bounds, Group
+from saga.administration.topic_plans import Step, apply, plan
+from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, Bounds, Group
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
 from saga.broker.kafka.requests import TOPIC, Topics
@@ -161,6 +162,23 @@ async def test_retention_changes_and_nothing_else_does(broker: Tools, name: str)
         after = (await broker.found([name]))[name]
         assert {**after.settings, "retention.ms": ""} == {**before.settings, "retention.ms": ""} or not before.settings
         assert after.partitions == before.partitions
+
+
+async def test_kafka_dates_records_again_where_senders_did(kafka_settings: KafkaSettings, name: str) -> None:
+    topic = Topic(f"{name}.wake.1h", 1, None)
+    async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
+
+        async def planned() -> list[Step]:
+            return plan([topic], await broker.found([topic.name]), {}, can_grow=True)
+
+        await broker.ensure([topic])
+        before = await broker.found([topic.name])
+        await broker._set(topic.name, DATED_BY, "CreateTime")
+        steps = await planned()
+        assert [(step.doing, step.says) for step in steps] == [("dates", f"{DATED_BY} {BY_LOG} instead of CreateTime")]
+        await apply(steps, broker)
+        assert await broker.found([topic.name]) == before
+        assert [step.doing for step in await planned()] == ["nothing"]
 
 
 async def test_kafka_topics_grow_and_never_shrink(kafka_settings: KafkaSettings, name: str) -> None:

@@ -401,6 +401,13 @@ def test_each_thing_that_is_wrong_with_a_topic_is_found_alone(found: Found, says
     assert about(CUPS, found) == [says]
 
 
+def test_a_topic_of_timers_has_to_be_dated_by_the_log() -> None:
+    wakes = Wanted(topic=Topic("potter.wake.1h", 4, 7), readers=(POTTER,), writers=(POTTER,))
+    found = SOUND._replace(settings={"message.timestamp.type": "CreateTime"})
+    assert about(wakes, found) == ["error message.timestamp.type is CreateTime"]
+    assert about(wakes, SOUND._replace(settings={"message.timestamp.type": "LogAppendTime"})) == []
+
+
 def test_of_a_missing_topic_is_said_what_happens_where_it_is_missing() -> None:
     [told] = findings.about_topic(CUPS, None, findings.Asked())
     assert told.severity == "error"

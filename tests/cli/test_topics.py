@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from saga.administration.topic_plans import Reader, Step, apply, is_kept_as_wanted, plan, span
-from saga.broker.administration import DAY_MS, Administration, Found
+from saga.broker.administration import DATED_BY, DAY_MS, Administration, Found
 from saga.messages import Topic
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
@@ -166,6 +166,8 @@ CUPS = Topic("cups", 4, 7)
         (Found(4, 7 * DAY_MS + 1), {}, ["nothing"], None),
         (Found(4, 7 * DAY_MS + 2), {}, ["retention"], None),
         (Found(4, None), {}, ["retention"], None),
+        (Found(4, 7 * DAY_MS, settings={DATED_BY: "LogAppendTime"}), {}, ["nothing"], None),
+        (Found(4, 7 * DAY_MS, settings={DATED_BY: "CreateTime"}), {}, ["dates"], None),
         (Found(2, 7 * DAY_MS), {}, ["partitions"], None),
         (Found(2, 7 * DAY_MS), {"potter": Reader(0, 0)}, ["partitions"], None),
         (Found(2, 7 * DAY_MS), {"potter": Reader(2, 0)}, ["partitions"], "potter has 2 members"),

@@ -27,7 +27,7 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 
-from saga.broker.administration import NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
+from saga.broker.administration import BY_LOG, DATED_BY, NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
 from saga.broker.kafka.batches import PLACE_BYTES
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import FAILED, bounds, failed, partitions_of, since, stated_by
@@ -91,11 +91,17 @@ class KafkaAdministration(KafkaBroker):
         return found
 
     async def retain(self, topic: str, retention_ms: int | None) -> None:
-        doing = f"topic {topic}: retention"
-        change = Change(topic, "retention.ms", str(-1 if retention_ms is None else retention_ms))
+        await self._set(topic, "retention.ms", str(-1 if retention_ms is None else retention_ms))
+
+    async def date_by_log(self, topic: str) -> None:
+        await self._set(topic, DATED_BY, BY_LOG)
+
+    async def _set(self, topic: str, name: str, value: str) -> None:
+        """Give one setting of a topic another value."""
+        doing, change = f"topic {topic}: {name}", Change(topic, name, value)
         answer = await self._asked(lambda: self._send(change, self._controller()), doing)
         _check(((code, words) for code, words, *_ in answer.resources), doing)
-        await self._asked(lambda: self._seen(topic, lambda f: f.hidden or f.retention_ms == retention_ms), doing)
+        await self._asked(lambda: self._seen(topic, lambda f: f.hidden or f.settings.get(name) == value), doing)
 
     async def grow(self, topic: str, partitions: int) -> None:
         doing = f"topic {topic}: {partitions} partitions"

@@ -7,7 +7,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
-from saga.broker.administration import DAY_MS
+from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS
 from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, bounds, failed, partitions_of, starting, topics_of
 from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
@@ -83,7 +83,7 @@ def _wanted(topic: Topic, settings: KafkaSettings) -> NewTopic:
             "retention.bytes": "-1",
             "min.insync.replicas": str(settings.min_insync_replicas),
             "unclean.leader.election.enable": "false",
-            "message.timestamp.type": "LogAppendTime",  # a record's time is the broker's: see `Record.time_ms`
+            DATED_BY: BY_LOG,  # a record's time is the broker's: see `Record.time_ms`
             "max.message.bytes": str(max(MESSAGE_BYTES, settings.record_bytes_max)),
         },
     )
