@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from saga.contracts.codec import HEADER_SIZE, identify
+from saga.contracts.codec import HEADER_SIZE, MARKER, identify
 from saga.contracts.contract import Version
 from saga.contracts.hiding import has_sensitive
 from saga.contracts.library import Library, binding_of
+from saga.contracts.registered import FRAME, FRAME_SIZE, id_in
 from saga.contracts.schema import (
     MISSING,
     ArrayType,
@@ -42,7 +43,11 @@ if TYPE_CHECKING:
 Change: TypeAlias = Callable[[str, bytes], bytes]
 """Function from the path and the bytes of a value to what stands there instead."""
 WHOLE = "*"
-"""Path in the place of a value that is sealed as a whole, for it is no event."""
+"""Path in the place of a value that is sealed as a whole: it is no event, or nobody here knows its schema."""
+_PREFIX = texts.PREFIX.encode()
+NO_KEYS = (
+    "it holds sealed values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services share"
+)
 OTHER_SECRET = (
     "it was sealed with another secret of its subject, which was lost from the folder of keys, and made anew: restore "
     "the older one"
@@ -127,21 +132,50 @@ def names_in(value: bytes, library: Library) -> set[str]:
     return names
 
 
+def header_of_unknown(value: bytes, library: Library) -> bytes:
+    """What a value begins with that says its schema, where that schema is not known here; empty for any other."""
+    if value[:2] == MARKER and len(value) >= HEADER_SIZE:
+        return b"" if value[2:HEADER_SIZE] in library.by_fingerprint else value[:HEADER_SIZE]
+    return value[:FRAME_SIZE] if id_in(value) is not None else b""
+
+
+def sealed_whole(value: bytes, header: bytes, name: str, saga: str, key: "SubjectKey | None") -> bytes:
+    """Seal a value as a whole but for its header, which says by what schema it is to be read. `name`: the contract's.
+    `key`: of its subject; `None`: which was forgotten."""
+    if key is None:
+        return ERASED.encode()
+    return header + key.seal(value[len(header) :], _place_of_whole(name, header, saga)).encode()
+
+
+def parted(value: bytes) -> tuple[bytes, str] | None:
+    """Header and sealed text of a value that is sealed as a whole; `None` for any other."""
+    size = HEADER_SIZE if value[:2] == MARKER else FRAME_SIZE if value[:1] == FRAME else 0
+    if not value.startswith(_PREFIX, size):
+        return None
+    text = value[size:].decode("ascii", "replace")
+    return (value[:size], text) if is_sealed(text) else None
+
+
 def opened_whole(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
     """Value that was sealed as a whole, as it came; any other as it is. `name`: the contract's. `keys`: as for
     `opened`, and it raises as that does."""
-    text = value.decode("ascii", "replace")
-    if not is_sealed(text):
+    parts = parted(value)
+    if parts is None:
         return value
+    header, text = parts
     key = keys(name_in(text))
     if key is None:
         return ERASED.encode()
     try:
-        return key.open(text, f"{name}|{WHOLE}|{saga}")
+        return header + key.open(text, _place_of_whole(name, header, saga))
     except OtherSecret:
         raise KeyMissing(f"{name}: {OTHER_SECRET}") from None
     except Unopened:
         raise BadInput(f"{name}: it was sealed for another saga, or changed since") from None
+
+
+def _place_of_whole(name: str, header: bytes, saga: str) -> str:
+    return f"{name}|{WHOLE}{header.hex()}|{saga}"
 
 
 def subject_of(event: Event) -> str:

@@ -11,11 +11,9 @@ from msgspec.structs import replace
 from saga.commands import Command
 from saga.contracts import codec, sealing
 from saga.contracts.contract import Contract
-from saga.contracts.registered import id_in
-from saga.contracts.sealing import WHOLE
 from saga.contracts.sealing_json import sealed_json, subject_in
 from saga.envelope import type_of
-from saga.errors import BadInput, KeyMissing, UnknownSchema
+from saga.errors import BadInput, KeyMissing
 from saga.messages import Message, Position, Record
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently
@@ -33,9 +31,9 @@ async def sealed(service: Participant, message: Message, position: Position) -> 
         if message.original is None:
             return message
         return replace(message, original=await sealed(service, message.original, position))
-    if message.type not in service.sensitive:
+    contract = service.contracts.get(message.type)
+    if contract is None:
         return message
-    contract = service.contracts[message.type]
     value = await _seal_value(service, position, message.value, contract, message.saga)
     return message if value is message.value else replace(message, value=value)
 
@@ -44,7 +42,7 @@ async def seal_record(service: Participant, record: Record) -> Record:
     """Record of which not even the saga can be told, as its dead letter may have it. Raises `Draining`."""
     named = service.contracts.get(type_of(record) or "")
     of_topic = [contract for contract in service.contracts.values() if contract.topic == record.topic]
-    contracts = [each for each in (of_topic if named is None else [named]) if each.name in service.sensitive]
+    contracts = sorted(of_topic if named is None else [named], key=lambda each: each.name not in service.sensitive)
     if service.ports.keys is None or not contracts or not record.value:
         return record
     position = Position(*record[:3], record.log_id)
@@ -54,11 +52,25 @@ async def seal_record(service: Participant, record: Record) -> Record:
 
 
 async def _seal_value(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
-    """Value with all that is in the clear sealed."""
-    try:
-        version = codec.identify(value, service.schemas.library)
-    except UnknownSchema:  # nobody here can tell its fields apart, and who deploys its schema has to read it
+    """Value with all that is in the clear sealed.
+
+    Nobody here can tell apart the fields of a value of an unknown schema, nor whom it is about, and a newer version may
+    mark what no version here marks. It is sealed as a whole, with the key of its saga. Its header stays as it came: by
+    that it is read once its schema is deployed, or a registry gives it.
+    """
+    library = service.schemas.library
+    if sealing.parted(value) is not None:
         return value
+    if header := sealing.header_of_unknown(value, library):
+        try:
+            key = await _key_of(service, position, saga, saga)
+        except KeyMissing:
+            return value
+        return sealing.sealed_whole(value, header, contract.name, saga, key)
+    if contract.name not in service.sensitive:
+        return value
+    try:
+        version = codec.identify(value, library)
     except BadInput:
         return await _seal_foreign(service, position, value, contract, saga)
     if not sealing.is_whole(value, version):
@@ -74,10 +86,7 @@ async def _seal_value(service: Participant, position: Position, value: bytes, co
 
 
 async def _seal_foreign(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
-    """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole. What
-    a registry has to be asked about stays as it came, for its answer may be another one tomorrow."""
-    if id_in(value) is not None or is_sealed(value.decode("ascii", "replace")):
-        return value
+    """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole."""
     newest = contract.newest
     try:
         key = await _key_of(service, position, subject_in(value, newest.subject) or saga, saga)
@@ -90,7 +99,7 @@ async def _seal_foreign(service: Participant, position: Position, value: bytes, 
             return text if is_sealed(text) else ERASED
         return key.seal(plain, f"{newest.name}|{path}|{saga}")
 
-    return sealed_json(value, newest.record, seal) or seal(WHOLE, value).encode()
+    return sealed_json(value, newest.record, seal) or sealing.sealed_whole(value, b"", newest.name, saga, key)
 
 
 async def _key_of(service: Participant, position: Position, subject: str, saga: str) -> "SubjectKey | None":

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from saga.clock import from_iso
 from saga.commands import Command
+from saga.contracts.sealing import parted
 from saga.errors import BadInput, SchemaUnasked
 from saga.messages import Message, Position
 from saga.observe.moments import StartInFuture
@@ -14,6 +15,7 @@ from saga.progress.actions import NOBODY
 from saga.progress.document import Kept, Snapshot
 from saga.progress.roles import Role
 from saga.runtime import persistence
+from saga.runtime.foreign import check_schema
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.turn_state import Stages, Stopped, TurnState
@@ -83,10 +85,12 @@ def _bad(service: Prepared, message: Message) -> Mapping[str, str]:
 def undecodable(service: Prepared, role: Role, message: Message) -> str | None:
     """Reason why the handler cannot decode the message; `None` if it can."""
     try:
-        if names_in(message.value):  # what is inside of a sealed document nobody can tell without its key
-            service.decode(role.name, message)
-        else:
+        if not names_in(message.value):
             service.given(role.name, message)
+        elif (parts := parted(message.value)) is not None and parts[0]:  # nobody can tell the rest without its key
+            check_schema(parts[0], service.schemas.library, service.schemas.writers.get)
+        else:  # what is inside of a sealed document nobody can tell without its key
+            service.decode(role.name, message)
     except BadInput as why:
         return str(why)
     return None

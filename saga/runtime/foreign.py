@@ -9,15 +9,15 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from saga.contracts import plain, registered
-from saga.contracts.codec import MARKER
+from saga.contracts.codec import MARKER, identify
 from saga.contracts.contract import Contract, Version
 from saga.contracts.library import Library
 from saga.contracts.plain import id_in
+from saga.contracts.sealing import parted
 from saga.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, is_sensitive
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.identity import has_no_id
 from saga.messages import Message, Writer
-from saga.sealing.text import is_sealed
 from saga.structured import is_json, media_type
 
 WriterOf: TypeAlias = Callable[[int], Writer | None]
@@ -55,7 +55,7 @@ def single_object(message: Message, library: Library, writer_of: WriterOf) -> by
     yet; and `SchemaUnasked` where a registry has to be asked first."""
     if message.value[:2] == MARKER:
         return message.value
-    if is_sealed(message.value.decode("ascii", "replace")):
+    if parted(message.value) is not None:
         raise BadInput("the value was no event when it came, and is kept encrypted")
     id_ = registered.id_in(message.value)
     if (why := registered.elsewhere(message.foreign)) is not None:
@@ -68,6 +68,19 @@ def single_object(message: Message, library: Library, writer_of: WriterOf) -> by
     if _content_type(message) is None:
         return message.value  # whatever it is: `codec.decode` says so
     return _from_json(message, library)
+
+
+def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
+    """See whether the schema is known that the header of a value says, of which the rest is sealed. Raises as
+    `single_object` does for one that is not."""
+    if header[:2] == MARKER:
+        identify(header, library)
+    elif (id_ := registered.id_in(header)) is not None:
+        writer = writer_of(id_)
+        if writer is None:
+            raise SchemaUnasked(id_)
+        if why := registered.unreadable(header, writer):
+            raise BadInput(why)
 
 
 def _from_json(message: Message, library: Library) -> bytes:

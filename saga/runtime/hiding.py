@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.contracts.hiding import secrets_of
 from saga.declarations.values import Reaction
-from saga.errors import BadInput
+from saga.errors import BadInput, KeyMissing
 from saga.marks import marks_of
 from saga.messages import Event
 from saga.progress.document import Call, Intent
@@ -75,7 +75,7 @@ class Hiding:
         """Events of a run that is not handed them: it takes another one's place."""
         found = []
         for part in self.intent.parts:
-            with suppress(BadInput, KeyError):
+            with suppress(BadInput, KeyError, KeyMissing):
                 found.append(self.service.decode(self.handler.name, part))
         return found
 

@@ -12,11 +12,12 @@ from saga.change import Change
 from saga.contracts import codec
 from saga.contracts.hiding import has_sensitive
 from saga.contracts.library import Contract, Library, Version, binding_of, contract_of
+from saga.contracts.sealing import NO_KEYS, parted
 from saga.contracts.upcast import lacking
 from saga.declarations.changes import change_of, is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
-from saga.errors import BadInput, DeclarationError
+from saga.errors import BadInput, DeclarationError, KeyMissing
 from saga.marks import Marks, marks_of, unmarked
 from saga.messages import Event, Message, Topic, name_of
 from saga.names import commands_of, dead_letters_of
@@ -91,8 +92,10 @@ class Prepared:
         return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
 
     def decode(self, handler: str, message: Message) -> Event:
-        """The message as the class that `handler` takes. Raises `BadInput`."""
+        """The message as the class that `handler` takes. Raises `BadInput`; `KeyMissing` for one that is sealed."""
         library = self.schemas.library
+        if (parts := parted(message.value)) is not None and parts[0]:
+            raise KeyMissing(NO_KEYS)
         value = (
             message.value
             if message.value[:2] == codec.MARKER

@@ -2,6 +2,7 @@
 subject. Without keys nothing is sealed, and what others have sealed fails the attempt: it is tried again later."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,6 @@ from saga.sealing.text import ERASED, OtherSecret, Unopened, is_sealed, name_in,
 if TYPE_CHECKING:
     from saga.sealing.keys import SubjectKey
 
-NO_KEYS = (
-    "it holds sealed values, and this process has no keys: set SAGA_KEYS to the folder of keys that all services share"
-)
 _KEYED = "k"
 """Beginning of a digest that was made with a key: no other one has it."""
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -52,24 +50,30 @@ class Seals:
         library = self._service.schemas.library
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
         await self._unlock(
-            *(
-                sealing.names_in(_readable(part, library, self._service.schemas.writers.get), library)
-                for part in intent.parts
-            ),
-            *(names_in(part.value) for part in intent.parts if is_sealed(part.value.decode("ascii", "replace"))),
+            *({name_in(found[1])} for part in intent.parts if (found := sealing.parted(part.value)) is not None),
             _sealed_in([intent.state, *recorded]),
         )
+        parts = [self._whole(part) for part in intent.parts]  # its sender may have sealed fields in it
+        writer_of = self._service.schemas.writers.get
+        await self._unlock(*(sealing.names_in(_readable(part, library, writer_of), library) for part in parts))
         if (keys := self._service.ports.keys) is not None:
-            subject = self._subject_of(handler, intent.parts)
+            subject = self._subject_of(handler, parts)
             self.own = await self._patiently(keys.of_subject, subject)
 
-    def _subject_of(self, handler: str, parts: tuple[Message, ...]) -> str:
+    def _whole(self, part: Message) -> Message:
+        """A message that was sealed as a whole as it came; one that was not, or is not to be opened here, as it is."""
+        with suppress(BadInput):  # who is handed it says so
+            value = sealing.opened_whole(part.value, part.type, part.saga, self._known.__getitem__)
+            return part if value is part.value else replace(part, value=value)
+        return part
+
+    def _subject_of(self, handler: str, parts: Sequence[Message]) -> str:
         """Subject of the first message that has sensitive fields; else the saga."""
         for part in parts:
             if part.type in self._service.sensitive:
                 try:
                     return sealing.subject_of(self._service.decode(handler, part))
-                except (BadInput, KeyError):  # the run will say so, or it takes the place of another one
+                except (BadInput, KeyError, KeyMissing):  # the run will say so, or it takes the place of another one
                     break
         return self._turn.message.saga
 
@@ -77,7 +81,7 @@ class Seals:
         """Get the keys of these names. Raises `KeyMissing`."""
         for name in sorted(set[str]().union(*names) - self._known.keys()):
             if (keys := self._service.ports.keys) is None:
-                raise KeyMissing(NO_KEYS)
+                raise KeyMissing(sealing.NO_KEYS)
             self._known[name] = await self._patiently(keys.named, name)
 
     async def _patiently(self, ask: Any, what: str) -> "SubjectKey | None":

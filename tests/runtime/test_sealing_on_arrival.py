@@ -17,11 +17,14 @@ from saga.changes.records import Changed, to_record
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
-from saga.contracts.sealing import opened
+from saga.contracts.sealing import opened, opened_whole
+from saga.errors import BadInput, KeyMissing, SchemaUnasked
 from saga.messages import Headers, Message, Outgoing, Partition, Position, Record, Writer
 from saga.names import ARCHIVES
+from saga.observe.moments import Parked
 from saga.runtime import arriving
 from saga.runtime.alone import Documents, Then, ports_alone
+from saga.runtime.beginning import undecodable
 from saga.runtime.commits import Commits
 from saga.runtime.guard import Count
 from saga.runtime.intake import received
@@ -30,6 +33,7 @@ from saga.runtime.prepared import prepare
 from saga.sealing.text import names_in
 from saga.testing.world import command
 from services.payment.events import OrderPlaced, PaymentReserved
+from tests.runtime.deployed_contracts import Contracts, newer_order
 from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
 from tests.runtime.test_sealing import keys_in
 from tests.sealing.readable import can_be_read
@@ -98,9 +102,12 @@ REFUSED = {
     "the key is not the saga": in_binary_mode(NATIVE, "application/avro", key="order-2"),
     "an event that ends too early": in_binary_mode(NATIVE[:-4], "application/avro"),
     "bytes behind the end": in_binary_mode(NATIVE + b"SECRET", "application/avro"),
+    "the wire format of a registry that nobody asked": in_binary_mode(framed(7, NATIVE), "application/avro"),
 }
+UNKNOWN = codec.MARKER + b"unknown!" + NATIVE[codec.HEADER_SIZE :]
 LETTERS = {
     "no key": in_binary_mode(as_json(), key=""),
+    "an unknown schema, and no key": in_binary_mode(UNKNOWN, "application/avro", key=""),
     "no type, and no event": Outgoing("orders", SAGA.encode(), f"card={CARD}".encode(), ()),
     "a time that is none": in_binary_mode(NATIVE, "application/avro")._replace(
         headers=(("ce_type", b"OrderPlaced"), ("ce_id", b"1"), ("ce_time", b"yesterday"))
@@ -203,6 +210,92 @@ async def test_where_the_secret_is_lost_the_message_is_parked_until_it_is_restor
                 await place.broker.publish([command("replay", p, place.clock.now_ms())])
                 await place.at_rest(payment)
             assert handed == [CARD]
+
+
+# ---------------------------------------------------------------- values of which nobody here knows the schema
+
+
+def of_newer_schema(folder: Path) -> tuple[Contracts, bytes]:
+    """Contracts that lack a version here, and an order of it."""
+    contracts = Contracts(folder)
+    newer = newer_order(contracts.newer_class("OrderPlaced"))
+    return contracts, codec.encode(replace(newer, card=CARD, address="Kiel SECRET"))  # type: ignore[type-var]
+
+
+def parked_times(place: Workplace) -> int:
+    """Number of attempts after which a message was parked: when there is a second one, the first is written."""
+    return sum(isinstance(moment, Parked) for moment in place.moments)
+
+
+async def test_a_value_of_an_unknown_schema_is_kept_sealed_and_handled_once_its_schema_is_deployed(
+    tmp_path: Path,
+) -> None:
+    contracts, value = of_newer_schema(tmp_path / "contracts")
+    with one_test():
+        async with workplace(tmp_path) as place:
+            async with at_work(place, payment, keys=keys_in(tmp_path, place), contracts=contracts.read):
+                await place.broker.publish([in_binary_mode(value, "application/avro")])
+                await place.until(lambda: parked_times(place) > 1)
+                p = await place.progress(payment)
+                assert p is not None
+                (kept,) = p.queue
+                assert kept.message.value[: codec.HEADER_SIZE] == value[: codec.HEADER_SIZE]
+                assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+                contracts.deploy()
+                mended.append(True)
+                await place.until(lambda: bool(handed))
+                await place.at_rest(payment)
+            assert handed == [CARD]
+            assert [entry.outcome for entry in await place.history(payment)][-1] == "handled"
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+
+
+async def test_who_is_forgotten_while_a_value_of_an_unknown_schema_waits_is_never_read(tmp_path: Path) -> None:
+    contracts, value = of_newer_schema(tmp_path / "contracts")
+    with one_test():
+        async with workplace(tmp_path) as place:
+            keys = keys_in(tmp_path, place)
+            async with at_work(place, payment, keys=keys, contracts=contracts.read):
+                await place.broker.publish([in_binary_mode(value, "application/avro")])
+                await place.until(lambda: parked_times(place) > 1)
+                keys.forget(SAGA, "ada", "asked for it")
+                await place.until(lambda: bool(place.told_dead()))
+            assert handed == []
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+
+
+async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to_its_saga(tmp_path: Path) -> None:
+    contracts, newer = of_newer_schema(tmp_path / "contracts")
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        service, bare = (
+            participant_of(
+                prepare(payment.declared), {}, ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, known)
+            )
+            for known in (keys, None)
+        )
+        key, role = await keys.of_subject(SAGA), service.roles.handlers["reserve"]
+        for value in (newer, framed(7, NATIVE)):
+            record = in_binary_mode(value, "application/avro")
+            message = received(Record("orders", 0, 0, record.key, value, record.headers, 0), service)
+            assert isinstance(message, Message)
+            kept = await arriving.sealed(service, message, Position("orders", 0, 0))
+            assert not can_be_read(b"SECRET", kept.value)
+            assert await arriving.sealed(service, kept, Position("orders", 0, 0)) is kept, "it is sealed once"
+            assert opened_whole(kept.value, kept.type, SAGA, {key and key.name: key}.__getitem__) == value
+            for name, saga in (("OrderConfirmed", SAGA), (kept.type, "order-2")):
+                with pytest.raises(BadInput, match="for another saga"):
+                    opened_whole(kept.value, name, saga, {key and key.name: key}.__getitem__)
+            with pytest.raises(KeyMissing, match="no keys: set SAGA_KEYS"):
+                bare.decode("reserve", kept)
+            if value is newer:
+                assert "no schema in" in str(undecodable(service, role, kept)), "as it is told without keys"
+                contracts.deploy()
+                service.schemas.library = await contracts.read(service.schemas.library)
+                assert undecodable(service, role, kept) is None, "its run will find out"
+            else:
+                with pytest.raises(SchemaUnasked):
+                    undecodable(service, role, kept)
 
 
 # ---------------------------------------------------------------- changes of documents, and a registry's wire format
