@@ -36,7 +36,7 @@ class Books:
         self._messages = [m for log in space.logs for m in log]
 
     def wrong(self) -> str | None:
-        dead = any(k.dead for k in (*self._p.queue, *self._p.compensating))
+        dead = self._p.is_quarantined
         return (
             self._lost_message()
             or self._discarded_and_not_told()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from verification.building_blocks import ORD, OTHER, STEP, F, M, N, Q, X, cancel, note, of, place
 from verification.handlers import Reacts
-from verification.operator_scenarios import at_last, command
+from verification.operator_scenarios import at_last, command, slow_job
 from verification.scenario import Scenario, has_ended, has_run, nothing_more
 from verification.services import message
 
@@ -12,7 +12,6 @@ NEXT_Q = message("q3", "Q")
 
 long_job = Reacts(name="job", to=(("O",),), does=STEP, turns=2, says=("t",), emits=("d",))
 job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",))
-slow_job = Reacts(name="job", to=(("O",),), turns=1, after=1, emits=("d",))
 each_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, emits=("d",), many=True)
 said_job = Reacts(name="job", to=(("O",),), does=STEP, turns=1, says=("t",), emits=("d",))
 two_parts = Reacts(name="job", to=(("O",), ("M",)), turns=1, does=STEP, emits=("d",))

@@ -28,12 +28,13 @@ from verification.building_blocks import (
     step_look,
     two_steps,
 )
-from verification.deadline_scenarios import expire_by_step
+from verification.deadline_scenarios import expire_by_step, place_by_step, remind, remind_early
 from verification.handlers import SAGA, SERVICE, Reacts
 from verification.scenario import AtTheEnd, Scenario, has_run
 from verification.services import message, time_after
 
 each = Reacts(name="each", to=(("N",),), does=("step",), emits=("n",), many=True)
+slow_job = Reacts(name="job", to=(("O",),), turns=1, after=1, emits=("d",))
 looks = Reacts(name="reserve", to=(("O",),), does=("read", "step"), emits=("R",))
 RESERVED = msgspec.structs.replace(ORD, id=ids.event_id("P", SERVICE, SAGA, "reserve", ORD.id, 0), type="P")
 """Own event that `reserve` emits because of the order."""
@@ -115,7 +116,7 @@ def counted_on(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
 
 def stays_dead(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
     """Check that a dead letter is still in the way."""
-    return None if any(k.dead for k in (*p.queue, *p.compensating)) else "DISCARDED WHAT NOBODY MAY"
+    return None if p.is_quarantined else "DISCARDED WHAT NOBODY MAY"
 
 
 def at_last(*names: str) -> AtTheEnd:
@@ -140,6 +141,7 @@ def both(*checks: AtTheEnd) -> AtTheEnd:
 def operators() -> Iterator[Scenario]:
     """All scenarios about commands."""
     yield from replays()
+    yield from held_up()
     yield from forgotten()
 
 
@@ -272,6 +274,50 @@ def replays() -> Iterator[Scenario]:  # a list: one scenario after another
         fail=4,
         may_die=True,
         at_the_end=both(at_last("expire", "note"), counted_on),
+    )
+
+
+def held_up() -> Iterator[Scenario]:  # a list: one scenario after another
+    """Times that come while a dead letter is in the way: what only a person moves has no wake, all else has one."""
+    again, behind = command("replay", "pay", N), at_last("pay", "remind_early")
+    for name, crash, early, lost in (("crash", 1, 0, 0), ("its wake comes early", 0, 1, 0), ("lost answers", 0, 0, 1)):
+        yield Scenario(
+            name=f"replay: a deadline waits behind it: {name}",
+            service=of(pay, remind_early, attempts_max=1),
+            a=(ORD, N),
+            b=(again,),
+            fail=1,
+            crash=crash,
+            early=early,
+            lost=lost,
+            may_die=True,
+            at_the_end=behind,
+        )
+    yield Scenario(
+        name="a deadline waits behind a dead letter",
+        service=of(place_by_step, remind_early, attempts_max=1),
+        a=(ORD,),
+        fail=1,
+        crash=1,
+        may_die=True,
+    )
+    yield Scenario(
+        name="replay: a run that goes on waits behind it",
+        service=of(slow_job, pay, attempts_max=1),
+        a=(ORD, N),
+        b=(again,),
+        fail=1,
+        may_die=True,
+        at_the_end=at_last("job", "pay"),
+    )
+    yield Scenario(
+        name="a dead letter of an undoing, and a deadline that has begun",
+        service=of(reserve, remind, attempts_max=2, parks=True),
+        a=(ORD,),
+        b=(ORD_UNDONE_BADLY,),
+        fail=1,
+        early=1,
+        may_die=True,
     )
 
 

@@ -58,6 +58,7 @@ class Promises:
             self._sound[s.progress]
             or self._wakes_multiply(s)
             or self._not_woken(s)
+            or self._woken_in_vain(s)
             or self._passed_in_time(s)
             or self._page_lost(s)
             or self._claim_lost(s)
@@ -141,6 +142,14 @@ class Promises:
         if at is None or any(wake.due_ms <= at for wake in s.wakes[s.committed[WAKES] :]):
             return None
         return f"NOT WOKEN {at} by {[(wake.id, wake.due_ms) for wake in s.wakes]}"
+
+    def _woken_in_vain(self, s: State) -> str | None:
+        """A wake that is to come, and to come again for ever, where no time moves the saga but only a person."""
+        p = self._space.snapshot(s.progress)
+        if p.wake is None or any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
+            return None
+        in_vain = next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
+        return f"WOKEN IN VAIN by {p.wake}" if in_vain else None
 
     def _passed_in_time(self, s: State) -> str | None:
         """A deadline that ran although the log held, at its due time, what would have closed it: by itself, or by the

@@ -106,7 +106,7 @@ def may_run(p: Snapshot, roles: Roles) -> bool:
     likes; not if what is parked has begun and may decide how the saga ends, nor behind a dead letter or another run
     that is under way, nor while a message is pending that came in time and may decide: one that has not been tried, or
     that a pause, a limit or an open breaker holds up."""
-    if any(k.dead for k in (*p.queue, *p.compensating)):
+    if p.is_quarantined:
         return False
     if any(_is_pending(k) and roles.handlers[k.handler].closes_deadlines for k in p.queue):
         return False

@@ -275,6 +275,11 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         """True if it is open for no run alone, and so perhaps until a person does something."""
         return bool(self.queue or self.compensating or (self.waiting and self.started is None))
 
+    @property
+    def is_quarantined(self) -> bool:
+        """True if a dead letter is in the saga's way, of a handler or of a compensation, until a person decides."""
+        return any(k.dead for k in (*self.queue, *self.compensating))
+
 
 class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event as its transition holds it; the rest of its envelope is the transition's and the saga's."""

@@ -54,7 +54,7 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
-    if p.wake is not None and not timing.is_behind(message, now.ms):  # without a wake nothing waits for time
+    if p.wake is not None and not timing.is_behind(message, now.ms):  # without a wake no time moves anything
         p = timing.bounded(p, roles, now.ms)
     only_had = message.type != wakes.TYPE  # what is had already is in the inbox, whatever the store has; no wake is
     if isinstance(message, Command):

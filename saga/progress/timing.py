@@ -3,7 +3,8 @@
 Wakes are hints. The progress names the current one, and all others are dropped. Whoever reads the progress publishes
 that one again, unless it is in hand: so each that comes brings no other; and a worker that holds one finishes its
 copies. While anything waits for time the current one lies in the log: it is sent on before its offset is committed, and
-whatever adds something that waits names a new one where the current one may come too late.
+whatever adds something that waits names a new one where the current one may come too late. What only a person moves
+does not wait for time: see `waits_for_time`.
 """
 
 from collections.abc import Iterable
@@ -26,14 +27,27 @@ Whoever lets it run does so at once; but a clock that is behind takes it for wha
 
 
 def waits_for_time(p: Snapshot) -> frozenset[tuple[str, str, int]]:
-    """All that waits for a time: handler, message, and when it is due."""
+    """All that waits for a time: handler, message, and when it is due. What a dead letter holds up waits for a person,
+    whose command names a wake anew: its own time moves nothing, however often it is looked at."""
     if not p.queue and not p.compensating and not p.deadlines and not p.later:
         return _NOTHING
-    kept: tuple[Kept, ...] = (*p.queue, *p.compensating, *p.deadlines)
-    waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
-    if p.later:
-        waits += [_of_turn(c) for c in timed_turns(p)]
-    return frozenset(waits)
+    kept: Iterable[Kept] = (*p.queue, *p.deadlines)
+    later = timed_turns(p)
+    if p.is_quarantined:
+        free = _not_held_up(p)
+        kept = [k for k in kept if (k.handler, k.message.id) in free]
+        later = [c for c in later if (c.handler, c.parts[0].id) in free]
+    waits = [(k.handler, k.message.id, k.due_ms) for k in (*kept, *p.compensating) if k.due_ms]
+    return frozenset([*waits, *map(_of_turn, later)])
+
+
+def _not_held_up(p: Snapshot) -> set[tuple[str, str]]:
+    """Runs that go on beside a dead letter, as handler and message: those that have begun; without any, the head of the
+    queue, if no compensation is a dead letter. See `decide.is_blocked`."""
+    begun = {(i.handler, m.id) for i in p.intents if i.kind == "do" for m in i.parts}
+    if p.intents or any(k.dead for k in p.compensating):
+        return begun
+    return {(k.handler, k.message.id) for k in p.queue[:1]}
 
 
 def timed_turns(p: Snapshot) -> Iterable[Continuation]:
@@ -55,12 +69,12 @@ def next_look(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int |
     """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
     progress without the turns and deadlines that are new in it: those that are due at once have nothing in their way
     but what the log holds."""
-    times_ms = [_look_at(due_ms, now_ms) for _, _, due_ms in waits_for_time(p)]
+    waits = waits_for_time(p)
+    times_ms = [_look_at(due_ms, now_ms) for _, _, due_ms in waits]
     if (p.later or p.deadlines) and before is not None:
-        known = waits_for_time(before)
-        times_ms += [max(c.due_ms, now_ms) for c in timed_turns(p) if _of_turn(c) not in known]
-        opened = [k.due_ms for k in p.deadlines if (k.handler, k.message.id, k.due_ms) not in known]
-        times_ms += [max(due_ms, now_ms) for due_ms in opened]
+        at_once = {*map(_of_turn, p.later), *[(k.handler, k.message.id, k.due_ms) for k in p.deadlines]}
+        new = at_once & waits - waits_for_time(before)
+        times_ms += [max(due_ms, now_ms) for _, _, due_ms in new]
     return min(times_ms, default=None)
 
 

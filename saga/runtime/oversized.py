@@ -33,7 +33,7 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
     id_ = await _said(service, turn, action.message, action.name, why)
     p = turn.known
     try:
-        if not any(k.dead for k in (*p.queue, *p.compensating)):
+        if not p.is_quarantined:
             hand = persistence.in_hand(service, turn)
             written = giving_up.stripped(p, hand, action, letter=id_, reason=deadletters.TOO_LARGE)
             return await persistence.write(service, turn, written)

@@ -74,6 +74,27 @@ def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(timing, "next_look", forgotten)
 
 
+def what_a_dead_letter_holds_up_is_looked_at_for_ever(patch: pytest.MonkeyPatch) -> None:
+    def all_of_it(p: Snapshot) -> frozenset[tuple[str, str, int]]:
+        kept = (*p.queue, *p.compensating, *p.deadlines)
+        waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
+        return frozenset([*waits, *map(timing._of_turn, timing.timed_turns(p))])
+
+    patch.setattr(timing, "waits_for_time", all_of_it)
+
+
+def what_has_begun_waits_for_a_person_too(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(timing, "_not_held_up", lambda p: set())
+
+
+def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    def left(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
+        revived = before and replace(before, queue=(), compensating=())
+        return (p, None) if p.is_quarantined and p.wake is not None else woken(p, revived, now_ms)
+
+    patch.setattr(timing, "woken", left)
+
+
 def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
     def without(p: Snapshot, *asked: Any) -> Any:
         return [entry for entry in unpublished(p, *asked) if entry.events or entry.letters]
@@ -178,6 +199,9 @@ RULES: dict[Take, str] = {
     a_clock_that_is_ahead_names_the_wake: "deadline: a clock that is ahead",
     each_write_names_a_wake: "parked twice",
     what_is_overdue_and_cannot_run_has_no_wake: "deadline: two of them, and what is parked",
+    what_a_dead_letter_holds_up_is_looked_at_for_ever: "a deadline waits behind a dead letter",
+    what_has_begun_waits_for_a_person_too: "a dead letter of an undoing, and a deadline that has begun",
+    a_dead_letter_leaves_the_wake_as_it_is: "replay: a deadline waits behind it: its wake comes early",
     readers_publish_no_wake: "parked twice",
     readers_publish_the_wake_in_hand: "parked: many wakes come too early",
     what_is_parked_goes_behind_the_others: "parked: of two, the second before its turn",

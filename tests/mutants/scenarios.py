@@ -341,7 +341,7 @@ def told_calls(world: SimulatedWorld) -> list[str]:
 
 def blocks(p: Snapshot | None) -> bool:
     """True if a dead letter blocks the saga."""
-    return p is not None and any(k.dead for k in (*p.queue, *p.compensating))
+    return p is not None and p.is_quarantined
 
 
 def opened(world: SimulatedWorld) -> Rooms:

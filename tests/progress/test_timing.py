@@ -1,6 +1,7 @@
 """What waits for time: what is parked, the one wake that is named for it, and the end of a turn that finds it there."""
 
 import dataclasses
+from itertools import product
 
 import pytest
 from msgspec import Raw
@@ -222,6 +223,42 @@ def test_a_parked_compensation_lets_others_pass() -> None:
     assert decide.next_ready(p, ROLES, LATER) == UndoResult(RESERVE, FAILED, RESULT)
     alone = replace(p, compensating=p.compensating[:1])
     assert decide.next_ready(alone, ROLES, LATER - 1) is None
+
+
+BEGUN = {k: an_intent(k, m) for k, m in (("first", A), ("second", B), ("expire", A), ("look", A))}
+EXPIRE, LOOK = dataclasses.replace(a_role("expire", "A"), within_ms=5000), a_role("look", "A")
+HEADS = (None, parked("first", A), kept("first", A, dead="d"))
+BEHIND = (None, parked("second", B), kept("second", B, dead="d"))
+UNDOINGS = (None, parked("reserve", FAILED), kept("reserve", FAILED, dead="d"))
+
+
+@pytest.mark.parametrize("begun", [None, *BEGUN])
+def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | None) -> None:
+    roles = roles_of(FIRST, SECOND, RESERVE, EXPIRE, LOOK, outcomes="Failed FailedToo", emitted="R")
+    deadline = Kept(handler="expire", message=A, n=0, due_ms=SOON)
+    for head, behind, undoing, opened, later in product(HEADS, BEHIND, UNDOINGS, (None, deadline), (False, True)):
+        p = replace(
+            blank(),
+            queue=tuple(k for k in (head, behind) if k),
+            compensating=(undoing,) if undoing else (),
+            results=(RESULT,) if undoing else (),
+            deadlines=(opened,) if opened else (),
+            later=(replace(a_turn(NOW_MS, SOON), handler="look"),) if later else (),
+        )
+        kept_for = {k.handler for k in (*p.queue, *p.deadlines)} | {c.handler for c in p.later}
+        if begun in kept_for:
+            p = replace(p, intents=(BEGUN[begun],))
+        if p.is_quarantined:
+            assert bool(timing.waits_for_time(p)) == (decide.next_ready(p, roles, LATEST) is not None), p
+
+
+def test_a_dead_letter_ends_the_wake_of_what_it_holds_up_and_its_replay_names_another() -> None:
+    deadline = Kept(handler="expire", message=A, n=0, due_ms=NOW_MS - 5000)
+    free = replace(blank(), n=7, deadlines=(deadline,), wake=replace(CURRENT, due_ms=NOW_MS))
+    held_up = replace(free, queue=(kept("second", B, dead="d"),))
+    assert timing.woken(held_up, free, NOW_MS) == (replace(held_up, wake=None), None)
+    replayed = replace(held_up, queue=(kept("second", B),), wake=None)
+    assert timing.woken(replayed, held_up, NOW_MS)[1] == Timer(id="wake-7", due_ms=NOW_MS), "it is overdue"
 
 
 # ---------------------------------------------------------------- what is written down

@@ -5,7 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from saga import Service
+from saga import Later, Saga, Service
+from saga.errors import Permanent
 from saga.testing.processes import ProcessWorld
 from saga.testing.trials import trial
 from saga.testing.world import World
@@ -36,6 +37,27 @@ async def hurry(placed: OrderPlaced) -> OrderCancelled:
     return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")
 
 
+class ClosedDesk(Service):
+    """Service that can check no booking until its desk is open; a deadline and a run that goes on wait behind it."""
+
+    def __init__(self) -> None:
+        super().__init__("order")
+        self.is_open = False
+
+        @self.handler
+        async def check(booked: ShipmentBooked) -> None:
+            if not self.is_open:
+                raise Permanent("the desk is closed")
+
+        @self.handler
+        async def watch(placed: OrderPlaced, saga: Saga) -> Later | None:
+            return Later(after=PATIENCE) if saga.waited < PATIENCE else None
+
+        @self.deadline(within=PATIENCE)
+        async def expire(placed: OrderPlaced) -> OrderCancelled:
+            return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")
+
+
 class SilentBank(Bank):
     """Bank that cannot be reached until somebody mends it."""
 
@@ -49,9 +71,9 @@ class SilentBank(Bank):
         return await super().reserve(key, card, amount)
 
 
-def started(world: World) -> SilentBank:
+def started(world: World, decider: Service = order) -> SilentBank:
     bank = SilentBank()
-    world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=5)})
+    world.start(decider, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=5)})
     return bank
 
 
@@ -120,6 +142,25 @@ def test_a_world_can_be_checked_before_the_time_of_a_deadline_that_was_closed() 
         world.run_for(timedelta(seconds=60))
         assert world.outcome(SAGA) is OrderConfirmed
         world.verify()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_world_is_quiet_while_a_dead_letter_holds_up_what_is_overdue_and_a_replay_lets_it_run(seed: int) -> None:
+    with simulated(seed) as world:
+        desk = ClosedDesk()
+        started(world, desk).is_there = True
+        world.publish(an_order(17))
+        world.run_until_quiet()
+        world.run_for(PATIENCE * 2)
+        world.run_until_quiet()
+        p = world.progress("order", SAGA)
+        assert p is not None
+        assert ([k.handler for k in p.deadlines], len(p.later), p.wake) == (["expire"], 1, None)
+        desk.is_open = True
+        world.replay(desk, SAGA)
+        world.run_until_quiet()
+        assert world.outcome(SAGA) is OrderCancelled
+        world.verify(rerun=True)
 
 
 def test_a_deadline_is_met_in_real_processes() -> None:

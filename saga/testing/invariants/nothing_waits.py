@@ -127,7 +127,7 @@ def _could_run(case: SagaCase, life: ProgressLife, role: Role, own: Collection[s
     p = life.p
     if p.started is None or why_over(p, role) is not None:
         return False
-    if any(k.dead for k in (*p.queue, *p.compensating)):
+    if p.is_quarantined:
         return False
     if not role.many and any(t.handler == role.name and t.ran for t in life.entries):
         return False

@@ -132,7 +132,7 @@ def stranded(p: Snapshot, roles: Roles) -> str | None:
     """Check that at rest nothing is begun, queued or to be undone unless a dead letter is in its way, and that nothing
     is ready. A failure outcome that is kept until it is known when its saga began waits as any other message, and what
     is queued behind it with it."""
-    dead = any(k.dead for k in (*p.queue, *p.compensating))
+    dead = p.is_quarantined
     unknown = p.started is None and bool(p.compensating)
     if not dead and (((p.queue or p.compensating or p.deadlines or p.later) and not unknown) or p.intents):
         left: Mapping[str, tuple[Intent | Kept | Continuation, ...]]
