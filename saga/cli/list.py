@@ -58,11 +58,12 @@ def list_sagas(  # an argument for each option of the command
 
     In OPEN, `parked` are runs that wait for their next attempt, `deadlines` what runs at its time, `later` what goes
     on later; `queue` is what waits behind what is parked, and behind dead letters. --json says of each handler how
-    often it failed, why, since when, and when it is tried again.
+    often it failed, why, since when, and when it is tried again. `unstarted` are messages, failures of the saga among
+    them, that wait for one which tells when the saga began: if its service has forgotten the saga, they wait for ever.
 
     A part of a fan-in is open until its handler can never run: it is closed, has run, or emits outcomes and the saga
-    has ended there. Nor is it open in a saga that has an outcome, has nothing else open anywhere, and of which no
-    service has written anything for an hour.
+    has ended there. Nor is it open in a saga that has an outcome, or failed as some service knows, has nothing else
+    open anywhere, and of which no service has written anything for an hour.
 
     With --dead: all that the services have said on their topics <service>.dead, and what blocks a saga in their
     stores, each with the reason: dead letters, escalations (a compensation that fails, or what it cannot undo),

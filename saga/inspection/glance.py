@@ -96,6 +96,7 @@ class Glance(Struct, frozen=True, kw_only=True, gc=False):
     principal: str | None = None
     outcome: str | None = None
     closed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     ran: tuple[GlanceRan, ...] = ()
     results: tuple[GlanceResult, ...] = ()
     intents: tuple[GlanceIntent, ...] = ()

@@ -14,7 +14,7 @@ from saga.inspection.timeline import ServiceStatus, status_of
 from saga.progress.document import progress_key
 from saga.store.port import Document, NewestFirst
 
-OPEN = ("queue", "waiting", "intents", "compensating", "parked", "deadlines", "later", "dead")
+OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
 """Quiet time after which a part of an ended saga waits for nothing: nobody is left who could send the other one."""
 LOOKED_AT_MAX = 20_000
@@ -97,11 +97,12 @@ class Listed:
         return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
 
     def _left_over(self, others: bool) -> int:
-        """Number of waiting parts that belong to a saga that is over. A message that waits to hear when its saga began
-        is none."""
-        if self.outcome is None or others or self.changed > iso(self.now_ms - QUIET_MS):
+        """Number of waiting parts that belong to a saga that is over. Who ended it may have forgotten it since, or keep
+        it in another store: that it failed others know, too."""
+        is_over = self.outcome is not None or any(s.has_failed for s in self.statuses)
+        if not is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
             return 0
-        return sum(s.waiting for s in self.statuses if s.started is not None)
+        return sum(s.waiting for s in self.statuses)
 
 
 async def listed(

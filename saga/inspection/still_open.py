@@ -7,6 +7,9 @@ from saga.inspection.timeline import Parked, ServiceStatus, is_left
 from saga.printable import counted
 from saga.progress.document import Continuation, Intent, Kept, Snapshot
 
+UNSTARTED = "for a message that tells when the saga began; without one for ever, for its service may have forgotten it"
+"""Words for what waits of a saga without a start."""
+
 
 def open_in(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
     """Everything that is still open in one service. `failing`: reasons of compensations that fail, by event."""
@@ -14,14 +17,22 @@ def open_in(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> l
     found += [_parked(each, status.queue) for each in status.retries]
     dead = [k for k in (*p.queue, *p.compensating) if k.dead]
     found += [f"{k.message.type} for {k.handler} is a dead letter and blocks the saga: {k.dead}" for k in dead]
-    found += [f"{k.handler} is to be undone because of {k.message.type}" for k in p.compensating if _is_due(k)]
+    found += [_undoing(p, k) for k in p.compensating if _is_due(k)]
     found += [_deadline(k) for k in p.deadlines]
     found += [_later(c) for c in p.later]
     found += [f"{k.message.type} for {k.handler} is queued" for k in p.queue if _is_due(k)]
-    found += [f"{k.message.type} for {k.handler} is waiting" for k in p.waiting if not is_left(p, k)]
+    waits = "is waiting" if p.started else f"waits {UNSTARTED}"
+    found += [f"{k.message.type} for {k.handler} {waits}" for k in p.waiting if not is_left(p, k)]
     return found + [
         f"{k.message.type} for {k.handler} is left over: it can never run" for k in p.waiting if is_left(p, k)
     ]
+
+
+def _undoing(p: Snapshot, kept: Kept) -> str:
+    """A handler that is to be undone, in words."""
+    if p.started is None:
+        return f"{kept.message.type} waits {UNSTARTED}: whether {kept.handler} did something to be undone is not known"
+    return f"{kept.handler} is to be undone because of {kept.message.type}"
 
 
 def _is_due(kept: Kept) -> bool:

@@ -143,6 +143,8 @@ class ServiceStatus:
     """Version of the service's own state of it, which migrations raise."""
     outcome: str | None
     """The event with which this service ended the saga."""
+    has_failed: bool
+    """True if it has taken an outcome with which the saga failed."""
     started: str | None
     principal: str | None
     """Principal that began it, as this service knows it; `None`: nobody said."""
@@ -150,7 +152,10 @@ class ServiceStatus:
     """Time of the last transition; of a saga without any, of the beginning of its handler. Empty if neither."""
     queue: int
     waiting: int
-    """Parts of fan-ins, and messages of a saga of which nobody has told when it began."""
+    """Parts of fan-ins, and what waits for the next turn of a run."""
+    unstarted: int
+    """Messages, outcomes among them, of a saga of which no message has told when it began: nobody knows whether it is
+    forgotten here. They wait for such a message, and for ever if none comes."""
     left: int
     """Parts whose handler can never run: they are forgotten with the service's memory."""
     intents: int
@@ -174,7 +179,7 @@ class ServiceStatus:
     @property
     def is_open(self) -> bool:
         """True if something is kept that has not come to its end."""
-        kept = self.queue or self.waiting or self.compensating or self.parked or self.deadlines
+        kept = self.queue or self.waiting or self.unstarted or self.compensating or self.parked or self.deadlines
         return bool(kept or self.later or self.intents or self.dead)
 
 
@@ -196,6 +201,8 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
     left = sum(1 for kept in p.waiting if is_left(p, kept))
     dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
     retries = tuple(_parked(p))
+    waiting = len(p.waiting) - left + _in_pages(p, "waiting")
+    compensating = sum(1 for kept in p.compensating if not (kept.dead or kept.due_ms))
     if dead:
         state = "quarantined"
     elif retries:
@@ -210,14 +217,16 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
         state=state,
         version=p.version,
         outcome=p.outcome,
+        has_failed=bool(p.failed),
         started=p.started,
         principal=p.principal,
         changed=max([last.time if last else "", *(intent.time for intent in p.intents)]),
         queue=sum(1 for kept in p.queue if not (kept.dead or kept.due_ms)) + _in_pages(p, "queue"),
-        waiting=len(p.waiting) - left + _in_pages(p, "waiting"),
+        waiting=waiting if p.started else 0,
+        unstarted=0 if p.started else waiting + compensating,
         left=left,
         intents=len(p.intents),
-        compensating=sum(1 for kept in p.compensating if not (kept.dead or kept.due_ms)),
+        compensating=compensating if p.started else 0,
         parked=len(retries),
         retries=retries,
         deadlines=len(p.deadlines),

@@ -223,7 +223,7 @@ def told_of(  # all that is known of a transition
         queued_ms=queued_ms,
         handler_ms=handler_ms,
         open=is_open,
-        awaits=_awaited(service, p) if p.waiting or p.later else (),
+        awaits=_awaited(service, p) if p.waiting or p.later or p.compensating else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,
         due=iso(min(LATEST_MS, *map(_due_ms, p.deadlines))) if p.deadlines else None,
         kept_s=None if is_open else service.memory_s,
@@ -247,8 +247,12 @@ def _blame_of(entry: Entry) -> str | None:
 
 def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
     """For each message that waits, the types of which it lacks an event; for each run that goes on later, when, and the
-    types with which it may go on sooner."""
+    types with which it may go on sooner. While no message has told when the saga began, all waits for one that does."""
     found = dict[Awaited, None]()
+    if p.started is None:
+        starts = tuple(sorted(service.starts))
+        waits = dict.fromkeys([*(k.handler for k in p.waiting), *(_undo_name(service, k) for k in p.compensating)])
+        return tuple(Awaited(handler=name, types=starts) for name in waits)
     for kept in p.waiting:
         role = service.roles.handlers.get(kept.handler)
         lacking = [types for i, types in enumerate(role.takes) if next(held(p, role, i), None) is None] if role else []
@@ -258,6 +262,12 @@ def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
         until = iso(later.due_ms) if later in timed else None
         found[Awaited(handler=later.handler, types=later.until, until=until)] = None
     return tuple(found)
+
+
+def _undo_name(service: Prepared, kept: Kept) -> str:
+    """Name of the compensation for which an outcome is kept, as history has it."""
+    role = service.roles.handlers.get(kept.handler)
+    return kept.handler if role is None or role.undo is None else role.undo.name
 
 
 def _parked_until(p: Snapshot) -> str | None:

@@ -16,6 +16,7 @@ from saga.contracts.library import contract_of
 from saga.inspection import histories, listing
 from saga.inspection.glance import glance
 from saga.inspection.letters import letter_in
+from saga.inspection.still_open import UNSTARTED, open_in
 from saga.inspection.timeline import status_of
 from saga.messages import Message, Outgoing, Position, Record, Topic
 from saga.progress.document import DeadLetter, Snapshot, decode, decode_entry, encode
@@ -259,8 +260,24 @@ def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path,
     assert not is_open()
     [found] = [each for each in json.loads(saga("list", "--json").stdout)["sagas"] if each["saga"] == "order-2"]
     assert (found["open"], found["left"]) == ({}, 1)
+    order = replace(decode(content_of(shop, "order", "order-2")), outcome=None)
+    put(shop / ".saga" / "order.db", ("order::order-2", encode(order)))
+    assert not is_open(), "others know that it failed, when who ended it has forgotten it"
     put(shop / ".saga" / "tally.db", ("tally::order-2", earlier(encode(replace(p, started=None)))))
     assert is_open(), "it waits to hear when its saga began, however long"
+    [found] = [each for each in json.loads(saga("list", "--json").stdout)["sagas"] if each["saga"] == "order-2"]
+    assert found["open"] == {"unstarted": 1}
+
+
+def test_an_outcome_of_a_saga_without_a_start_is_shown_apart_with_what_it_waits_for() -> None:
+    p = replace(blank(), started=None, compensating=(kept("reserve", a_message("Cancelled")),))
+    for each in (status_of(p), status_of(glance(encode(p)))):
+        assert (each.unstarted, each.compensating, each.is_open) == (1, 0, True)
+    assert open_in(p, status_of(p), {}) == [
+        f"Cancelled waits {UNSTARTED}: whether reserve did something to be undone is not known"
+    ]
+    waits = replace(blank(), started=None, waiting=(kept("reserve", a_message("A")),))
+    assert open_in(waits, status_of(waits), {}) == [f"A for reserve waits {UNSTARTED}"]
 
 
 def content_of(shop: Path, service: str, name: str) -> bytes:

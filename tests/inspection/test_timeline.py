@@ -14,6 +14,7 @@ from saga.progress.document import Attempt, Call, Emitted, Entry, Intent, Kept, 
 from saga.progress.page import Page, PageOf
 from saga.progress.parked import parked
 
+START = "2026-01-01T00:00:00.000Z"
 COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
 
 
@@ -104,7 +105,7 @@ def test_a_handler_that_has_begun_before_any_transition_is_open() -> None:
 def test_a_dead_letter_quarantines_and_is_counted_once() -> None:
     kept = Kept(handler="react", message=a_message("m"), n=0)
     dead = Kept(handler="react", message=a_message("n"), n=0, dead="dead-1")
-    p = Snapshot(service="a", saga="s", queue=(dead, kept), compensating=(kept,))
+    p = Snapshot(service="a", saga="s", started=START, queue=(dead, kept), compensating=(kept,))
     status = status_of(p)
     assert (status.state, status.dead, status.queue, status.compensating) == ("quarantined", 1, 1, 1)
 
@@ -221,14 +222,14 @@ def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None
 )
 def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[str, Any], left: int) -> None:
     waits = Kept(handler="both", message=a_message("m"), n=0, decides=True)
-    p = Snapshot(service="a", saga="s", waiting=(waits,), **what)
+    p = Snapshot(service="a", saga="s", started=START, waiting=(waits,), **what)
     assert status_of(p).left == status_of(glance(encode(p))).left == left
     assert status_of(p).waiting == 1 - left
 
 
 def test_messages_in_pages_are_counted_as_what_they_are() -> None:
     pages = tuple(Page(of=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
-    status = status_of(Snapshot(service="a", saga="s", pages=pages))
+    status = status_of(Snapshot(service="a", saga="s", started=START, pages=pages))
     assert (status.queue, status.waiting) == (COUNTS["queue"], COUNTS["waiting"])
 
 

@@ -330,6 +330,20 @@ async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_ha
     ]
 
 
+async def test_what_waits_until_it_is_known_when_its_saga_began_is_told_with_what_would_tell(tmp_path: Path) -> None:
+    desk = Desk()
+    one, *_ = await history_at(tmp_path)
+    outcome = Kept(handler="reserve", message=one.results[0].event, n=0)
+    telling = desk.telling()
+    for p in (replace(one, compensating=(outcome,)), replace(one, waiting=(outcome,))):
+        telling.written(replace(p, started=None), last(one), Stages())
+    await telling.tell()
+    assert [(each.handler, each.types) for t in desk.log.told() for each in t.awaits] == [
+        ("release", ("OrderPlaced",)),
+        ("reserve", ("OrderPlaced",)),
+    ]
+
+
 async def test_what_no_log_takes_is_let_go_and_keeps_back_nothing(tmp_path: Path) -> None:
     desk = Desk(Paper(fails=BrokerError("no such topic")))
     one, two, *_ = await history_at(tmp_path)
