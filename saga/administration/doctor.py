@@ -9,7 +9,7 @@ from pathlib import Path
 
 from saga import adapters
 from saga.adapter_description import Finding, Severity
-from saga.administration import connectors, findings, keys, watched
+from saga.administration import connectors, findings, keys, unknown_types, watched
 from saga.administration.position_moves import moved_by_hand, partition_states
 from saga.administration.registering import findings_of
 from saga.administration.topic_plans import Wanted, wanted_by
@@ -100,6 +100,7 @@ async def _broker(
         async with administration_of(settings, clock) as broker:
             seen.append(Finding("ok", about, "it lets us in"))
             await _see(seen, services, wanted, settings, broker, known)
+            seen += await unknown_types.findings_of(services, await _readable(wanted, broker), broker, clock)
             seen += await _clock(settings, broker, clock)
     except SagaError as why:
         return Diagnosis((*seen, _unasked(about, why) if seen else _unreachable(about, why)), bool(seen))
@@ -132,6 +133,12 @@ async def _see(
         known.groups[service.name] = group, sum(b.end - b.begin for p, (b, _) in states.items() if p.topic in begun)
     seen += [finding for away in await broker.away() for finding in findings.about_away(away)]
     seen += await _servers(found, broker)
+
+
+async def _readable(wanted: Mapping[str, Wanted], broker: Administration) -> list[str]:
+    """Topics that are there and that this user may read."""
+    found = await broker.found(list(wanted))
+    return [name for name, each in found.items() if each.may is None or "read" in each.may]
 
 
 async def _servers(found: Mapping[str, Found], broker: Administration) -> Sequence[Finding]:

@@ -83,7 +83,7 @@ async def tail(
         begins |= {partition: at for partition, at in found.items() if partition in ends}
     told: set[Standstill] = set()
     async with broker.read(begins) as reading:
-        while follow or not _is_over(reading, ends):
+        while follow or not is_over(reading, ends):
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
             for record in sorted(records, key=lambda each: each.time_ms):  # stable: the order of a partition stays
                 is_meant = what.saga is None or record.key == what.saga.encode()
@@ -95,7 +95,7 @@ async def tail(
                     warn(standstill.reason)
 
 
-def _is_over(reading: Reading, ends: Mapping[Partition, int]) -> bool:
+def is_over(reading: Reading, ends: Mapping[Partition, int]) -> bool:
     """True if all that was there has been read, but for what stands still."""
     still = {(each.topic, each.partition) for each in reading.standstills()}
     return all(
