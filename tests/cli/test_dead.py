@@ -68,9 +68,9 @@ def with_letters(saga: Call) -> set[str]:
     return {letter["saga"] for letter in letters(saga) if letter["now"] == "blocks" and letter["owner"]}
 
 
-def letters(saga: Call) -> list[dict[str, Any]]:
-    """All that `saga dead list` shows; nothing while there is no store."""
-    listed = saga("dead", "list", "--all", "--json")
+def letters(saga: Call, *chosen: str) -> list[dict[str, Any]]:
+    """All that `saga dead list` shows of what is chosen; nothing while there is no store."""
+    listed = saga("dead", "list", "--all", "--json", *chosen)
     shown: list[dict[str, Any]] = [] if listed.exit_code == 2 else json.loads(listed.stdout)["letters"]
     return shown
 

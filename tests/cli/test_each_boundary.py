@@ -32,7 +32,7 @@ from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_parked import publish
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 
-EACH = int(os.environ.get("SAGA_TEST_EACH_BOUNDARY", "11"))
+EACH = int(os.environ.get("SAGA_TEST_EACH_BOUNDARY", "29"))
 """Boundaries between two deaths, counted from the start of each process. At every one:
 SAGA_TEST_EACH_BOUNDARY=1 pytest --timeout 1800 tests/cli/test_each_boundary.py"""
 CUPS = tuple(f"cup-{n}" for n in range(8))

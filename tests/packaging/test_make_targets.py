@@ -30,8 +30,9 @@ SHORT = {
 }
 """Target -> the variables with which it takes seconds."""
 ON_SERVERS = {"bench-servers", "fuzz", "torture"}
-SLOW = {"bench", "bench-servers", "coverage", "explore", "torture"}
-"""Targets that take up to a minute even so: `make explore` runs them, `make test` reads them."""
+SLOW = {"bench", "bench-servers", "coverage", "demo", "explore", "fuzz", "torture"}
+"""Targets that take up to a minute even so: `make explore` runs them, `make test` reads them, and has what they run
+among its tests."""
 IN_FULL = "SAGA_TEST_EACH_TARGET" in os.environ
 RUN = sorted(SHORT.keys() if IN_FULL else SHORT.keys() - SLOW)
 ELSEWHERE = {

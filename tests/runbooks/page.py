@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
+from urllib.request import urlopen
 
 from tests import waiting
 from tests.docs.markdown import ROOT
@@ -112,6 +113,15 @@ class Place:
                 stderr=log,
             )
         self.running.append(process)
+        waiting.until(lambda: process.poll() is not None or self._is_live(), SHOWS_WITHIN_S, self.log)
+
+    def _is_live(self) -> bool:
+        """Whether the service answers: a look that costs less than a command."""
+        try:
+            with urlopen(f"http://localhost:{self.ports[0]}/health/live", timeout=CALL_S_MAX):
+                return True
+        except OSError:
+            return False
 
     def stop(self) -> None:
         """Stop what runs, as an orchestrator does."""

@@ -1,9 +1,8 @@
 """The users who run the commands of the pages, as docs/runbooks/README.md says, with the rights that `saga access`
 prints and no others."""
 
-import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import yaml
 
@@ -39,11 +38,21 @@ def _kafka_user_of(deployment: str) -> str:
     raise AssertionError(f"docs/deploy has no Deployment {deployment}")
 
 
-def give_rights(place: Place, guarded: Guarded) -> None:
-    """Have the commands in this place run on this broker, each as its user with exactly its rights."""
-    commands = users_of_commands()
-    rights = [right for user, who in sorted({*commands.values()}) for right in _printed(place, user, who)]
-    asyncio.run(guarded.allow(*rights))
+def rights_of_users(place: Place) -> Sequence[Right]:
+    """Rights that `saga access` prints there for these users."""
+    return [right for user, who in sorted({*users_of_commands().values()}) for right in _printed(place, user, who)]
+
+
+def _printed(place: Place, user: str, who: str) -> Iterator[Right]:
+    status, printed = place.call(f"saga access kafka services.payment --for {who} --principal User:{user}")
+    assert status == 0, printed
+    for line in printed.splitlines():
+        if not line.startswith("#"):
+            yield from rights_in(line)
+
+
+def run_as_users(place: Place, guarded: Guarded) -> None:
+    """Have the commands in this place run on this broker, each as its user."""
     password = place.folder / "password"
     password.write_text(PASSWORD)
     place.extra = {
@@ -54,12 +63,4 @@ def give_rights(place: Place, guarded: Guarded) -> None:
         "SAGA_KAFKA_REPLICATION": "1",
         "SAGA_KAFKA_MIN_INSYNC": "1",
     }
-    place.commands_run_as({words: user for words, (user, _) in commands.items()})
-
-
-def _printed(place: Place, user: str, who: str) -> Iterator[Right]:
-    status, printed = place.call(f"saga access kafka services.payment --for {who} --principal User:{user}")
-    assert status == 0, printed
-    for line in printed.splitlines():
-        if not line.startswith("#"):
-            yield from rights_in(line)
+    place.commands_run_as({words: user for words, (user, _) in users_of_commands().items()})

@@ -64,7 +64,8 @@ class KafkaServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.properties = folder / "server.properties"
         """Properties that `restart` reads again."""
-        data = folder / "data"
+        self.data = data = folder / "data"
+        """Folder in which it has its logs: a folder for each partition."""
         (controller,) = free_ports(1)
         self.properties.write_text((PROPERTIES + extra).format(port=port, controller=controller, data=data))
         if not data.exists() and users:

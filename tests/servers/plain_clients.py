@@ -31,6 +31,16 @@ async def created_again(server: str, topic: str, partitions: int) -> None:
         await admin.close()
 
 
+async def cleared(server: str) -> None:
+    """Delete all topics, and with them the positions of all groups in them."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=server)
+    await begun(admin)
+    try:
+        await admin.delete_topics([topic for topic in await admin.list_topics() if not topic.startswith("__")])
+    finally:
+        await admin.close()
+
+
 async def emptied(server: str, topic: str, partitions: int) -> None:
     """Remove all records of a topic, as retention does."""
     consumer, admin = AIOKafkaConsumer(bootstrap_servers=server), AIOKafkaAdminClient(bootstrap_servers=server)

@@ -35,7 +35,7 @@ def failing(asked: Scenario, mode: Mode) -> Failed:
 def failures(asked: Scenario) -> list[Failed]:
     """Those of the first few seeds. A crash at some place may take several events to come to pass, so not each of them
     can be shrunk to one."""
-    several = [run_all(asked, Seeds(1, BREAKING), Tally(), Care(), [seed]) for seed in range(5)]
+    several = [run_all(asked, Seeds(1, BREAKING), Tally(), Care(), [seed]) for seed in range(3)]
     return [failed for failed in several if failed is not None]
 
 
