@@ -1,5 +1,5 @@
 """Shared monitor on Kafka: two workers answer as one monitor that reads everything, also when one is killed, and when
-all have begun anew and the topic has no record left."""
+all have begun anew and the topic was deleted and created again, with other records at its offsets."""
 
 import asyncio
 import os
@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from saga.broker.kafka.adapter import KafkaOptions
 from saga.clock import SystemClock
@@ -32,7 +30,7 @@ from saga.transitions import Told, line_of, to_records
 from saga.wiring import broker_of
 from tests.cli.conftest import Call
 from tests.monitor.telling import MINUTE, S, told
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import created_again
 from tests.servers.server import free_ports
 
 CLOCK = SystemClock()
@@ -82,19 +80,9 @@ class Ground:
 
         return asyncio.run(kept())
 
-    def forget_records(self) -> None:
-        """Have the topic lose all its records, as when their time is over."""
-
-        async def forget() -> None:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self.address)
-            await begun(admin)
-            try:
-                all_ = {TopicPartition(self.topic, number): RecordsToDelete(-1) for number in range(12)}
-                await admin.delete_records(all_)
-            finally:
-                await admin.close()
-
-        asyncio.run(forget())
+    def recreate(self) -> None:
+        """Have the topic deleted and created again, empty."""
+        asyncio.run(created_again(self.address, self.topic, 12))
 
     @contextmanager
     def worker(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
@@ -195,12 +183,15 @@ def test_two_workers_answer_as_one_monitor_that_reads_everything_whoever_of_them
             if round_ < ROUNDS - 1:
                 workers[dying] = stack.enter_context(ground.worker(dying))
                 until_equal(ground, ground.answers(), *ports)
-        expected = ground.answers()
         transitions = 2 * len(SAGAS) * (3 + 2 * ROUNDS)
         until(lambda: ground.kept() == transitions, ground.kept)
         workers[other].kill()
         workers[other].wait()
-    ground.forget_records()
+    new = some(range(3 + 2 * ROUNDS, 4 + 2 * ROUNDS))
+    ground.tell(new)
+    expected = ground.answers()
+    ground.recreate()
+    ground.tell(new)
     assert ground.answers() != expected
     with ground.worker(ports[0]) as one, ground.worker(ports[1]) as other_:
         until_equal(ground, expected, *ports)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import httpx
@@ -23,11 +24,15 @@ from tests.servers.server import free_ports
 CLOCK = SystemClock()
 
 
+async def _no_log_ids(topics: Collection[str]) -> Mapping[str, str]:
+    return {}
+
+
 class Known(Worker):
     """Worker without Faust: it has one part of four, and others have what they are said to have."""
 
     def __init__(self, others: dict[str, set[int]]) -> None:
-        super().__init__("shop", "127.0.0.1:1", 4, 100, CLOCK)
+        super().__init__("shop", "127.0.0.1:1", 4, 100, CLOCK, _no_log_ids)
         self.parts, self.ready, self._others = {0: Part(0)}, True, others
         for each in (told("order", 0, 0, "dead", saga="here", open_=True, error="Late"), told("payment", 0, S)):
             list(self.parts[0].take(record(each)))

@@ -2,7 +2,7 @@
 a worker whose tables have another number of partitions than the topic does not begin."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from aiokafka.errors import IllegalStateError
 
 from saga.clock import SystemClock
-from saga.errors import ConfigurationError
+from saga.errors import BrokerUnavailable, ConfigurationError
 from saga.monitor.shared import serving
 from saga.monitor.shared.parts import POSITION, Part
 from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, Worker, changes_of
@@ -28,6 +28,13 @@ class Log:
         self.sought: list[tuple[int, int]] = []
         self.moves = False
         """True while no partition is anybody's."""
+        self.log_id: str | None = "one"
+        """Id of the topic's log; `None`: the broker is away."""
+
+    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        if self.log_id is None:
+            raise BrokerUnavailable("away")
+        return dict.fromkeys(topics, self.log_id)
 
     def send_changelog(self, partition: int, key: bytes, value: bytes | None, value_serializer: str) -> None:
         assert value_serializer == "raw"
@@ -55,7 +62,8 @@ class HandClock(SystemClock):
 
 
 def working(clock: SystemClock | None = None) -> tuple[Worker, Log]:
-    worker, log = Worker("told", "127.0.0.1:1", 1, 1000, clock or HandClock()), Log()
+    log = Log()
+    worker = Worker("told", "127.0.0.1:1", 1, 1000, clock or HandClock(), log.log_ids)
     worker._app, worker._windows = log, {}  # type: ignore[assignment] # what it uses of one
     worker.parts, worker.ready = {0: Part(0)}, True
     return worker, log
@@ -122,6 +130,49 @@ def test_a_partition_that_moves_while_it_is_asked_for_again_is_left_to_whoever_h
     assert log.sought == [(0, 1)], "asked at once: nobody has asked before"
     fold(worker, 1, 2, 3)
     assert len(worker.parts[0].folds.known) == 4
+
+
+def test_a_topic_that_is_created_again_is_read_from_its_beginning() -> None:
+    worker, log = working()
+    asyncio.run(worker._begin_anew())
+    fold(worker, 0, 1, 2)
+    assert log.positions()[-1] == b"3@one"
+    log.log_id = None
+    asyncio.run(worker._begin_anew())
+    log.log_id = "two"
+    fold(worker, 0)
+    assert len(worker.parts[0].folds.known) == 3, "nobody has looked: it seems to be here again"
+    asyncio.run(worker._begin_anew())
+    assert log.sought == [(0, 0)]
+    fold(worker, 0)
+    assert log.positions()[-1] == b"1@two"
+    asyncio.run(worker._begin_anew())
+    assert log.sought == [(0, 0)], "once"
+
+
+def test_a_position_of_another_log_does_not_count_after_a_restart() -> None:
+    worker, log = working()
+    asyncio.run(worker._begin_anew())
+    fold(worker, 0, 1, 2)
+    again, log_again = working()
+    for _, key, value in log.wrote:
+        again.parts[0].restore(key, value)
+    log_again.log_id = "two"
+    assert asyncio.run(again._compare_log()) == {0}
+    assert (again.parts[0].position, len(again.parts[0].folds.known)) == (0, 3)
+    fold(again, 0)
+    assert log_again.positions() == [b"1@two"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "position", "log_id"),
+    [(b"7", 7, ""), (b"7@one", 7, "one"), (b"x@one", 0, ""), (b"7@\xff", 0, ""), (None, 0, "")],
+)
+def test_positions_that_are_kept_say_of_which_log_they_are(kept: bytes | None, position: int, log_id: str) -> None:
+    part = Part(0)
+    part.restore(POSITION, kept)
+    assert (part.position, part.log_id) == (position, log_id)
+    assert part.begin_anew("two") == (log_id == "one")
 
 
 def test_tables_with_another_number_of_partitions_are_refused_by_name() -> None:

@@ -86,6 +86,8 @@ class Part:
         """Records, and entries of tables, that are none."""
         self.position = 0
         """Offset of the next record to fold: all before it are in the tables, or will be before this is."""
+        self.log_id = ""
+        """Id of the log in which the position counts; empty: it is not known."""
 
     # ---------------------------------------------------------------- what services tell
 
@@ -158,12 +160,22 @@ class Part:
 
     def at(self) -> Change:
         """Position, as an entry of the table of transitions."""
-        return Change(POSITION, b"%d" % self.position)
+        return Change(POSITION, (f"{self.position}@{self.log_id}" if self.log_id else f"{self.position}").encode())
+
+    def begin_anew(self, log_id: str) -> bool:
+        """Take note of the id of the log that is there; true if the position is one of another log: then all is to be
+        folded. What was told in the other log still holds."""
+        is_another, self.log_id = self.log_id not in ("", log_id), log_id
+        if is_another:
+            self.position = 0
+        return is_another
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Take in an entry of the table of transitions, or that it was removed."""
         if key == POSITION:
-            self.position = int(value) if value is not None and value.isdigit() and len(value) < 20 else self.position
+            position, _, log_id = (value or b"").partition(b"@")
+            if position.isdigit() and len(position) < 20 and log_id.isascii():
+                self.position, self.log_id = int(position), log_id.decode()
             return
         try:
             place = decoded_key(key)

@@ -49,10 +49,11 @@ async def serve_shared(
     if partitions is None:
         return
     options = adapter.client_options(settings)
-    with listening(wanted.address) as listener:
-        worker = Worker(wanted.name, address_of(listener), partitions, wanted.sagas_max, clock)
-        following = worker.follow(options, adapter.copies(settings))
-        await answering(listener, app(Answering(worker, clock), settings), following, stop, clock, begun)
+    async with administration_of(settings, clock) as broker:
+        with listening(wanted.address) as listener:
+            worker = Worker(wanted.name, address_of(listener), partitions, wanted.sagas_max, clock, broker.log_ids)
+            following = worker.follow(options, adapter.copies(settings))
+            await answering(listener, app(Answering(worker, clock), settings), following, stop, clock, begun)
 
 
 def _problem(wanted: Sharing) -> str:

@@ -10,9 +10,9 @@ import asyncio
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import faust
 from aiokafka.errors import IllegalStateError, KafkaError
@@ -23,7 +23,7 @@ from faust.types import TP, AppT
 
 from saga.broker.adapter import ClientOptions, Copies
 from saga.clock import Clock
-from saga.errors import SagaError
+from saga.errors import BrokerUnavailable, SagaError
 from saga.messages import Record
 from saga.monitor.counting import MINUTE_MS, MINUTES
 from saga.monitor.folds import Folds
@@ -38,16 +38,23 @@ BATCH_RECORDS = 100
 EXPIRES_S = 120 * MINUTES
 """Time for which the table of rates keeps a minute."""
 SESSION_S, HEARTBEAT_S, REQUEST_S = 10.0, 1.0, 40.0
-LOOK_S = 0.2
+LOOK_S, LOG_S = 0.2, 5.0
+"""Pauses between two looks at how the app is, and at whether the topic is still the one that it was."""
 
 for _name in ("faust", "mode"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)  # what matters comes as an exception, or as a missing answer
 
 
+AskLogIds: TypeAlias = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
+"""Way to the ids of the logs of topics: see `saga.broker.port.Broker.log_ids`."""
+
+
 class Worker:
     """Worker that folds its share."""
 
-    def __init__(self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock) -> None:
+    def __init__(
+        self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock, log_ids: AskLogIds
+    ) -> None:
         self.name, self.partitions = name, partitions
         self.url = f"http://{address}"
         """Address at which the others ask it."""
@@ -55,7 +62,9 @@ class Worker:
         """Partitions that it has, each with what is folded of it."""
         self.ready = False
         """True if the tables of all of them have been read."""
-        self._sagas_max, self._clock = sagas_max, clock
+        self._sagas_max, self._clock, self._log_ids = sagas_max, clock, log_ids
+        self._log_looked_s = 0.0
+        """Time of the last look at the id of the topic's log."""
         self._app: faust.App | None = None
         self._sent: list[asyncio.Future[Any]] = []
         """Changes that are not acknowledged yet."""
@@ -97,8 +106,11 @@ class Worker:
                     is_settled = _is_settled(app)
                     if is_settled and was_settled and not self.ready:
                         self._recovered(app)
-                        self.ready = True
-                        await self._seek(set(self.parts))
+                        if await self._compare_log() is not None:
+                            self.ready = True
+                            await self._seek(set(self.parts))
+                    elif self.ready and self._clock.monotonic_s() >= self._log_looked_s + LOG_S:
+                        await self._begin_anew()
                     was_settled = is_settled
                 over = folding.exception() if folding.done() else app.crash_reason
                 raise self._ended(over) from over
@@ -204,6 +216,24 @@ class Worker:
         self._gaps.update(gaps)
         if gaps:
             await self._seek(gaps)
+
+    async def _begin_anew(self) -> None:
+        """Read a topic that was created again from its beginning."""
+        if replaced := await self._compare_log():
+            await self._seek(replaced)
+
+    async def _compare_log(self) -> set[int] | None:
+        """Ask whether the topic has the log in which positions count, and give the partitions whose positions do not;
+        `None`: the broker does not answer."""
+        try:
+            log_id = (await self._log_ids([TRANSITIONS])).get(TRANSITIONS)
+        except BrokerUnavailable:
+            return None
+        self._log_looked_s = self._clock.monotonic_s()
+        replaced = {number for number, part in self.parts.items() if log_id and part.begin_anew(log_id)}
+        for number in replaced:
+            self._gaps[number] = 0
+        return replaced
 
     async def _seek(self, numbers: set[int]) -> None:
         """Have partitions read from their positions on. Faust lets go of records that it has read when partitions move,
