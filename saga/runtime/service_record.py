@@ -8,6 +8,9 @@ on every broker, also where positions were lost, or a topic gets more partitions
 Topics and stores are lost one without the other. A progress says what was published, a timer among it; if its topic is
 deleted and created again, the id of the topic's log shows that it is gone.
 
+Beside it lies one document for all services of the store, with what each reacts to: a service of which there is no
+record, and which does all that another one does, is most likely that one under a new name.
+
 A progress expires the memory after its last write. So of a saga that began when the service was away for longer than
 that, nothing can be forgotten. Before it writes a progress, a worker sees to it that the record covers the time.
 """
@@ -21,7 +24,8 @@ from msgspec.structs import replace
 from saga.broker.identity import MemberIdentity
 from saga.clock import Clock
 from saga.declarations.values import Declared
-from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable
+from saga.errors import Ambiguous, ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable
+from saga.messages import name_of
 from saga.names import ARCHIVES, OURS, is_changes, is_without_events
 from saga.runtime.prepared import reads_of
 from saga.runtime.watching import Watching
@@ -71,6 +75,40 @@ def decode(service: str, document: Document) -> ServiceRecord:
         raise StoreError(
             f"the record of {service!r} ({record_key(service)!r} in {ARCHIVES!r}) cannot be read: {why}; restore it"
         ) from why
+
+
+REACTIONS_KEY = f"|reactions::{OURS}::record"
+"""Key of what the services of a store react to, likewise."""
+
+
+class Reactions(Struct, frozen=True):
+    """What the services react to that have run on a store."""
+
+    services: dict[str, tuple[str, ...]] = {}
+    """By service, each reaction with the events that it takes."""
+
+
+def reactions_of(declared: Declared) -> tuple[str, ...]:
+    """Reactions of a service, each with the events that it takes."""
+    return tuple(sorted(f"{each.name}({', '.join(sorted(map(name_of, each.takes)))})" for each in declared.reactions))
+
+
+def check_name(declared: Declared, known: Reactions) -> None:
+    """Check the name of a service that has never run on a store. Raises `ConfigurationError` where another one has that
+    did nothing else: who declares where a service begins has seen that it is a new one."""
+    mine, title = set(reactions_of(declared)), declared.title
+    twin = next((name for name, theirs in known.services.items() if name != declared.name and mine >= {*theirs}), None)
+    if twin is None or declared.start is not None:
+        return
+    raise ConfigurationError(
+        f"service {title!r} cannot start:",
+        [
+            f"it has never run on this store, and does all that {twin!r} does, which has: if it is that one, renamed, "
+            "it would handle everything again, with idempotency keys that the outside has never seen. If it is: "
+            f'Service("{title}", was="{twin}"); if it is another service, say where it begins: '
+            f'Service("{title}", start="now"), or start="beginning"'
+        ],
+    )
 
 
 def start_ms(declared: Declared, now_ms: int) -> int:
@@ -188,23 +226,27 @@ class WorkTimes:
 
 async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: Watching) -> ServiceRecord:
     """Return the record of a service, made or extended if it has to be: durable before anything is read from the log.
-    While the store cannot be reached it waits, and people are told."""
+    While the store cannot be reached it waits, and people are told. Raises `ConfigurationError` for a service that was
+    renamed, as it seems."""
     service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
     memory_s = int(declared.memory.total_seconds())
     while True:
         begins_ms = start_ms(declared, clock.now_ms())
         try:
-            document = await store.get(ARCHIVES, record_key(service))
+            document, listed = await store.get(ARCHIVES, record_key(service)), await store.get(ARCHIVES, REACTIONS_KEY)
             if document is None:
+                check_name(declared, _reactions_in(listed))
                 made = extend_record(ServiceRecord(service=service, store=_new_id(clock), starts={}), topics, begins_ms)
                 made = record_work(made, clock.now_ms(), memory_s)
                 await store.insert(ARCHIVES, record_key(service), msgspec.json.encode(made))
+                await _note_reactions(declared, store, listed)
                 return made
             known = decode(service, document)
             made = record_work(extend_record(known, topics, begins_ms), clock.now_ms(), memory_s)
             if made is not known:
                 content = msgspec.json.encode(made)
                 await store.replace(ARCHIVES, record_key(service), content, cas=document.cas)
+            await _note_reactions(declared, store, listed)
             return made
         except (Exists, Conflict, Ambiguous):
             continue  # another process was faster, or the answer was lost: what is there by now counts
@@ -212,6 +254,29 @@ async def ensure_record(declared: Declared, store: Store, clock: Clock, watching
             watching.unavailable("get", why)
             await clock.sleep(pause_s)
             pause_s = min(pause_s * 2, AGAIN_S_MAX)
+
+
+def _reactions_in(listed: Document | None) -> Reactions:
+    """Decode what the services of a store react to. Raises `StoreError`."""
+    try:
+        return Reactions() if listed is None else msgspec.json.decode(listed.content, type=Reactions)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
+        raise StoreError(
+            f"what services react to ({REACTIONS_KEY!r} in {ARCHIVES!r}) cannot be read: {why}; remove it, and each "
+            "service writes it again when it starts"
+        ) from why
+
+
+async def _note_reactions(declared: Declared, store: Store, listed: Document | None) -> None:
+    """Note what a service reacts to, if that is not noted. Raises what a write of the store does."""
+    known, mine = _reactions_in(listed).services, reactions_of(declared)
+    if known.get(declared.name) == mine or not mine:
+        return
+    content = msgspec.json.encode(Reactions({**known, declared.name: mine}))
+    if listed is None:
+        await store.insert(ARCHIVES, REACTIONS_KEY, content)
+    else:
+        await store.replace(ARCHIVES, REACTIONS_KEY, content, cas=listed.cas)
 
 
 def _new_id(clock: Clock) -> str:

@@ -81,7 +81,11 @@ async def test_a_renamed_service_does_nothing_again_and_goes_on_under_its_keys(p
     assert [order for order, _ in mails.sent] == ["order-1", "order-2"]
     groups = place.broker.connection.execute("SELECT name FROM groups").fetchall()
     assert groups == [("mailer",)], "the group keeps its name"
-    async with running(place, a_mailer(mails, "mailman"), place.store):
+    async with running(place, a_mailer(mails, "mailman"), place.store) as work:
+        await asyncio.wait([work])
+        with pytest.raises(ConfigurationError, match='Service."mailman", was="mailer"'):
+            work.result()
+    async with running(place, a_mailer(mails, "mailman", start="beginning"), place.store):
         await place.until(lambda: len(mails.sent) == 4)
     assert sorted(order for order, _ in mails.sent[2:]) == ["order-1", "order-2"], "without `was` it is a new service"
     assert not {key for _, key in mails.sent[:2]} & {key for _, key in mails.sent[2:]}

@@ -1,6 +1,7 @@
 """Record that a service keeps of itself: made once, whoever else makes it, and whatever the store does meanwhile."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +12,11 @@ from msgspec.structs import replace
 
 from saga import Service
 from saga.clock import SystemClock
-from saga.errors import Ambiguous, StoreError, StoreUnavailable
+from saga.errors import Ambiguous, ConfigurationError, StoreError, StoreUnavailable
 from saga.names import ARCHIVES
 from saga.observe.moments import Moment, Unavailable
 from saga.runtime.service_record import (
+    REACTIONS_KEY,
     ServiceRecord,
     begun_topics,
     ensure_record,
@@ -36,8 +38,8 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-def a_service(*, start: Any = None, wider: bool = False) -> Service[Any]:
-    service: Service[Any] = Service("mailer", start=start)
+def a_service(*, start: Any = None, wider: bool = False, name: str = "mailer", was: str = "") -> Service[Any]:
+    service: Service[Any] = Service(name, start=start, was=was)
 
     @service.handler
     async def placed(placed: OrderPlaced) -> None: ...
@@ -100,6 +102,36 @@ async def test_where_it_began_in_a_topic_stays_whatever_a_later_release_declares
     assert await made(a_service(start="now"), store) == later, "one that reads less forgets nothing"
 
 
+async def test_a_service_that_does_all_that_another_one_of_its_store_does_says_that_it_is_not_that_one(
+    store: SqliteStore,
+) -> None:
+    await made(a_service(), store)
+    for renamed in (a_service(name="post"), a_service(name="post", wider=True)):
+        with pytest.raises(ConfigurationError, match=r'does all that \'mailer\' does.*Service\("post", was="mailer"\)'):
+            await made(renamed, store)
+    assert await read_record(store, "post") is None
+    assert (await made(a_service(name="post", was="mailer"), store)).service == "mailer"
+    assert (await made(a_service(name="post", start="now"), store)).service == "post"
+    assert await made(a_service(name="post"), store) == await read_record(store, "post"), "it is known by now"
+
+
+async def test_a_service_that_does_less_than_another_one_is_a_new_one(store: SqliteStore) -> None:
+    await made(a_service(wider=True), store)
+    assert (await made(a_service(name="post"), store)).service == "post"
+    assert (await made(a_service(wider=True), store)).service == "mailer"
+
+
+async def test_what_services_react_to_is_noted_by_all_that_start_at_once_and_as_it_changes(store: SqliteStore) -> None:
+    names = [f"mailer-{number}" for number in range(6)]
+    await asyncio.gather(*(made(a_service(name=name, start="now"), store) for name in names))
+    await made(a_service(name=names[0], wider=True), store)
+    document = await store.get(ARCHIVES, REACTIONS_KEY)
+    assert document is not None
+    known = json.loads(document.content)["services"]
+    placed = ["placed(OrderPlaced)"]
+    assert known == dict.fromkeys(names, placed) | {names[0]: [*placed, "reserved(PaymentReserved)"]}
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("wider", [False, True])
 async def test_a_write_whose_answer_is_lost_is_read_and_never_made_blindly(
@@ -124,6 +156,12 @@ async def test_while_the_store_is_away_it_waits_and_people_are_told(store: Sqlit
 async def test_one_that_cannot_be_read_is_no_reason_to_make_another(store: SqliteStore) -> None:
     await store.insert(ARCHIVES, record_key("mailer"), b'{"store": 7}')
     with pytest.raises(StoreError, match=r"'mailer\|identity::saga::record' in 'saga-archive'.*restore it"):
+        await made(a_service(), store)
+
+
+async def test_reactions_that_cannot_be_read_are_told_with_their_place(store: SqliteStore) -> None:
+    await store.insert(ARCHIVES, REACTIONS_KEY, b'{"services": 7}')
+    with pytest.raises(StoreError, match=r"'\|reactions::saga::record' in 'saga-archive'.*remove it"):
         await made(a_service(), store)
 
 
