@@ -83,7 +83,7 @@ async def test_a_renamed_service_does_nothing_again_and_goes_on_under_its_keys(p
     assert groups == [("mailer",)], "the group keeps its name"
     async with running(place, a_mailer(mails, "mailman"), place.store) as work:
         await asyncio.wait([work])
-        with pytest.raises(ConfigurationError, match='Service."mailman", was="mailer"'):
+        with pytest.raises(ConfigurationError, match=r'Service."mailman", was="mailer"'):
             work.result()
     async with running(place, a_mailer(mails, "mailman", start="beginning"), place.store):
         await place.until(lambda: len(mails.sent) == 4)
