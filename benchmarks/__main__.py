@@ -17,6 +17,7 @@ from benchmarks import (
     failing,
     instructions,
     many_contracts,
+    message_path,
     monitor,
     outages,
     parts,
@@ -46,6 +47,7 @@ PARTS = (
     telling.transitions,
     traces.traces,
     instructions.instructions,
+    message_path.message_path,
 )
 
 

@@ -2,7 +2,18 @@
 
 import pytest
 
-from benchmarks import compaction, failing, instructions, many_contracts, monitor, outages, parts, telling, watched
+from benchmarks import (
+    compaction,
+    failing,
+    instructions,
+    many_contracts,
+    message_path,
+    monitor,
+    outages,
+    parts,
+    telling,
+    watched,
+)
 from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
 from saga.monitor.views import Filter, Page
@@ -43,6 +54,14 @@ def test_the_part_that_counts_instructions_runs(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(instructions, name, value)
     [figure] = instructions.instructions()
     assert figure.value > 10_000
+
+
+def test_the_part_that_follows_a_message_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FOLLOWED", 1), ("IDLE_S", 0.5), ("AFTER_S", 0.2)):
+        monkeypatch.setattr(message_path, name, value)
+    calls, functions, files, moves, returns = (figure.value for figure in message_path.message_path())
+    assert calls >= functions > files > 10
+    assert calls > moves > returns > 0
 
 
 def test_the_part_with_very_many_contracts_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class Commits:
                 moved = {
                     partition: (prefix, offset)
                     for partition, prefix in self.assignment.prefixes.items()
-                    if partition.topic in source.topics and (offset := prefix.to_commit()) is not None
+                    if (offset := prefix.to_commit()) is not None and partition.topic in source.topics
                 }
                 if not moved:
                     continue

@@ -1,0 +1,111 @@
+"""Part p of the benchmarks: the path of one message through the code, counted. The fewer functions and files it visits,
+and the less often it comes back to a file, the sooner a reader has followed it."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from decimal import Decimal
+from functools import partial
+from itertools import chain, pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType
+
+import saga
+from benchmarks.parts import Figure
+from benchmarks.running import running
+from saga.broker.embedded.broker import EmbeddedBroker
+from saga.client_events import to_record
+from saga.clock import SystemClock
+from services.payment import payment
+from services.payment.bank import Bank
+from services.payment.events import OrderPlaced
+
+ROOT = str(Path(saga.__file__).parent)
+WARM_UP, FOLLOWED, IDLE_S, AFTER_S = 3, 4, 3.0, 1.0
+"""Messages before those that are followed, and how many these are; seconds in which an idle worker is watched, and in
+which, once a message is handled, its position is committed twenty times over."""
+LOOK_S = 0.01
+
+Callback = tuple[CodeType, ...]
+"""Functions of the toolkit that one callback of the event loop calls, in order."""
+
+
+def message_path() -> list[Figure]:
+    """(p) Path of one message whose handler takes one step, from publish to commit, without what an idle worker does"""
+    calls = list(chain.from_iterable(asyncio.run(_callbacks_of_a_message())))
+    files = [code.co_filename for code in calls]
+    moves = [after for before, after in pairwise(files) if before != after]
+    first_visits = len({*files} - {files[0]})
+    counts = {
+        "calls": len(calls),
+        "functions": len({*calls}),
+        "files": len({*files}),
+        "changes of file": len(moves),
+        "returns to a file already left": len(moves) - first_visits,
+    }
+    return [Figure(f"p {name}", count, "/message") for name, count in counts.items()]
+
+
+async def _callbacks_of_a_message() -> Sequence[Callback]:
+    """Follow messages through a worker that has handled others before; of them the one that takes the fewest calls: a
+    slow machine adds turns of the loop."""
+    with TemporaryDirectory() as folder:
+        async with running(Path(folder), [payment.declared], {"payment": [Bank()]}) as run:
+
+            async def one(number: int) -> None:
+                await asyncio.to_thread(asyncio.run, _publish(Path(folder) / "broker.db", number))
+                while run.counted.handled <= number:
+                    await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(AFTER_S)
+
+            for number in range(WARM_UP):
+                await one(number)
+            idle = set(await _watched(lambda: asyncio.sleep(IDLE_S)))
+            followed = [
+                [callback for callback in await _watched(partial(one, number)) if callback not in idle]
+                for number in range(WARM_UP, WARM_UP + FOLLOWED)
+            ]
+            assert not run.counted.troubles, run.counted.troubles
+    return min(followed, key=lambda callbacks: sum(map(len, callbacks)))
+
+
+async def _publish(file: Path, number: int) -> None:
+    placed = OrderPlaced(
+        order_id=f"order-{number}",
+        customer_id="c-1",
+        sku="tea",
+        quantity=2,
+        total=Decimal("9.80"),
+        card="4242",
+        address="Kiel",
+    )
+    clock = SystemClock()
+    async with EmbeddedBroker(file, clock=clock) as broker:
+        await broker.publish([to_record(placed, clock.now_ms())])
+
+
+async def _watched(wait: Callable[[], Awaitable[None]]) -> Iterable[Callback]:
+    """Calls of functions of the toolkit while something is waited for, by callback of the event loop. Going on with a
+    coroutine is no call."""
+    callbacks: list[list[CodeType]] = [[]]
+    known: list[FrameType] = []  # kept, or another frame could have the identity of one that is gone
+    identities = set[int]()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if code.co_qualname == "Handle._run":
+            callbacks.append([])
+        elif code.co_filename.startswith(ROOT) and id(frame) not in identities:
+            identities.add(id(frame))
+            known.append(frame)
+            callbacks[-1].append(code)
+
+    sys.setprofile(called)
+    try:
+        await wait()
+    finally:
+        sys.setprofile(None)
+    return [tuple(callback) for callback in callbacks if callback]
