@@ -1,12 +1,14 @@
 """A topic that is deleted and created again has another log: positions of the one before count nowhere."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from saga.broker.kafka.administration import KafkaAdministration
+from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
@@ -100,3 +102,27 @@ async def test_who_reads_in_no_group_reads_all_of_the_new_log(
         while not new <= {*again}:
             again += values(await reading.poll(records_max=100, timeout_s=1))
     assert {*again} == new
+
+
+async def test_a_member_reads_on_though_its_position_was_found_out_of_range_while_it_was_assigned(
+    broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka fetches from the committed offset on while we still ask in which log it counts."""
+    asked = Member._positions
+
+    async def slow(self: Member, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Any:
+        found = await asked(self, consumer, places)
+        await until(
+            lambda: self._fetching is not None and TopicPartition(kafka_topic, 0) in self._fetching.out_of_range
+        )
+        return found
+
+    monkeypatch.setattr(Member, "_positions", slow)
+    (before,) = (await broker.log_ids([kafka_topic])).values()
+    await created_again(kafka_settings.servers[0], kafka_topic, 1)
+    await committed(kafka_settings, kafka_topic, 70, f"in hand@{before}")
+    await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
+    async with broker.join(Subscription(kafka_topic, [kafka_topic]), listening := Listening()) as member:
+        await until(lambda: listening.has)
+        records = await member.poll([Partition(kafka_topic, 0)], records_max=50, timeout_s=5)
+    assert values(records) == [f"{n}" for n in range(20)]

@@ -328,7 +328,7 @@ class Member:
             self._told = self._was_in = True
             self._owned = owned
             offsets = {partition: each.next for partition, each in owned.items()}
-            self._start(consumer, offsets)
+            self._start(offsets)
             gone, self._let_go = self._let_go - (offsets.keys() - replaced.keys()), set()
             try:
                 if gone:
@@ -361,13 +361,14 @@ class Member:
             owned[partition] = Owned(at, at, over, left=note == IN_HAND, note=note, log_id=ids.get(partition.topic, ""))
         return owned, gone
 
-    def _start(self, consumer: AIOKafkaConsumer, offsets: Mapping[Partition, int]) -> None:
-        """Have these partitions read, from these offsets on, whatever aiokafka thinks of them."""
-        if self._fetching is not None:
-            self._fetching.begin()
+    def _start(self, offsets: Mapping[Partition, int]) -> None:
+        """Have these partitions read, from these offsets on, whatever aiokafka thinks of them: it may have fetched as
+        soon as it knew of them, and have found nothing at the committed offset, or a broker without the topic."""
+        assert self._fetching is not None, "as long as there is a consumer"
+        self._fetching.begin()
         self._prefetch.start(offsets)
         for partition, offset in offsets.items():
-            consumer.seek(TopicPartition(*partition), offset)
+            self._fetching.go_on_at(TopicPartition(*partition), offset)
 
     async def _give_up(self, *, with_warning: bool) -> None:
         """Stop reading, tell the listener, and let nothing of this assignment be committed any more."""
