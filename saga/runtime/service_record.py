@@ -23,9 +23,10 @@ from msgspec.structs import replace
 
 from saga.broker.identity import MemberIdentity
 from saga.clock import Clock
+from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.errors import Ambiguous, ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable
-from saga.messages import name_of
+from saga.messages import Event, name_of
 from saga.names import ARCHIVES, OURS, is_changes, is_without_events
 from saga.runtime.prepared import reads_of
 from saga.runtime.watching import Watching
@@ -89,8 +90,13 @@ class Reactions(Struct, frozen=True):
 
 
 def reactions_of(declared: Declared) -> tuple[str, ...]:
-    """Reactions of a service, each with the events that it takes."""
-    return tuple(sorted(f"{each.name}({', '.join(sorted(map(name_of, each.takes)))})" for each in declared.reactions))
+    """Reactions of a service, each with the events that it takes, by topic and name."""
+    return tuple(sorted(f"{each.name}({', '.join(sorted(map(_event, each.takes)))})" for each in declared.reactions))
+
+
+def _event(event: type[Event]) -> str:
+    topic = contract_of(event).topic
+    return name_of(event) if is_changes(topic) else f"{topic}/{name_of(event)}"  # such a topic has the service's name
 
 
 def check_name(declared: Declared, known: Reactions) -> None:

@@ -128,8 +128,8 @@ async def test_what_services_react_to_is_noted_by_all_that_start_at_once_and_as_
     document = await store.get(ARCHIVES, REACTIONS_KEY)
     assert document is not None
     known = json.loads(document.content)["services"]
-    placed = ["placed(OrderPlaced)"]
-    assert known == dict.fromkeys(names, placed) | {names[0]: [*placed, "reserved(PaymentReserved)"]}
+    placed = ["placed(orders/OrderPlaced)"]
+    assert known == dict.fromkeys(names, placed) | {names[0]: [*placed, "reserved(payments/PaymentReserved)"]}
 
 
 @pytest.mark.parametrize("after", [False, True])
