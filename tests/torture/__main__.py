@@ -34,7 +34,8 @@ def main(minutes: float, seed: int, per_second: float, folder: Path) -> None:
 
     Three workers of payment and four of the others run under constant load. Workers are killed, added, and frozen for
     so long that the group takes them for dead; the broker is killed; the store is frozen and refuses operations;
-    transactions are aborted, odd records are written, partitions damaged. How long it takes to recover is printed for
+    transactions are aborted, odd records are written, partitions damaged, orders put into other partitions than their
+    keys say, the topic of the orders deleted and created again. How long it takes to recover is printed for
     each. CouchbaseMock forgets everything when it is killed, so it is frozen.
 
     Exits with 1 if the books differ, an order does not end, or a worker ends by itself; with 2 without Java or Maven.

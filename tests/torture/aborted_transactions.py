@@ -1,7 +1,9 @@
-"""Somebody else at the same topics: aborted transactions, records that nobody expects; and a disk that fails."""
+"""Somebody else at the same topics: aborted transactions, records that nobody expects, another partitioner, a topic
+created again; and a disk that fails."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count, islice
@@ -11,11 +13,11 @@ from aiokafka import AIOKafkaProducer
 
 from saga.client_events import to_record
 from saga.clock import Clock
-from saga.messages import Record
+from saga.messages import Outgoing, Record
 from services.order.events import OrderPlaced
 from tests.servers.damage import WAYS, spoil
 from tests.servers.kafka import KafkaServer
-from tests.servers.plain_clients import begun
+from tests.servers.plain_clients import begun, created_again
 from tests.torture.customers import orders
 
 ABORTED, ODD, LARGE_BYTES = 30, 40, 800_000
@@ -77,6 +79,19 @@ class Foreigners:
             finally:
                 mend()
         return f"{topic}/{partition} damaged ({way}) for {damaged_s:.1f} s"
+
+    async def publish(self, records: Sequence[Outgoing]) -> None:
+        """Publish as librdkafka does: its default partitioner puts most keys into other partitions."""
+        async with self._producer() as producer:
+            await producer.begin_transaction()
+            for topic, key, value, headers, *_ in records:
+                partition = zlib.crc32(key) % PARTITIONS
+                await producer.send_and_wait(topic, value, key, partition, headers=list(headers))
+            await producer.commit_transaction()
+
+    async def recreate(self) -> None:
+        """Delete the topic of the orders and create it again."""
+        await created_again(self._kafka.address, self._topic(), PARTITIONS)
 
     def _any_partition(self) -> int:
         return self._chance.randrange(PARTITIONS)

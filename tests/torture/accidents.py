@@ -1,12 +1,13 @@
 """Accidents: workers killed, added and frozen, the broker killed, the store frozen and failing, the bank silent,
-slow or contradicting itself, transactions aborted, records that nobody expects, partitions damaged. Drawn by a seed.
+slow or contradicting itself, transactions aborted, records that nobody expects, partitions damaged, orders where
+another partitioner puts them, a topic created again. Drawn by a seed.
 
 The store is frozen and never killed: CouchbaseMock keeps everything in memory and would come back empty.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -21,9 +22,10 @@ from services.audit.books import SERVICES
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.kafka import KafkaServer
 from tests.torture.aborted_transactions import Foreigners
-from tests.torture.customers import Customers, Recovery
+from tests.torture.customers import Customers, NotRecovered, Recovery
 from tests.torture.operators import Operators
 from tests.torture.troubled_payment import SLOW_S, Trouble
+from tests.torture.unreadable_records import Strangers
 from tests.torture.workers import Worker, Workers
 
 DEAD_S_MAX = 3.0
@@ -47,6 +49,10 @@ OUTAGE_S, LAG_S = (11.0, 14.0), 12.0
 """Longer than an order waits for an answer."""
 STEPS_S = (0.8, 0.1)
 """Times that whoever lags behind stands still, and goes on, in turn."""
+FOREIGN_S = 2.0
+"""Time in which customers order with a client of another partitioner."""
+HANDLED_S_MAX = 60.0
+"""Longest time until all that was ordered is handled."""
 AT_ONCE = 2
 PAUSE_S = (0.5, 3.0)
 """Between two faults."""
@@ -70,14 +76,19 @@ AccidentKind = Literal[
     "a partition damaged",
     "an outage",
     "a lag",
+    "another partitioner",
+    "a topic created again",
 ]
 KINDS: tuple[AccidentKind, ...] = get_args(AccidentKind)
 OF_SERVERS = frozenset[AccidentKind]({"the broker killed", "the store frozen", "the store refuses"})
 OF_THE_BANK = frozenset[AccidentKind](
     {"the bank silent", "the bank contradicts itself", "the bank slow across rebalances"}
 )
-OF_FOREIGNERS = frozenset[AccidentKind]({"a transaction aborted", "odd records", "a partition damaged"})
-"""Never beside the broker's death: when it starts again it cuts off a log where it is damaged."""
+OF_FOREIGNERS = frozenset[AccidentKind](
+    {"a transaction aborted", "odd records", "a partition damaged", "another partitioner", "a topic created again"}
+)
+"""Never beside the broker's death: when it starts again it cuts off a log where it is damaged. Nor beside each other:
+they use one topic, and one transactional id."""
 DECIDES = "order"
 """The service whose deadline ends what nobody answers: it is down, or behind, for longer than that takes."""
 MOST_OFTEN = "payment"
@@ -103,14 +114,16 @@ class Accidents:
         mock: CouchbaseMock,
         customers: Customers,
         operators: Operators,
+        strangers: Strangers,
         *,
+        unread: Callable[[], Awaitable[Sequence[str]]],
         trouble: Path,
         chance: Random,
         clock: Clock,
         tell: Callable[[str], None],
     ) -> None:
         self._workers, self._kafka, self._mock, self._customers = workers, kafka, mock, customers
-        self._operators, self._trouble = operators, trouble
+        self._operators, self._strangers, self._unread, self._trouble = operators, strangers, unread, trouble
         self._chance, self._clock, self._tell = chance, clock, tell
         self._foreigners = Foreigners(kafka, chance, clock)
         self._under_way: set[AccidentKind] = set()
@@ -209,35 +222,25 @@ class Accidents:
 
     def _act_of(self, kind: AccidentKind) -> Callable[[], Awaitable[str]]:
         """Returns, when it is over, what it was."""
-        match kind:
-            case "a worker killed":
-                return self._kill
-            case "a worker added":
-                return self._add
-            case "a zombie":
-                return self._zombie
-            case "the broker killed":
-                return self._kill_broker
-            case "the store frozen":
-                return self._freeze_store
-            case "the store refuses":
-                return self._refuse
-            case "the bank silent":
-                return self._silence_bank
-            case "the bank contradicts itself":
-                return self._confuse_bank
-            case "the bank slow across rebalances":
-                return self._slow_bank
-            case "a transaction aborted":
-                return self._foreigners.abort
-            case "odd records":
-                return self._foreigners.write_oddities
-            case "a partition damaged":
-                return self._foreigners.damage
-            case "an outage":
-                return self._outage
-            case "a lag":
-                return self._lag
+        acts: dict[AccidentKind, Callable[[], Awaitable[str]]] = {
+            "a worker killed": self._kill,
+            "a worker added": self._add,
+            "a zombie": self._zombie,
+            "the broker killed": self._kill_broker,
+            "the store frozen": self._freeze_store,
+            "the store refuses": self._refuse,
+            "the bank silent": self._silence_bank,
+            "the bank contradicts itself": self._confuse_bank,
+            "the bank slow across rebalances": self._slow_bank,
+            "a transaction aborted": self._foreigners.abort,
+            "odd records": self._foreigners.write_oddities,
+            "a partition damaged": self._foreigners.damage,
+            "an outage": self._outage,
+            "a lag": self._lag,
+            "another partitioner": self._scatter,
+            "a topic created again": self._recreate,
+        }
+        return acts[kind]
 
     # ---------------------------------------------------------------- workers
 
@@ -301,6 +304,29 @@ class Accidents:
 
     def _any_service(self) -> str:
         return MOST_OFTEN if self._chance.random() < 0.5 else self._chance.choice(SERVICES)
+
+    # ---------------------------------------------------------------- the log
+
+    async def _scatter(self) -> str:
+        before = len(self._customers.placed)
+        async with self._customers.publishing(self._foreigners.publish):
+            await self._clock.sleep(FOREIGN_S)
+        return f"{len(self._customers.placed) - before} orders by a client with another partitioner"
+
+    async def _recreate(self) -> str:
+        """Nobody orders until all is handled, so the books lose nothing with the topic: whoever goes on in it at an
+        offset of the old one loses what comes next."""
+        customers = self._customers
+        async with customers.writing:
+            until_s = self._clock.monotonic_s() + HANDLED_S_MAX
+            while (open_ := len(customers.placed) - customers.ended) or (unread := await self._unread()):
+                if self._clock.monotonic_s() > until_s:
+                    left = f"{open_} orders are open" if open_ else "; ".join(unread)
+                    raise NotRecovered(f"after {HANDLED_S_MAX:.0f} s in which nobody ordered: {left}")
+                await self._clock.sleep(LOOK_S)
+            await self._strangers.note()
+            await self._foreigners.recreate()
+        return "the topic of the orders deleted and created again"
 
     # ---------------------------------------------------------------- servers
 

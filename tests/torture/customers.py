@@ -3,14 +3,17 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random  # noqa: TID251 - seeded
+from typing import TypeAlias
 
 from saga.broker.port import Broker
 from saga.client_events import to_record
 from saga.clock import Clock
 from saga.errors import BrokerUnavailable
+from saga.messages import Outgoing
 from services.demo.__main__ import ORDERS, read_orders
 from services.demo.watch import Watch
 from services.order.events import OrderPlaced
@@ -25,6 +28,10 @@ AGAIN_S = 0.2
 LOOK_S = 0.1
 RECOVERED_S_MAX = 60.0
 """Longest time that a fault may be felt: whatever was ordered before it ended has ended itself then."""
+
+
+Publish: TypeAlias = Callable[[Sequence[Outgoing]], Awaitable[None]]
+"""Way of records to the log."""
 
 
 class NotRecovered(Exception):
@@ -69,6 +76,9 @@ class Customers:
         self.repeated = 0
         self.refused = 0
         """Times that the broker did not acknowledge, and the same orders were sent again."""
+        self.writing = asyncio.Lock()
+        """Held while something is written: whoever has it keeps the others from it."""
+        self._publish: Publish = broker.publish
         self._broker, self._per_s, self._chance, self._clock = broker, per_s, chance, clock
         self._orders = orders()
         self._last = deque[OrderPlaced](maxlen=LATER)
@@ -90,12 +100,23 @@ class Customers:
             await self._place(batch)
             await self._clock.sleep(STEP_S)
 
+    @asynccontextmanager
+    async def publishing(self, publish: Publish) -> AsyncGenerator[None]:
+        """Order in another way inside the block."""
+        before, self._publish = self._publish, publish
+        try:
+            yield
+        finally:
+            async with self.writing:
+                self._publish = before
+
     async def _place(self, batch: list[OrderPlaced]) -> None:
         again = [self._chance.choice(self._last) for _ in batch if self._last and self._chance.random() < TWICE]
         records = [to_record(order, self._clock.now_ms()) for order in (*batch, *again)]
         while records:
             try:
-                await self._broker.publish(records)
+                async with self.writing:
+                    await self._publish(records)
                 break
             except BrokerUnavailable:
                 self.refused += 1

@@ -28,7 +28,7 @@ from tests.torture.in_time import in_time
 from tests.torture.operators import Operators
 from tests.torture.traces import expired, traces
 from tests.torture.troubled_payment import TROUBLE
-from tests.torture.unreadable_records import Strangers, told
+from tests.torture.unreadable_records import Strangers
 from tests.torture.workers import Workers
 
 WORKERS = {"payment": 3, "order": 2, "inventory": 1, "shipping": 1}
@@ -158,23 +158,25 @@ class Torture:
                 for _ in range(count):
                     workers.hire(service)
             operators = Operators(broker, chance, self._clock)
+            strangers = Strangers(broker, self._plan.seed, self._clock, customers.writing)
             accidents = Accidents(
                 workers,
                 both.kafka,
                 both.mock,
                 customers,
                 operators,
+                strangers,
+                unread=lambda: _unread(broker),
                 trouble=self._trouble,
                 chance=chance,
                 clock=self._clock,
                 tell=self._tell,
             )
-            strangers = Strangers(broker, self._plan.seed, self._clock)
             await self._while_ordering(customers, strangers, workers, accidents)
             await self._until_settled(readings, customers, workers, operators, broker)
             await workers.dismiss_all()
             self._tell("all workers have drained and ended")
-            await self._audit(readings, customers, broker, operators, accidents)
+            await self._audit(readings, customers, broker, operators, accidents, strangers)
 
     def _store(self, settings: Settings, service: str) -> Store:
         return adapters.store_at(settings, service, self._clock)
@@ -248,9 +250,10 @@ class Torture:
         broker: KafkaAdministration,
         operators: Operators,
         accidents: Accidents,
+        strangers: Strangers,
     ) -> None:
         found = await readings.books(customers.placed)
-        said = [await told(broker), await operators.told()]
+        said = [await strangers.told(), await operators.told()]
         left = traces(readings.histories, silences=accidents.alone("the bank silent", SILENCE_S), cures=operators.asked)
         left.append(await in_time(broker, list(expired(readings.histories)), PATIENCE_S))
         self.checks = [*audit(found), readings.chains(), *await log(broker), *said, *left]

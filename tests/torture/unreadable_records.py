@@ -26,21 +26,47 @@ ENOUGH = 100_000
 class Strangers:
     """`write` runs beside the customers."""
 
-    def __init__(self, broker: Broker, seed: int, clock: Clock) -> None:
+    def __init__(self, broker: Broker, seed: int, clock: Clock, writing: asyncio.Lock) -> None:
         self.written = 0
-        self._broker, self._clock = broker, clock
+        self._broker, self._clock, self._writing = broker, clock, writing
         self._records = _unreadable(seed, broker.record_bytes_max)
+        self._expected: dict[str, set[str]] = {name: set() for name in READ}
+        """Places of dead letters that there have to be, by service."""
 
     async def write(self, over: asyncio.Event) -> None:
         """Until it is over."""
         while not over.is_set():
             record = next(self._records)
             try:
-                await self._broker.publish([record])
+                async with self._writing:
+                    await self._broker.publish([record])
                 self.written += 1
             except BrokerUnavailable:
                 pass
             await self._clock.sleep(EVERY_S)
+
+    async def note(self) -> None:
+        """Note what the topic has, as long as it is there."""
+        async for record in self._broker.scan(TOPIC):
+            for name in READ:
+                if _is_unreadable(record, name):
+                    self._expected[name].add("/".join(map(str, record[:3])))
+
+    async def told(self) -> Check:
+        """Check that each of them is a dead letter of every service that reads its type, and nothing else is one, but
+        what handlers failed for."""
+        await self.note()
+        differences = []
+        for name, expected in self._expected.items():
+            headers = [texts_of(letter.headers) async for letter in self._broker.scan(dead_letters_of(name))]
+            places = {each.get("dead_position", "of a saga") for each in headers if "dead_handler" not in each}
+            differences += [f"{name}: {place} was not told" for place in sorted(expected - places)[:5]]
+            differences += [f"{name}: a dead letter {place}" for place in sorted(places - expected)[:5]]
+        return Check(
+            name="what nobody can read is told, and nothing else is",
+            figures=f"{sum(map(len, self._expected.values()))} dead letters of all services",
+            differences=tuple(differences),
+        )
 
 
 def _unreadable(seed: int, bytes_max: int) -> Iterator[Outgoing]:
@@ -53,28 +79,6 @@ def _unreadable(seed: int, bytes_max: int) -> Iterator[Outgoing]:
 
 def _is_unreadable(record: Record, service: str) -> bool:
     return isinstance(received(record, _prepared()[service]), Letter)
-
-
-async def told(broker: Broker) -> Check:
-    """Check that each of them is a dead letter of every service that reads its type, and nothing else is one, but what
-    handlers failed for."""
-    dead = {name: [record async for record in broker.scan(dead_letters_of(name))] for name in READ}
-    expected: dict[str, set[str]] = {name: set() for name in READ}
-    async for record in broker.scan(TOPIC):
-        for name in READ:
-            if _is_unreadable(record, name):
-                expected[name].add("/".join(map(str, record[:3])))
-    differences = []
-    for name, letters in dead.items():
-        headers = [texts_of(letter.headers) for letter in letters]
-        places = {each.get("dead_position", "of a saga") for each in headers if "dead_handler" not in each}
-        differences += [f"{name}: {place} was not told" for place in sorted(expected[name] - places)[:5]]
-        differences += [f"{name}: a dead letter {place}" for place in sorted(places - expected[name])[:5]]
-    return Check(
-        name="what nobody can read is told, and nothing else is",
-        figures=f"{sum(map(len, expected.values()))} dead letters of all services",
-        differences=tuple(differences),
-    )
 
 
 @cache
