@@ -10,7 +10,7 @@ import pytest
 from aiokafka.errors import IllegalStateError
 
 from saga.clock import SystemClock
-from saga.errors import BrokerUnavailable, ConfigurationError
+from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.monitor.shared import serving
 from saga.monitor.shared.parts import POSITION, Part
 from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, Worker, changes_of
@@ -30,11 +30,13 @@ class Log:
         """True while no partition is anybody's."""
         self.log_id: str | None = "one"
         """Id of the topic's log; `None`: the broker is away."""
+        self.others: dict[str, str] = {}
+        """Ids of other logs."""
 
     async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         if self.log_id is None:
             raise BrokerUnavailable("away")
-        return dict.fromkeys(topics, self.log_id)
+        return dict.fromkeys(topics, "one") | {TRANSITIONS: self.log_id} | self.others
 
     def send_changelog(self, partition: int, key: bytes, value: bytes | None, value_serializer: str) -> None:
         assert value_serializer == "raw"
@@ -162,6 +164,14 @@ def test_a_position_of_another_log_does_not_count_after_a_restart() -> None:
     assert (again.parts[0].position, len(again.parts[0].folds.known)) == (0, 3)
     fold(again, 0)
     assert log_again.positions() == [b"1@two"]
+
+
+def test_a_worker_ends_whose_table_was_created_again_for_its_memory_is_not_written_there() -> None:
+    worker, log = working()
+    asyncio.run(worker._begin_anew())
+    log.others = {changes_of("told"): "two"}
+    with pytest.raises(SagaError, match=r"told-transitions-changelog was deleted and created again; start all"):
+        asyncio.run(worker._begin_anew())
 
 
 @pytest.mark.parametrize(

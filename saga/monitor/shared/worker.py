@@ -64,7 +64,9 @@ class Worker:
         """True if the tables of all of them have been read."""
         self._sagas_max, self._clock, self._log_ids = sagas_max, clock, log_ids
         self._log_looked_s = 0.0
-        """Time of the last look at the id of the topic's log."""
+        """Time of the last look at the ids of logs."""
+        self._table_ids: dict[str, str] = {}
+        """Ids of the logs of changes, as they were when they were seen first."""
         self._app: faust.App | None = None
         self._sent: list[asyncio.Future[Any]] = []
         """Changes that are not acknowledged yet."""
@@ -224,12 +226,19 @@ class Worker:
 
     async def _compare_log(self) -> set[int] | None:
         """Ask whether the topic has the log in which positions count, and give the partitions whose positions do not;
-        `None`: the broker does not answer."""
+        `None`: the broker does not answer. Raises `SagaError` if the tables' changes are gone: only what is in no
+        worker's memory yet is written there."""
+        tables = [changes_of(self.name, table) for table in (KEPT, RATES)]
         try:
-            log_id = (await self._log_ids([TRANSITIONS])).get(TRANSITIONS)
+            ids = dict(await self._log_ids([TRANSITIONS, *tables]))
         except BrokerUnavailable:
             return None
-        self._log_looked_s = self._clock.monotonic_s()
+        self._log_looked_s, log_id = self._clock.monotonic_s(), ids.pop(TRANSITIONS, None)
+        if gone := [topic for topic, id_ in ids.items() if self._table_ids.setdefault(topic, id_) != id_]:
+            raise SagaError(
+                f"the shared monitor {self.name} cannot go on: {' and '.join(gone)} was deleted and created again; "
+                "start all its workers again: they read the topic from its beginning"
+            )
         replaced = {number for number, part in self.parts.items() if log_id and part.begin_anew(log_id)}
         for number in replaced:
             self._gaps[number] = 0
