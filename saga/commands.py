@@ -39,6 +39,10 @@ class Answered(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     raised: str | None = None
     """Class name of the declared exception by which it answered."""
 
+    def place(self, dead: str) -> str:
+        """Place of the value in the log, for which it is sealed there. `dead`: id of the dead letter."""
+        return repr(("answered", dead, self.step, self.number))
+
 
 class Command(Message, frozen=True, kw_only=True, gc=False):
     """Wish of a person about a dead letter, an escalation or a parked run of one saga."""

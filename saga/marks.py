@@ -132,12 +132,21 @@ def secrets_in(recorded: Any) -> list[str]:
 
 def replaced(recorded: Any, change: Change) -> Any:
     """Recorded value in which each object that marks a value is replaced by what `change` makes of that value."""
+    return replaced_at(recorded, lambda _, value: change(value))
+
+
+def replaced_at(recorded: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
+    """The same, where the change is told the path of each value, too.
+
+    >>> replaced_at({"cards": [{"_sensitive": "4242"}]}, lambda path, value: f"{value} at {path}")
+    {'cards': ["4242 at ['cards'][0]"]}
+    """
     if isinstance(recorded, dict):
         if recorded.keys() == {MARK}:
-            return change(recorded[MARK])
-        return {name: replaced(part, change) for name, part in recorded.items()}
+            return change(path, recorded[MARK])
+        return {name: replaced_at(part, change, f"{path}[{name!r}]") for name, part in recorded.items()}
     if isinstance(recorded, list):
-        return [replaced(part, change) for part in recorded]
+        return [replaced_at(part, change, f"{path}[{n}]") for n, part in enumerate(recorded)]
     return recorded
 
 

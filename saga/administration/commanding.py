@@ -1,8 +1,11 @@
 """Commands to services about dead letters, escalations and parked runs: sent through the log, answered in histories."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import msgspec
+from msgspec import structs
 
 from saga import commands, wiring
 from saga.broker.missing_topics import APPLY, topic_problems
@@ -14,9 +17,12 @@ from saga.identity import identity
 from saga.inspection.histories import Unreadable, document_of, snapshot_in
 from saga.inspection.letters import Letter
 from saga.inspection.sources import Source, sources_of
+from saga.marks import mark
 from saga.messages import Message, Outgoing, texts_of
 from saga.progress.document import Entry, Snapshot, decode_entry
 from saga.runtime.prepared import commands_topic
+from saga.sealing.port import Keys
+from saga.sealing.text import place_of_recorded
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
@@ -72,8 +78,10 @@ async def send(
     Raises `SagaError`: a broker that cannot be used, a topic that is missing; `BadInput` for a text that is too long.
     Then any of them may have been sent: sent again they do no harm.
     """
-    now_ms = clock.now_ms()
-    records = [_record(letter, wish, now_ms, originals.get(letter.id)) for letter in letters]
+    now_ms, keys = clock.now_ms(), wiring.keys_of(settings, clock)
+    records = [
+        _record(letter, await _sealed(letter, wish, keys), now_ms, originals.get(letter.id)) for letter in letters
+    ]
     async with wiring.broker_of(None, clock, settings) as broker:
         topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
         problems = await topic_problems(topics, broker, writes=[topic.name for topic in topics])
@@ -83,6 +91,20 @@ async def send(
             )
         await broker.publish(records)
     return [Sent(letter, _name(record)) for letter, record in zip(letters, records, strict=True)]
+
+
+async def _sealed(letter: Letter, wish: Wish, keys: Keys | None) -> Wish:
+    """The wish with its answer sealed, as it lies in the log: the service seals it for the run then. Nobody here can
+    tell whom the run is about: with the key of the saga. Raises `BadInput` for one that was forgotten."""
+    given = wish.answered
+    if keys is None or given is None or given.raised is not None or letter.saga is None:
+        return wish
+    key = await keys.of_subject(letter.saga)
+    if key is None:
+        raise BadInput(f"saga {letter.saga} was forgotten: nothing can be sealed for it, and no answer is sent")
+    place = place_of_recorded(letter.service, letter.saga, given.place(letter.id))
+    value = msgspec.json.encode(mark(key.seal_recorded(given.value.encode(), place))).decode()
+    return replace(wish, answered=structs.replace(given, value=value))
 
 
 def _record(letter: Letter, wish: Wish, now_ms: int, original: Message | None) -> Outgoing:

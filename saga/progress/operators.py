@@ -306,8 +306,19 @@ def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Int
     """The answer takes the place of what was recorded of the call, or had begun, and the run is tried again."""
     given = command.answered
     assert given is not None
+    known, said = _asked_for(intent, given), answered_call(intent, given, command.who)
+    calls = tuple(said if c is known else c for c in intent.calls)
+    resolved = replace(intent, calls=calls if known in intent.calls else (*calls, said))
+    p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
+    p, end = _revived(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
+    ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,), calls=(said,))
+    return record.append(p, hand, "resolved", end.handler, ended)
+
+
+def answered_call(intent: Intent, given: Answered, who: str = "") -> Call:
+    """The call of a run with the answer that a person gives to it."""
     known = _asked_for(intent, given)
-    said = Call(
+    return Call(
         kind="step" if known is None else known.kind,
         name=given.step,
         number=given.number,
@@ -316,14 +327,8 @@ def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Int
         document=None if known is None else known.document,
         value=Raw(given.value.encode()),
         answer=given.raised,
-        by=command.who,
+        by=who,
     )
-    calls = tuple(said if c is known else c for c in intent.calls)
-    resolved = replace(intent, calls=calls if known in intent.calls else (*calls, said))
-    p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
-    p, end = _revived(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
-    ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,), calls=(said,))
-    return record.append(p, hand, "resolved", end.handler, ended)
 
 
 def _settled(p: Snapshot, hand: Hand, command: Command, escalation: DeadLetter | None) -> Written:

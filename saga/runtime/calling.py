@@ -22,8 +22,8 @@ from saga.runtime.limiting import NotNow
 from saga.runtime.participant import Participant, Used
 from saga.runtime.ports import Step
 from saga.runtime.recording import recorded, recorded_answer
-from saga.runtime.seals import Seals
-from saga.runtime.turn_state import TurnState
+from saga.runtime.seals import Seals, call_of
+from saga.runtime.turn_state import RunKey, TurnState
 from saga.view import Saga
 
 REMEMBERED = "remembered"
@@ -36,6 +36,7 @@ class Calling(Saga[Any]):
     service: Participant
     turn: TurnState
     handler: Reaction
+    run: RunKey
     begun_s: float
     """Time at which it began."""
     calls: list[Call]
@@ -111,13 +112,17 @@ class Calling(Saga[Any]):
             self.put_off_s = refusal.left_s
             raise refusal.why from None
 
+    def sealed(self, asked: Call, value: Raw) -> Raw:
+        """Answer to a call in which what is marked is sealed."""
+        return self.seals.closed_raw(value, call_of(self.run, asked))
+
     def _remembered(self, step: Step, memory: Memory[Raw]) -> Call | None:
         """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""
         value = memory.recall(self._digest, self.service.ports.clock.monotonic_s())
         if value is None:
             return None
         self._falls_back(step, REMEMBERED)
-        return with_(step.asked, value=self.seals.closed_raw(value), instead=REMEMBERED)
+        return with_(step.asked, value=self.sealed(step.asked, value), instead=REMEMBERED)
 
     async def _another_way(self, step: Step, limits: Limits, timeout_s: float) -> Call:
         """Call the function that stands in for a call, under an intent that says so: a rerun goes the same way."""
@@ -178,7 +183,7 @@ class Calling(Saga[Any]):
             given = recorded(value, asked.name, "what it returned by", returns_of(step.call))
             if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
                 memory.learn(self._digest, given, now_s)
-            answered = with_(asked, value=self.seals.closed_raw(given), ms=round(took_ms))
+            answered = with_(asked, value=self.sealed(asked, given), ms=round(took_ms))
         self.service.ports.watching.report(
             StepDone(
                 service=self.service.name,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -27,7 +28,7 @@ from saga.runtime.limiting import NotNow
 from saga.runtime.participant import Participant
 from saga.runtime.prepared import Prepared
 from saga.runtime.saga import RunningSaga
-from saga.runtime.seals import Seals
+from saga.runtime.seals import STATE, Seals
 from saga.runtime.turn_state import TurnState
 
 _MS = timedelta(milliseconds=1)
@@ -264,7 +265,7 @@ def _ended(
     events, delta, next_turn = gave
     p, cause, failed = turn.known, saga.intent.cause, turn.attempts_of(ask.run)
     if service.migrations and ask.ends is None:
-        p, delta = migrating.migrated(service, p, delta, saga.older_state, saga.seals.close)
+        p, delta = migrating.migrated(service, p, delta, saga.older_state, partial(saga.seals.close, what=STATE))
     hand = persistence.in_hand(service, turn)
     if (
         ask.handler.may_wait and not saga.intent.time

@@ -81,6 +81,8 @@ def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Excepti
             f"{handler} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
             "any more: put it back until no saga is open"
         )
+    if call.by is not None:
+        call = replace(call, value=Raw(_encoder.encode(unmarked(msgspec.json.decode(call.value)))))
     try:
         if marks_of(type_) is not None:
             return msgspec.convert(unmarked(msgspec.json.decode(call.value)), type_, strict=False)

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import msgspec
 from msgspec.structs import replace as with_
 
 from saga.clock import from_iso, iso
@@ -14,7 +16,7 @@ from saga.declarations.annotations import returns_of
 from saga.declarations.limits import MARK
 from saga.declarations.values import DocumentKind, Reaction
 from saga.errors import Permanent, StoreError, TooLarge
-from saga.marks import mark, marks_of
+from saga.marks import mark, marks_of, secrets_in
 from saga.progress import ids, record
 from saga.progress.document import Call, Continuation, Intent
 from saga.progress.taking_back import TakeBack
@@ -31,7 +33,7 @@ from saga.runtime.recording import (
     given_back,
     recorded,
 )
-from saga.runtime.seals import Seals
+from saga.runtime.seals import STATE, Seals
 from saga.runtime.turn_state import RunKey, TurnState
 
 P = ParamSpec("P")
@@ -142,7 +144,11 @@ class RunningSaga(Recalling, Hiding):
             )
         changed = changed_fields(self._before, self._state, lambda new: self.service.state_of({**self._given, **new}))
         marks = self.service.state_marks
-        return changed if marks is None or not changed else self.seals.close(marks.changed(self._state, changed, mark))
+        return (
+            changed
+            if marks is None or not changed
+            else self.seals.close(marks.changed(self._state, changed, mark), STATE)
+        )
 
     def key(self, name: str, /) -> str:
         return ids.key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
@@ -164,7 +170,7 @@ class RunningSaga(Recalling, Hiding):
         except Permanent as why:
             self.failure = self.failure or why
             raise
-        self._undo_with += (with_(self.seals.closed_taking_back(said), after=self._next),)
+        self._undo_with += (with_(self.seals.closed_taking_back(self.handler.name, said), after=self._next),)
 
     @property
     def taken_back_with(self) -> tuple[TakeBack, ...]:
@@ -239,7 +245,7 @@ class RunningSaga(Recalling, Hiding):
                 kwargs=kwargs,
                 until_s=self.until_s,
                 seen=self.seen,
-                close=self.seals.closed_raw,
+                close=partial(self.sealed, asked),
             )
             with self.turn.stages.span("store", f"update {declared.collection}"):
                 marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
@@ -259,7 +265,7 @@ class RunningSaga(Recalling, Hiding):
             with self.turn.stages.span("store", f"read {declared.collection}"):
                 value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
             said = recorded(value, declared.collection, "the document read by", declared.kind | None)
-            answered = with_(asked, value=self.seals.closed_raw(said))
+            answered = with_(asked, value=self.sealed(asked, said))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
             self.calls.append(await self._light(answered) if large else answered)
         return answered, declared.kind | None
@@ -388,8 +394,10 @@ class RunningSaga(Recalling, Hiding):
         """Give a recorded result, as the first run and every rerun see it."""
         if call.claim:
             call = await self._or_failed(self._of_store(claims.whole(self.service, self.turn, call)))
-        if marks_of(type_) is not None:
-            call = await self._or_failed(self._of_store(self.seals.revealed_call(call)))
+        if marks_of(type_) is not None or call.by is not None:
+            call = await self._or_failed(self._of_store(self.seals.revealed_call(self.run, call)))
+        if call.by is not None:  # sealed as a whole, whatever its type
+            self.hides += secrets_in(msgspec.json.decode(call.value))
         try:
             value = given_back(self.handler.name, call, type_, answers)
             if marks_of(type_) is not None:

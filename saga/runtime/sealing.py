@@ -64,7 +64,7 @@ async def _taken_back(service: Participant, saga: Saga[Any], intent: Intent) -> 
     for said in reversed(intent.undo_with):
         try:
             if isinstance(saga, RunningSaga):
-                said = await saga.seals.revealed_taking_back(said)
+                said = await saga.seals.revealed_taking_back(intent.handler, said)
                 saga.hides += taking_back.secrets_in(said)
             call, args, named = taking_back.found(service, saga, said)
             await (call(*args, **named) if said.saga else saga.step(cast(Any, call), *args, **named))

@@ -14,15 +14,17 @@ from saga.contracts import sealing
 from saga.contracts.codec import MARKER
 from saga.contracts.library import Library, binding_of
 from saga.errors import BadInput, KeyMissing, Permanent
-from saga.marks import MARK, replaced, unmarked
+from saga.marks import MARK, replaced, replaced_at, unmarked
 from saga.messages import Event, Message
+from saga.progress.actions import Answer, Disregard, Heeds
 from saga.progress.document import Call, Intent
+from saga.progress.operators import answered_call
 from saga.progress.taking_back import TakeBack
 from saga.runtime.foreign import WriterOf, single_object
 from saga.runtime.participant import Participant
 from saga.runtime.persistence import patiently
-from saga.runtime.turn_state import TurnState
-from saga.sealing.text import ERASED, OtherSecret, Unopened, is_sealed, name_in, names_in
+from saga.runtime.turn_state import RunKey, TurnState
+from saga.sealing.text import ERASED, OtherSecret, Unopened, is_sealed, name_in, names_in, place_of_recorded
 
 if TYPE_CHECKING:
     from saga.sealing.keys import SubjectKey
@@ -130,68 +132,74 @@ class Seals:
 
     # ------------------------------------------------------------ what is recorded
 
-    @property
-    def _place(self) -> str:
-        return f"{self._service.name}|{self._turn.message.saga}"
-
-    def close(self, recorded: Any) -> Any:
-        """Recorded value in which what is marked is sealed."""
+    def close(self, recorded: Any, what: str) -> Any:
+        """Recorded value in which what is marked is sealed, each part for its place. `what`: the state, or a call."""
         if self._service.ports.keys is None:
             return recorded
-        return replaced(recorded, self._closed)
+        return replaced_at(recorded, lambda path, value: self._closed(value, self._place(what, path)))
 
-    def _closed(self, value: Any) -> Any:
+    def _place(self, what: str, path: str) -> str:
+        return place_of_recorded(self._service.name, self._turn.message.saga, what, path)
+
+    def _closed(self, value: Any, place: str) -> Any:
         if is_sealed(value) or self.own is None:
             return {MARK: value if is_sealed(value) else ERASED}
-        return {MARK: self.own.seal(_encoder.encode(value), self._place)}
+        return {MARK: self.own.seal_recorded(_encoder.encode(value), place)}
 
-    def reveal(self, recorded: Any) -> Any:
+    def reveal(self, recorded: Any, what: str) -> Any:
         """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `_unlock`
         goes before."""
-        return replaced(recorded, self._revealed)
+        return replaced_at(recorded, lambda path, value: self._revealed(value, self._place(what, path)))
 
-    def _revealed(self, value: Any) -> Any:
+    def _revealed(self, value: Any, place: str) -> Any:
         if not is_sealed(value):
             return {MARK: value}
         key = self._known[name_in(value)]
         if key is None:
             return {MARK: ERASED}
+        before = f"{self._service.name}|{self._turn.message.saga}"
         try:
-            return {MARK: msgspec.json.decode(key.open(value, self._place))}
+            return {MARK: msgspec.json.decode(key.open_recorded(value, place, before))}
         except OtherSecret:
             raise KeyMissing(f"a recorded value: {sealing.OTHER_SECRET}") from None
         except Unopened:
-            raise Permanent("a recorded value was sealed for another service or saga, or changed since") from None
+            raise Permanent(
+                "a recorded value was sealed for another place, saga or service, or changed since: restore the "
+                "progress of this saga, or discard the run"
+            ) from None
 
-    def closed_raw(self, value: Raw) -> Raw:
+    def closed_raw(self, value: Raw, what: str) -> Raw:
         """The same of JSON."""
         if self._service.ports.keys is None or f'"{MARK}"'.encode() not in bytes(value):
             return value
-        return Raw(_encoder.encode(self.close(msgspec.json.decode(value))))
+        return Raw(_encoder.encode(self.close(msgspec.json.decode(value), what)))
 
-    async def revealed_raw(self, value: Raw) -> Raw:
+    async def revealed_raw(self, value: Raw, what: str) -> Raw:
         """The same of JSON, with its keys."""
         if not names_in(bytes(value)):
             return value
         recorded = msgspec.json.decode(value)
         await self._unlock(_sealed_in(recorded))
-        return Raw(_encoder.encode(self.reveal(recorded)))
+        return Raw(_encoder.encode(self.reveal(recorded, what)))
 
-    def closed_taking_back(self, said: TakeBack) -> TakeBack:
-        """A call that takes a run back, with its marked arguments sealed."""
-        named = {name: self.closed_raw(value) for name, value in said.named.items()}
-        return replace(said, args=tuple(map(self.closed_raw, said.args)), named=named)
+    def closed_taking_back(self, handler: str, said: TakeBack) -> TakeBack:
+        """A call that takes a run of a handler back, with its marked arguments sealed."""
+        args = [self.closed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
+        named = {name: self.closed_raw(value, _argument(handler, said, name)) for name, value in said.named.items()}
+        return replace(said, args=tuple(args), named=named)
 
-    async def revealed_call(self, call: Call) -> Call:
-        """A call with its answer opened."""
-        value = await self.revealed_raw(call.value)
+    async def revealed_call(self, run: RunKey, call: Call) -> Call:
+        """A call of a run with its answer opened."""
+        value = await self.revealed_raw(call.value, call_of(run, call))
         return call if value is call.value else replace(call, value=value)
 
-    async def revealed_taking_back(self, said: TakeBack) -> TakeBack:
-        """A call that takes a run back, with its arguments opened."""
-        args = tuple([await self.revealed_raw(value) for value in said.args])
-        named = {name: await self.revealed_raw(value) for name, value in said.named.items()}
-        return replace(said, args=args, named=named)
+    async def revealed_taking_back(self, handler: str, said: TakeBack) -> TakeBack:
+        """A call that takes a run of a handler back, with its arguments opened."""
+        args = [await self.revealed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
+        named = {
+            name: await self.revealed_raw(value, _argument(handler, said, name)) for name, value in said.named.items()
+        }
+        return replace(said, args=tuple(args), named=named)
 
     async def revealed_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
         """Fields of a state of that version, opened. A field that cannot read `erased` has its default."""
@@ -200,8 +208,48 @@ class Seals:
             return dict(fields)
         older = self._service.migrations[version - 1 : version]
         kind = older[0].takes if older else self._service.state
-        shown = {name: self.reveal(value) for name, value in fields.items()}
+        shown: dict[str, Any] = self.reveal(dict(fields), STATE)
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
+
+
+async def seal_answer(service: Participant, turn: TurnState, action: Heeds) -> Heeds:
+    """Seal the answer that a person gives to a step as the step's own is, with the key of whom the run is about. It is
+    sealed as a whole, for nobody can tell by the name of a step what of it is sensitive. As of any exception that the
+    outside raises, its arguments stay as they are."""
+    if not isinstance(action, Answer):
+        return action
+    command, intent = action.command, action.intent
+    given = command.answered
+    assert given is not None
+    if given.raised is not None or (service.ports.keys is None and not names_in(given.value.encode())):
+        return action
+    run: RunKey = (intent.kind, intent.handler, intent.cause)
+    seals, call = Seals(service, turn), answered_call(intent, given)
+    try:
+        await seals.begin(intent.name or intent.handler, intent)
+        value = unmarked(
+            msgspec.json.decode(await seals.revealed_raw(Raw(given.value.encode()), given.place(command.dead)))
+        )
+    except (KeyMissing, Permanent) as why:
+        return Disregard(command, str(why))
+    closed = bytes(seals.closed_raw(Raw(_encoder.encode({MARK: value})), call_of(run, call)))
+    return replace(action, command=replace(command, answered=replace(given, value=closed.decode())))
+
+
+STATE = "state"
+"""Place of the state of a saga, for what is sealed in it."""
+
+
+def call_of(run: RunKey, call: Call) -> str:
+    """Place of the answer to a call, for what is sealed in it. Whatever was recorded of it is given back to this run
+    and this call alone."""
+    return repr((*run, call.kind, call.name, call.number))
+
+
+def _argument(handler: str, said: TakeBack, place: int | str) -> str:
+    """Place of an argument of a call that takes runs of a handler back: it goes from turn to turn of a run, and to what
+    is done in its place."""
+    return repr(("undo_with", handler, said.call, place))
 
 
 def _readable(part: Message, library: Library, writer_of: WriterOf) -> bytes:

@@ -36,6 +36,7 @@ from saga.runtime import handling, oversized, persistence, sealing, spilling, wa
 from saga.runtime.beginning import as_read, judged
 from saga.runtime.errors import Refused
 from saga.runtime.participant import Participant
+from saga.runtime.seals import seal_answer
 from saga.runtime.turn_state import TurnState
 
 
@@ -72,7 +73,8 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
                 turn = await sealing.close_sealed(service, turn, action)
             case Heed():
                 service.schemas.doubt()
-                written = heeded(turn.known, persistence.in_hand(service, turn), action)
+                heeds = await seal_answer(service, turn, action)
+                written = heeded(turn.known, persistence.in_hand(service, turn), heeds)
                 turn = await persistence.write(service, turn, written)
             case Note() | Rename():
                 written = noted(turn.known, persistence.in_hand(service, turn), action)

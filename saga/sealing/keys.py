@@ -6,7 +6,6 @@ they are equal, and nothing else.
 """
 
 import base64
-import binascii
 from hashlib import blake2b
 from typing import Final
 
@@ -27,35 +26,57 @@ _MARK_BYTES: Final = 4
 class SubjectKey:
     """Key of one subject."""
 
-    __slots__ = ("_mark", "_seal", "digest", "name")
+    __slots__ = ("_mark", "_mark_of_recorded", "_seal", "digest", "name")
 
     def __init__(self, name: str, secret: bytes) -> None:
         self.name = name
         self._seal = AESSIV(_derived(secret, b"saga: seal", 64))
         self._mark = _derived(secret, b"saga: mark", _MARK_BYTES)
+        self._mark_of_recorded = _derived(secret, b"saga: mark of a recorded value", _MARK_BYTES)
         self.digest = _derived(secret, b"saga: digest", 32)
         """Key of digests of what may be sensitive: without it nobody can tell by trying what was digested."""
 
     def seal(self, plain: bytes, place: str) -> str:
         """Encrypt. `place`: where it belongs; it opens nowhere else."""
-        sealed = self._mark + self._seal.encrypt(
-            b"=" + plain, [place.encode()]
-        )  # never empty: not all versions take it
+        return self._sealed(self._mark, plain, place)
+
+    def seal_recorded(self, plain: bytes, place: str) -> str:
+        """The same of a value that a service records. Its mark tells that it is bound to a place within its saga."""
+        return self._sealed(self._mark_of_recorded, plain, place)
+
+    def _sealed(self, mark: bytes, plain: bytes, place: str) -> str:
+        sealed = mark + self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty: not all versions take it
         return f"{PREFIX}{self.name}:{base64.urlsafe_b64encode(sealed).decode()}"
+
+    def open_recorded(self, text: str, place: str, place_before: str) -> bytes:
+        """Decrypt what `seal_recorded` gave. `place_before`: where it belongs, if it was sealed by a release that did
+        not tell apart the places of one saga. Raises as `open`."""
+        try:
+            sealed = _bytes_in(text)
+            if not sealed.startswith(self._mark_of_recorded):
+                return self.open(text, place_before)
+            return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
+        except (InvalidTag, ValueError) as why:
+            raise Unopened from why
 
     def open(self, text: str, place: str, place_before: str | None = None) -> bytes:
         """Decrypt. `place_before`: where it belongs, if it was sealed by a release that did not tell apart all places,
         nor which secret it had. Raises `Unopened`, and `OtherSecret`."""
         try:
-            sealed = base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
+            sealed = _bytes_in(text)
             if sealed.startswith(self._mark):
                 return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
-        except (InvalidTag, binascii.Error, ValueError) as why:
+        except (InvalidTag, ValueError) as why:
             raise Unopened from why
         try:
             return self._seal.decrypt(sealed, [(place_before or place).encode()])[1:]
         except (InvalidTag, ValueError):
             raise OtherSecret from None
+
+
+def _bytes_in(text: str) -> bytes:
+    """Bytes that a sealed text holds. Raises `ValueError`."""
+    return base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
 
 
 def name_of_subject(subject: str) -> str:

@@ -39,3 +39,9 @@ def is_sealed(value: Any) -> bool:
 def name_in(text: str) -> str:
     """Name of the key of a sealed text."""
     return text[len(PREFIX) : len(PREFIX) + NAME_LENGTH]
+
+
+def place_of_recorded(service: str, saga: str, what: str, path: str = "") -> str:
+    """Place to which a value that a service records is bound. `what`: the state, or which call of which run; `path`:
+    of the value in that."""
+    return f"{service}|{saga}|{what}|{path}"

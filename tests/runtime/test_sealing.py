@@ -3,26 +3,39 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import pytest
 
 from saga import Retry, Saga, Service, client_events, sensitive
+from saga.administration.commanding import Wish, send
+from saga.config import Settings
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
-from saga.errors import BadInput, SagaError
+from saga.errors import BadInput, Permanent, SagaError
+from saga.inspection.letters import Letter
+from saga.messages import Position
 from saga.observe.moments import Parked, Unavailable
+from saga.progress.document import Call, decode, progress_key
 from saga.progress.spill import is_claim
+from saga.runtime.alone import Documents, Then, ports_alone
+from saga.runtime.participant import participant_of
+from saga.runtime.prepared import prepare
 from saga.runtime.room import Limits
+from saga.runtime.seals import STATE, Seals, call_of
+from saga.runtime.turn_state import RunKey, Stages, TurnState
 from saga.sealing.folder import KeyFolder
-from saga.sealing.text import names_in
+from saga.sealing.keys import SubjectKey
+from saga.sealing.text import names_in, place_of_recorded
+from saga.testing.world import answer_of
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReleased, PaymentReserved
-from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
+from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
 from tests.sealing.readable import can_be_read
 
 CARD, TOKEN, IBAN = "4111-SECRET-1111", "token-SECRET-2222", "iban-SECRET-3333"
@@ -124,10 +137,10 @@ async def said(place: Workplace, keys: KeyFolder, *orders: OrderPlaced) -> None:
     await place.broker.publish(records)
 
 
-def in_the_clear(folder: Path) -> list[str]:
+def in_the_clear(folder: Path, text: bytes = b"SECRET") -> list[str]:
     """Files of stores and logs in which something sensitive can be read."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [path.name for path in files if can_be_read(b"SECRET", path.read_bytes())]
+    return [path.name for path in files if can_be_read(text, path.read_bytes())]
 
 
 async def test_with_keys_nothing_sensitive_lies_in_a_store_or_a_log_and_handlers_see_it_all_the_same(
@@ -422,3 +435,126 @@ async def test_a_large_result_lies_sealed_in_its_document_of_its_own(tmp_path: P
         (entry,) = await place.history(large)
         assert entry.outcome == "handled"
     assert in_the_clear(tmp_path) == []
+
+
+# ---------------------------------------------------------------- answers of people, and places of recorded values
+
+
+class Silent(Bank):
+    """Bank that gives no token."""
+
+    async def tokenize(self, card: str) -> Annotated[str, sensitive]:
+        raise ConnectionError("away")
+
+
+@pytest.mark.parametrize("tool", ["has keys", "has none"])
+async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_on_with_it(
+    tool: str, tmp_path: Path
+) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Silent()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.until(lambda: bool(place.told_dead()))
+            p = await place.progress(payment)
+            assert p is not None
+            dead = p.queue[0].dead or ""
+            letter = Letter(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
+            answer = answer_of("tokenize", "token-ANSWERED", None)
+            wish = Wish(wanted="resolve", who="ada", why="it is in the bank's list", answered=answer)
+            folder = str(keys.folder) if tool == "has keys" else ""
+            settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=folder)
+            await send([letter], wish, settings, place.clock)
+            await place.until(lambda: bool(bank.handed))
+            await place.at_rest(payment)
+        assert bank.handed == ["reserve token-ANSWERED"]
+        assert [entry.outcome for entry in await place.history(payment)][-2:] == ["resolved", "handled"]
+        (commanded,) = await place.records("payment.commands")
+        assert can_be_read(b"ANSWERED", commanded.value or b"") is (tool == "has none")
+        assert not [name for name in in_the_clear(tmp_path, b"ANSWERED") if name.startswith("store")]
+
+
+async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        keys.forget(SAGA, "ada", "asked for it")
+        letter = Letter(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
+        wish = Wish(wanted="resolve", who="ada", why="-", answered=answer_of("tokenize", "token", None))
+        settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=str(keys.folder))
+        with pytest.raises(BadInput, match="saga order-1 was forgotten: nothing can be sealed for it"):
+            await send([letter], wish, settings, place.clock)
+
+
+async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        ports = ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, keys)
+        service = participant_of(prepare(payment.declared), {}, ports)
+        message = message_of(order_of(), started=None)
+        at = Position("orders", 0, 0)
+        seals = Seals(service, TurnState(message=message, position=at, stages=Stages()))
+        seals.own = await keys.of_subject(SAGA)
+        assert seals.own is not None
+        call = Call(kind="step", name="tokenize", number=1, input="")
+        run: RunKey = ("do", "reserve", "m-1")
+        others: list[RunKey] = [("undo", "reserve", "m-1"), ("do", "note", "m-1"), ("do", "reserve", "m-2")]
+        places = [
+            STATE,
+            call_of(run, call),
+            call_of(run, msgspec.structs.replace(call, number=2)),
+            call_of(run, msgspec.structs.replace(call, name="statement")),
+            call_of(run, msgspec.structs.replace(call, kind="update")),
+            *(call_of(other, call) for other in others),
+        ]
+        plain = msgspec.Raw(b'{"a":{"_sensitive":"x"},"b":[{"_sensitive":"x"},{"_sensitive":"y"}]}')
+        for what in places:
+            closed = seals.closed_raw(plain, what)
+            assert await seals.revealed_raw(closed, what) == plain
+            for elsewhere in places:
+                if elsewhere != what:
+                    with pytest.raises(Permanent, match="was sealed for another place"):
+                        await seals.revealed_raw(closed, elsewhere)
+        parts = msgspec.json.decode(seals.closed_raw(plain, STATE))
+        for moved_ in ({**parts, "a": parts["b"][0]}, {**parts, "b": parts["b"][::-1]}, {"c": parts["a"]}):
+            with pytest.raises(Permanent, match="was sealed for another place"):
+                seals.reveal(moved_, STATE)
+
+
+async def test_what_was_recorded_by_a_release_that_did_not_tell_places_apart_is_read(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        bank.answers = False
+        async with at_work(place, payment, use=(bank,), keys=keys, limits=Limits(drain_s=0)) as bank.stop:
+            await said(place, keys, order_of())
+            await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
+        await _replace_sealed(place, keys, lambda key: key.seal(f'"{TOKEN}"'.encode(), f"payment|{SAGA}"))
+        bank.answers = True
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.at_rest(payment)
+        assert bank.handed.count(f"tokenize {CARD}") == 1
+        assert bank.handed[-1] == f"reserve {TOKEN}"
+
+
+async def test_a_recorded_value_from_elsewhere_in_its_saga_fails_its_run(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        bank.answers = False
+        async with at_work(place, payment, use=(bank,), keys=keys, limits=Limits(drain_s=0)) as bank.stop:
+            await said(place, keys, order_of())
+            await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
+        at = place_of_recorded("payment", SAGA, "state", "['card']")
+        await _replace_sealed(place, keys, lambda key: key.seal_recorded(f'"{TOKEN}"'.encode(), at))
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.until(lambda: bool(place.told_dead()))
+        assert "a recorded value was sealed for another place" in place.told_dead()[0].reason
+
+
+async def _replace_sealed(place: Workplace, keys: KeyFolder, sealing: Callable[[SubjectKey], str]) -> None:
+    """Put another sealed text in the place of the recorded answer of the first step."""
+    key, document = await keys.of_subject(SAGA), await place.store.get("saga", progress_key("payment", SAGA))
+    assert key is not None
+    assert document is not None
+    (intent,) = decode(document.content).intents
+    text: str = msgspec.json.decode(intent.calls[0].value)["_sensitive"]
+    content = document.content.replace(text.encode(), sealing(key).encode())
+    await place.store.replace("saga", progress_key("payment", SAGA), content, cas=document.cas)
