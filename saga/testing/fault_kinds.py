@@ -30,6 +30,7 @@ FaultKind: TypeAlias = Literal[
     "outage",
     "lag",
     "backlog",
+    "other partitioner",
 ]
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 
@@ -52,6 +53,7 @@ EVERYTHING: dict[FaultKind, float] = {
     "outage": 0.0005,
     "lag": 0.001,
     "backlog": 0.0005,
+    "other partitioner": 0.050,
 }
 """Rates of `faults.everything()`. Poison and newer schemas are left out: a saga that they spoil waits for a person who
 has its dead letter tried again. So are deployments, for of most services there is one release; and gaps, after which
@@ -110,6 +112,7 @@ class faults:
     - outage: all workers of a service die, and others begin minutes or hours later: longer than most deadlines.
     - lag: what was published reaches its readers, with all behind it in its partition, minutes later or up to an hour.
     - backlog: a service is given one record after another, seconds apart, for up to an hour.
+    - other partitioner: what the application publishes lies in another partition than its key says.
     """
 
     @staticmethod

@@ -53,12 +53,15 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "outage": "time is real: an outage that is longer than a deadline takes as long as that",
         "lag": "the log is a file: what is in it can be read by whoever runs",
         "backlog": "the processes take from the log at their own pace",
+        "other partitioner": "what a test publishes goes through a client of ours",
     }
 )
 """Kinds of faults that this world does not have on the embedded broker and stores, and why."""
 
 OF_SERVERS = "whoever gave the servers has no way to bring it about"
-NOWHERE_REAL = frozenset({"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler", "outage"})
+NOWHERE_REAL = frozenset(
+    {"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler", "outage", "other partitioner"}
+)
 """Kinds that no servers bring about either."""
 LEFT_OUT_ON_SERVERS: Mapping[str, str] = MappingProxyType(
     {kind: why if kind in NOWHERE_REAL else OF_SERVERS for kind, why in LEFT_OUT.items()}

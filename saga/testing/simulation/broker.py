@@ -107,7 +107,7 @@ class SimulatedBroker:
         self, batch: Sequence[Outgoing], planned: Planned | None, draws: tuple[float, float, float, float]
     ) -> None:
         """Append the batch, with its fault: the effect of a publish that lands."""
-        delay_s = DELIVERED_S * draws[2]
+        delay_s, beside = DELIVERED_S * draws[2], 0
         if planned is None:
             for message in batch:
                 self.cluster.append(message, delay_s)
@@ -133,10 +133,12 @@ class SimulatedBroker:
             case "newer schema" | "poison":
                 self.cluster.spoiled.add(chosen.key.decode())
                 self.cluster.append(spoiled(chosen, planned, draws[2]), delay_s)
+            case "other partitioner":
+                beside = 1 + int(draws[2] * (self.cluster.partitions_of(chosen.topic) - 1))
             case _:
                 pass
         for message in landing:
-            self.cluster.append(message, delay_s)
+            self.cluster.append(message, delay_s, beside)
 
 
 def _type_of(message: Outgoing) -> str:

@@ -149,10 +149,10 @@ class Cluster:
                     f"a record of {size} bytes for {message.topic} is too large: {RECORD_BYTES_MAX} bytes at most"
                 )
 
-    def append(self, message: Outgoing, delay_s: float) -> None:
-        """Append to the partition of its key; readers get it `delay_s` later."""
+    def append(self, message: Outgoing, delay_s: float, beside: int = 0) -> None:
+        """Append to the partition of its key, or so many beside it; readers get it `delay_s` later."""
         logs = self._logs(message.topic)
-        number = partition_of(message.key, len(logs))
+        number = (partition_of(message.key, len(logs)) + beside) % len(logs)
         now_s = asyncio.get_running_loop().time()
         record = Record(message.topic, number, 0, message.key, message.value, message.headers, 0)
         self._append(logs[number], record, now_s + delay_s)

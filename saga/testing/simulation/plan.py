@@ -38,6 +38,7 @@ POSSIBLE: Mapping[FaultKind, frozenset[What]] = {
     "outage": EVERY,
     "lag": PUBLISH,
     "backlog": EVERY,
+    "other partitioner": PUBLISH,
 }
 """Operations that each kind can happen to."""
 WAYS: Mapping[FaultKind, tuple[str, str]] = {
@@ -47,6 +48,9 @@ WAYS: Mapping[FaultKind, tuple[str, str]] = {
 """Kinds that come in two ways, with the names of these in a schedule."""
 APPLICATION = "application"
 """Process that publishes from outside: it does not crash."""
+OF_APPLICATION: frozenset[FaultKind] = frozenset({"duplicate", "expiry", "poison", "newer schema", "other partitioner"})
+"""Kinds that happen to what the application publishes; the last one to nothing else, for services have our
+partitioner."""
 
 
 class Operation(NamedTuple):
@@ -130,9 +134,7 @@ class Drawn:
             for rule in self.faults.rules
             if operation.what in POSSIBLE[rule.kind]
             and rule.hits(names)
-            and not (
-                operation.service == APPLICATION and rule.kind not in ("duplicate", "expiry", "poison", "newer schema")
-            )
+            and (rule.kind in OF_APPLICATION if operation.service == APPLICATION else rule.kind != "other partitioner")
         )
 
 

@@ -23,6 +23,11 @@ def hits(asked: Faults, *, what: What = "publish", service: str = "payment", nam
     return sum(plan.at(operation(n, what, service, *names), 0) is not None for n in range(1000))
 
 
+def meant_for(kind: FaultKind) -> str:
+    """Process to which faults of this kind happen."""
+    return APPLICATION if kind == "other partitioner" else "payment"
+
+
 # -------------------------------------------------------------------- asking for faults
 
 
@@ -113,7 +118,7 @@ def test_a_window_says_from_when_to_when() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_meets_only_what_it_can_happen_to(kind: FaultKind) -> None:
-    met = {what for what in ALL if hits(faults.of(kind, rate=1), what=what)}
+    met = {what for what in ALL if hits(faults.of(kind, rate=1), what=what, service=meant_for(kind))}
     assert met == POSSIBLE[kind] != set()
 
 
@@ -123,6 +128,7 @@ def test_the_application_does_not_crash_but_what_it_says_may_come_twice() -> Non
         "expiry",
         "newer schema",
         "poison",
+        "other partitioner",
     }
 
 
@@ -131,8 +137,9 @@ def test_the_application_does_not_crash_but_what_it_says_may_come_twice() -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_that_was_drawn_reads_as_it_was_written(kind: FaultKind) -> None:
-    plan = Drawn(faults.of(kind, rate=1), Chance(1))
-    drawn = {p for what in ALL for number in range(20) if (p := plan.at(operation(number, what), 0)) is not None}
+    plan, service = Drawn(faults.of(kind, rate=1), Chance(1)), meant_for(kind)
+    asked = [operation(number, what, service) for what in ALL for number in range(20)]
+    drawn = {p for each in asked if (p := plan.at(each, 0)) is not None}
     assert {Planned.parsed(str(planned)) for planned in drawn} == drawn
     assert len({planned.after for planned in drawn}) == (2 if kind in ("crash", "partition") else 1)
 
