@@ -85,6 +85,16 @@ async def rebuild(
                     yield one
 
 
+async def is_known(saga: str, services: Sequence[Declared], settings: Settings, clock: Clock) -> bool:
+    """Return whether a store of these services has a progress of a saga. Raises `SagaError` for one that cannot be
+    opened."""
+    for declared in services:
+        async with wiring.store_of(declared.name, clock, settings) as store:
+            if not await _is_lost(declared.name, store, saga):
+                return True
+    return False
+
+
 @asynccontextmanager
 async def _opened(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
     async with AsyncExitStack() as stack:
@@ -112,7 +122,7 @@ async def _found(
                 oldest[at] = oldest[at] or record.time_ms
             if record.key and record.offset < positions.get(at, 0) and saga in (None, _text(record.key)):
                 keys.setdefault(record.key, set()).add(at)
-    lost = {key: _Found() for key in keys if await _is_lost(service, store, _text(key))}
+    lost = {key: _Found() for key in keys if await _is_lost(service.name, store, _text(key))}
     if lost:
         async for record in _of_all(broker, [*topics, service.commands], lost):
             _sort(service, record, lost[record.key or b""], positions)
@@ -127,8 +137,8 @@ def _places(key: bytes, bounds: Mapping[Partition, Bounds]) -> Sequence[Partitio
     return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]
 
 
-async def _is_lost(service: Prepared, store: Store, saga: str) -> bool:
-    return await store.get(PROGRESS, progress_key(service.name, saga)) is None
+async def _is_lost(service: str, store: Store, saga: str) -> bool:
+    return await store.get(PROGRESS, progress_key(service, saga)) is None
 
 
 async def _of_all(broker: Administration, topics: Iterable[str], of: Mapping[bytes, _Found]) -> AsyncIterator[Record]:

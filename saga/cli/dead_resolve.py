@@ -137,7 +137,7 @@ async def _done(  # what the command line says
     for id_ in unknown:
         tell_trouble(f"no escalation {id_} of saga {which.sagas[0]} can be closed: `saga dead show` has their ids")
     if not letters:
-        tell("nothing is meant: `saga dead show` tells what there is of this saga", err=True)
+        tell(f"nothing of saga {which.sagas[0]} is meant: `saga dead show` tells what there is of it", err=True)
         return False
     sent = await commanding.send(letters, wish, settings, clock)
     whole = not unknown

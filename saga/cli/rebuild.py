@@ -11,7 +11,7 @@ from saga import wiring
 from saga.administration import rebuild as rebuilding
 from saga.administration.rebuild import Rebuilt
 from saga.cli.options import broker_option, stores_option
-from saga.cli.printing import tell, tell_json
+from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
@@ -48,7 +48,7 @@ def rebuild(  # a parameter for each option
 
     \b
     Exit code 0: all were made, or would be.
-    Exit code 1: one could not be; its line says why, the others are made.
+    Exit code 1: one could not be; its line says why, the others are made. Or nothing is known of the saga of --saga.
     Exit code 2: asked wrongly, or something cannot be opened; what to do is on standard error.
     """
     if dry_run == apply:
@@ -62,8 +62,8 @@ async def _rebuilt(
     services: Sequence[Declared], settings: Settings, saga: str | None, apply: bool, as_json: bool
 ) -> bool:
     """Print a line for each saga; true if none has a problem."""
-    made = problems = 0
-    async for one in rebuilding.rebuild(services, settings, SystemClock(), saga=saga, apply=apply):
+    made, problems, clock = 0, 0, SystemClock()
+    async for one in rebuilding.rebuild(services, settings, clock, saga=saga, apply=apply):
         problems += one.problem is not None
         made += one.problem is None
         if as_json:
@@ -72,6 +72,13 @@ async def _rebuilt(
             tell(_line(one))
     if not as_json:
         tell(f"{counted(made, 'saga')} {'made' if apply else 'to be made'} anew, {problems} cannot be")
+    if saga is not None and not made + problems and not await rebuilding.is_known(saga, services, settings, clock):
+        names = ", ".join(service.name for service in services)
+        tell_trouble(
+            f"nothing is known of saga {saga}: {names} has no progress of it, and the topics hold no message of it that "
+            "was handled and is to be remembered: see its id"
+        )
+        return False
     return problems == 0
 
 

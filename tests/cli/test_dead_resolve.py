@@ -152,4 +152,4 @@ def test_nothing_is_sent_if_it_is_not_clear_which_dead_letter_is_meant(saga: Cal
     for args in (("order-1",), ("order-3", "--service", "order"), ("order-3", "--handler", "capture")):
         result = saga("dead", "resolve", *args, *meant)
         assert result.exit_code == 1, args
-        assert "nothing is meant" in result.stderr
+        assert " is meant: `saga dead show`" in result.stderr
