@@ -75,8 +75,8 @@ async def _rebuilt(
     if saga is not None and not made + problems and not await rebuilding.is_known(saga, services, settings, clock):
         names = ", ".join(service.name for service in services)
         tell_trouble(
-            f"nothing is known of saga {saga}: {names} has no progress of it, and the topics hold no message of it that "
-            "was handled and is to be remembered: see its id"
+            f"nothing is known of saga {saga}: {names} has no progress of it, and the topics hold no message of it "
+            "that was handled and is to be remembered: see its id"
         )
         return False
     return problems == 0
