@@ -65,10 +65,12 @@ Operation: TypeAlias = Get | Put | Remove | Publish | Outside | Together
 
 
 class Found(NamedTuple):
-    """The answer of a read, with the positions known as committed at that moment."""
+    """The answer of a read, with the positions known as committed at that moment, and the logs that there are."""
 
     document: Document | None
     committed: frozenset[Position]
+    logs: frozenset[tuple[str, str]]
+    """Topic and id of each log."""
 
 
 class Done(NamedTuple):
@@ -108,6 +110,8 @@ class ExploredStore:
     def __init__(self) -> None:
         self.committed: frozenset[Position] = frozenset()
         """Committed positions, as told by the last read."""
+        self.logs: frozenset[tuple[str, str]] = frozenset()
+        """Logs that there are, as told by the last read."""
         self.handled_ms = LATEST_MS
         """Time up to which the worker whose turn it is has handled the log."""
         self.document_bytes_max = 1 << 30
@@ -115,7 +119,7 @@ class ExploredStore:
     async def get(self, collection: str, key: str) -> Document | None:
         answer = await ask(Get(collection, key))
         assert isinstance(answer, Found)
-        self.committed = answer.committed
+        self.committed, self.logs = answer.committed, answer.logs
         return answer.document
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:

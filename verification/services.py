@@ -196,7 +196,9 @@ def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> P
         clock=clock,
         watching=Watching(SERVICE, clock, lambda moment: None),
         assignment=Undisturbed(
-            is_committed=lambda position: position in store.committed, handled=lambda due_ms: store.handled_ms
+            is_committed=lambda position: position in store.committed,
+            is_of_current_log=lambda position: (position.topic, position.log_id) in store.logs,
+            handled=lambda due_ms: store.handled_ms,
         ),
         together=other.together,
         pages=KnownPages(bytes_max=0),

@@ -119,6 +119,7 @@ class StateSpace(Contents):
                 progress,
                 turn.cas,
                 turn.certain,
+                tuple(entry.n for entry in turn.unpublished),
                 _frozen(turn.recalled),
                 turn.paged,
                 turn.over,
@@ -147,7 +148,7 @@ class StateSpace(Contents):
         return known
 
     def _run(self, under: Under, history: History) -> Operation | int:
-        self.store.committed = frozenset()
+        self.store.committed, self.store.logs = frozenset(), frozenset()
         self.clock.now = now_ms(under.passed, under.fast + under.ticks)
         self.store.handled_ms = LATEST_MS if under.handled < 0 else now_ms(under.passed, under.handled)
         coroutine = advance(self.services[under.release], under.turn)
@@ -187,8 +188,9 @@ class StateSpace(Contents):
             if turn.awaits is not None:  # the wake stays, and is taken again
                 worker = worker._replace(at=with_number(worker.at, WAKES, turn.position.offset))
             if turn.over:
-                content = self.version(encode(turn.progress)) if turn.cas and len(self.services) > 1 else turn.cas
-                return worker._replace(turn=-1, history=(), cache=turn.cas, content=content), None
+                cas = turn.cas if turn.may_be_remembered else 0
+                content = self.version(encode(turn.progress)) if cas and len(self.services) > 1 else cas
+                return worker._replace(turn=-1, history=(), cache=cas, content=content), None
             worker = worker._replace(turn=step, history=())
 
     # ---------------------------------------------------------------- moves
@@ -309,11 +311,12 @@ class StateSpace(Contents):
     def _read(self, s: State, w: int, operation: Get) -> Found:
         version = 0 if self.stranger and w == 1 else s.version_of(operation.collection, operation.key)
         if (operation.collection, operation.key) != PROGRESS:
-            return Found(self.document(version), frozenset())
+            return Found(self.document(version), frozenset(), frozenset())
         begins = (0, s.b_begins, 0)
         ours = [t for t in (0, 1, WAKES) if s.owner[t] == w]
         below = {s.place_of(t, number) for t in ours for number in range(begins[t], s.committed[t])}
-        return Found(self.document(version), frozenset(below))
+        logs = {(at.topic, at.log_id) for t in (0, 1) for at in [s.place_of(t, begins[t])]}
+        return Found(self.document(version), frozenset(below), frozenset(logs))
 
     def _puts(self, s: State, w: int, put: Put) -> Iterator[Move]:
         what = f"w{w} writes {put.collection}"

@@ -148,9 +148,10 @@ def parked() -> Iterator[Scenario]:  # a list: one scenario after another
         name="parked: many wakes come too early",
         service=of(reserve, parks=True),
         a=(ORD,),
-        fail=1,
-        early=4,
-        evict=4,
+        fail=2,
+        early=3,
+        evict=3,
+        wakes_max=5,
         at_the_end=reserved,
     )
     yield Scenario(

@@ -81,6 +81,9 @@ class Alone:
     def is_committed(self, position: Position, /) -> bool:
         return False
 
+    def is_of_current_log(self, position: Position, /) -> bool:
+        return False
+
     def check_running(self, position: Position, /) -> None:
         return None
 

@@ -62,7 +62,7 @@ class Delivery:
                     turn = replace(turn, deaths=item.deaths)
                 while not turn.over:  # as `take_turn`, with one coroutine less around each write
                     turn = await advance(service, turn)
-                if turn.progress is not None and turn.cas:
+                if turn.progress is not None and turn.may_be_remembered:
                     written_s = stages.begun_s if stages.outcomes else self._written_s(turn.progress, cached, stages)
                     self.cache.put(saga, turn.progress, turn.cas, written_s)
             except Draining:

@@ -110,24 +110,27 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
 
 
 async def load(service: Participant, turn: TurnState) -> TurnState:
-    """Read the progress from the store. Whoever reads it first publishes what is not known as published. Raises
-    `Draining`: a run whose write was refused is not decided again by a worker that has lost the partition."""
+    """Read the progress from the store. Whoever reads it first publishes what is not known as published; what another
+    message brings, only if this turn writes. Raises `Draining`: a run whose write was refused is not decided again by a
+    worker that has lost the partition."""
     service.ports.assignment.check_running(turn.position)
     saga, remembered = turn.message.saga, 0 if turn.progress is None else turn.cas
     key = progress_key(service.name, saga)
     spans, read = turn.stages.spans, patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
     document = await (read if spans is None else spans.around("store", "read progress", read))
+    unpublished: tuple[Entry, ...] = ()
     if document is None:
         p, cas = record.empty(service.name, saga, service.version), 0
     else:
         p, cas = decode(document.content), document.cas
-        # What this worker remembers it has brought to its end: all of it was acknowledged.
-        unpublished: list[Entry] = []
+        # What this worker remembers it has brought to its end: all of it was acknowledged, but for what this turn read.
+        unpublished = turn.unpublished
         if cas != remembered:
-            unpublished += history.unpublished(p, service.ports.assignment.is_committed, turn.message.id)
+            unpublished = tuple(history.unpublished(p, service.ports.assignment.is_committed, turn.message.id))
         _check_declared(service, p, unpublished)
-        for entry in unpublished:
-            await publish(service, turn, p, entry)
+        if not all(_is_brought_elsewhere(service, turn, entry) for entry in unpublished):
+            await _publish_all(service, turn, p, unpublished)
+            unpublished = ()
         if service.ports.telling is not None:
             service.ports.telling.loaded(p)
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
@@ -138,7 +141,21 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     if takeover.is_due(p, service.roles):
         p = await _taken_over(service, replace(turn, cas=cas), p)
     # What pages of the progress before said of the message is of no use any more.
-    return replace(turn, progress=p, cas=cas, certain=True, recalled=None, paged=None)
+    return replace(turn, progress=p, cas=cas, certain=True, unpublished=unpublished, recalled=None, paged=None)
+
+
+def _is_brought_elsewhere(service: Participant, turn: TurnState, entry: Entry) -> bool:
+    """True if the message under which a transition was written is another one, and comes again if its events are not
+    published: it was not committed before, its log is still read, and a handler of this version takes it."""
+    if turn.position == NOWHERE or entry.position is None or entry.position == turn.position[:3]:
+        return False
+    position = Position(*entry.position, entry.log_id)
+    return entry.type in service.consumed and service.ports.assignment.is_of_current_log(position)
+
+
+async def _publish_all(service: Participant, turn: TurnState, p: Snapshot, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        await publish(service, turn, p, entry)
 
 
 async def _taken_over(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
@@ -267,6 +284,8 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     """
     await _note_work(service, turn.position)
     p = written.snapshot
+    if turn.unpublished:
+        await _publish_all(service, turn, turn.known, turn.unpublished)
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
     if p.results or p.later or p.format == RELEASED or (p.intents and binding.may_tell_format(p.intents)):
@@ -301,7 +320,7 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
         raise Refused from why
     if emptied:
         await spilling.removed(service, emptied)
-    return replace(turn, progress=p, cas=cas, certain=True)
+    return replace(turn, progress=p, cas=cas, certain=True, unpublished=())
 
 
 def tell_refused(

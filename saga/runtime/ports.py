@@ -67,6 +67,10 @@ class Assignment(Protocol):
     def is_committed(self, position: Position, /) -> bool:
         """True if the position lies below the committed one of a partition that this worker owns."""
 
+    def is_of_current_log(self, position: Position, /) -> bool:
+        """True if the position's log is known to be the one that its topic has now: a message there that is not
+        committed comes to whoever has its partition."""
+
     def check_running(self, position: Position, /) -> None:
         """Raises `Draining` when nothing new of this partition may begin."""
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message, Outgoing, Position
 from saga.progress.actions import AwaitLog, Trigger
-from saga.progress.document import Attempt, Call, Kind, Snapshot
+from saga.progress.document import Attempt, Call, Entry, Kind, Snapshot
 from saga.runtime.spanning import UNTRACED, Spans
 from saga.runtime.spanning import Kind as KindOfSpan
 
@@ -62,6 +62,8 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     """Version of the progress; 0: the store holds none."""
     certain: bool = False
     """True if the progress was read or written in this turn; one from a cache may be old."""
+    unpublished: tuple[Entry, ...] = ()
+    """Transitions whose events are not known as published, and that others bring: they go out if this turn writes."""
     recalled: dict[str, int] | None = None
     """Inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
     deaths: int = 0
@@ -88,9 +90,14 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
             return self.progress
         return replace(self.progress, inbox={**self.recalled, **self.progress.inbox})
 
+    @property
+    def may_be_remembered(self) -> bool:
+        """True if the progress, once the turn is over, is in the store, and all that it says is published."""
+        return self.progress is not None and self.cas > 0 and not self.unpublished
+
     def unread(self) -> "TurnState":
         """Forget the progress: all is decided again, on what it is by now."""
-        return replace(self, progress=None, cas=0, certain=False, recalled=None, paged=None)
+        return replace(self, progress=None, cas=0, certain=False, unpublished=(), recalled=None, paged=None)
 
     def results_of(self, run: RunKey) -> tuple[Call, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()

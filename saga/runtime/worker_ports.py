@@ -54,6 +54,11 @@ class WorkerAssignment:
         # An offset of another log says nothing of this one: what it names may never have been published.
         return prefix is not None and prefix.log_id == position.log_id and prefix.is_committed(position.offset)
 
+    def is_of_current_log(self, position: Position) -> bool:
+        return any(
+            p.topic == position.topic and prefix.log_id == position.log_id for p, prefix in self.prefixes.items()
+        )
+
     def check_running(self, position: Position) -> None:
         partition = position[:2]  # as good as a `Partition`, and asked for with every message
         if self._stopping or (partition not in self.prefixes and partition not in self.leaving):

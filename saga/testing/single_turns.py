@@ -42,6 +42,7 @@ class Undisturbed:
 
     pause: Callable[[float, Position], Awaitable[None]] = at_once
     is_committed: Callable[[Position], bool] = lambda position: False
+    is_of_current_log: Callable[[Position], bool] = lambda position: True
 
     handled: Callable[[int], int] = lambda due_ms: due_ms
     """Time up to which the log has been handled, given the due time of a deadline."""

@@ -10,7 +10,7 @@ from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
 from saga.progress import compensate, decide, history, piles, record, spill, step
 from saga.progress.actions import Close, Undo, UndoStep
-from saga.progress.document import Intent, Kind, Result, Snapshot, progress_key
+from saga.progress.document import Entry, Intent, Kind, Result, Snapshot, progress_key
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role
 from saga.runtime import documents, handling, persistence, spilling
@@ -30,6 +30,28 @@ def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
 
 def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(history, "unpublished", lambda p, is_committed, in_hand: ())
+
+
+def what_another_message_brings_counts_as_published(patch: pytest.MonkeyPatch) -> None:
+    load = persistence.load
+
+    async def loaded(service: Participant, turn: TurnState) -> TurnState:
+        return replace(await load(service, turn), unpublished=())
+
+    patch.setattr(persistence, "load", loaded)
+
+
+def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TurnState, "may_be_remembered", property(lambda turn: turn.cas > 0))
+
+
+def what_no_message_brings_is_left_to_one(patch: pytest.MonkeyPatch) -> None:
+    elsewhere = persistence._is_brought_elsewhere
+
+    def left(service: Participant, turn: TurnState, entry: Entry) -> bool:
+        return entry.position is None or elsewhere(service, turn, entry)
+
+    patch.setattr(persistence, "_is_brought_elsewhere", left)
 
 
 def no_intent(patch: pytest.MonkeyPatch) -> None:
@@ -325,6 +347,9 @@ RULES: dict[Take, str] = {
     a_rebalance_ends_what_runs: "a slow handler: its partition goes and comes back",
     keys_from_transition_numbers: "two steps: a step fails",
     readers_do_not_publish: "two steps: a step fails",
+    what_another_message_brings_counts_as_published: "later: the event comes alone",
+    what_is_left_unpublished_is_remembered: "a part that one handler cannot decode",
+    what_no_message_brings_is_left_to_one: "a settle chain of three",
     no_intent: "two steps: a step fails",
     an_open_intent_blocks_nobody: "two kinds of failure: by a step",
     a_dead_letter_blocks_nobody: "a dead letter without an intent",

@@ -100,6 +100,13 @@ def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyP
     patch.setattr(persistence, "load", keeping)
 
 
+def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    def waited_for(service: Participant, turn: TurnState, entry: Entry) -> bool:
+        return entry.position not in (None, turn.position[:3])
+
+    patch.setattr(persistence, "_is_brought_elsewhere", waited_for)
+
+
 def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:
     unpublished = history.unpublished
 
@@ -121,6 +128,9 @@ RULES: dict[Take, str] = {
     what_one_handler_cannot_decode_none_can: "a part that one handler cannot decode",
     only_the_first_update_of_a_batch_is_looked_at: "two lanes' updates at once",
     what_pages_said_outlives_the_progress_that_listed_them: "waiting pages: an owner comes back with what it knew",
+    a_message_of_another_log_is_waited_for: (
+        "a topic is created again: what nobody names takes the offset of what was written"
+    ),
     a_position_counts_in_every_log: (
         "a topic is created again: what nobody names takes the offset of what was written"
     ),

@@ -87,6 +87,14 @@ async def test_what_is_committed_is_known_of_the_partitions_that_are_ours() -> N
     assert not assignment.is_committed(Position("orders", 2, 0))
 
 
+async def test_the_log_of_a_topic_is_known_by_any_partition_of_it_that_is_ours() -> None:
+    assignment = assigned(TrialClock())
+    assignment.prefixes[Partition("orders", 0)] = Prefix(9, "new")
+    assert assignment.is_of_current_log(Position("orders", 7, 5, "new"))
+    assert not assignment.is_of_current_log(Position("orders", 0, 5, "old"))
+    assert not assignment.is_of_current_log(Position("payments", 0, 5, "new"))
+
+
 async def test_an_offset_of_another_log_is_committed_nowhere() -> None:
     assignment = assigned(TrialClock())
     assignment.prefixes |= {Partition("orders", 0): Prefix(9, "new"), Partition("orders", 1): Prefix(9)}
