@@ -16,9 +16,9 @@ from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentCaptured, PaymentReleased, PaymentReserved
 from tests.runtime.real_worker import SAGA, Impatient, Workplace, an_order, at_work
 
-FIRST_S, HANDLER_S, STEP_S, STORE_S, BROKER_S = 7.0, 20.0, 50.0, 300.0, 4000.0
-"""Seconds that each stage takes: none is made of the others, and all are much more than a machine needs for the
-rest."""
+FIRST_S, HANDLER_S, STEP_S, STORE_S, BROKER_S = 7.0, 20.0, 50.0, 150.0, 400.0
+"""Seconds that each stage takes: none is made of the others, all are much more than a machine needs for the rest, and
+all of it ends before the service notes again that it works."""
 REST_MS = 5000.0
 
 
