@@ -8,10 +8,9 @@ import click
 
 from saga import wiring
 from saga.administration import repair as repairing
-from saga.administration.rebuild import is_known
 from saga.administration.repair import Repaired
 from saga.cli.options import broker_option, stores_option
-from saga.cli.printing import tell, tell_json, tell_trouble
+from saga.cli.printing import tell, tell_json
 from saga.clock import SystemClock
 from saga.config import Settings
 from saga.declarations.values import Declared
@@ -50,7 +49,7 @@ def repair(
 
     \b
     Exit code 0: done, or told.
-    Exit code 1: a saga could not be gone on with; its line says why, the others are done. Or none knows that of --saga.
+    Exit code 1: a saga could not be gone on with; its line says why, the others are done.
     Exit code 2: asked wrongly, or something cannot be opened; what to do is on standard error.
     """
     settings = Settings.from_environment(broker=broker, store=store)
@@ -63,8 +62,8 @@ async def _repaired(
 ) -> bool:
     """Print a line for each saga as it is done; true if none has a problem."""
     count = problems = 0
-    report, clock = Log(sys.stderr, settings).report, SystemClock()
-    async for one in repairing.repair(services, settings, clock, report, saga=saga, dry_run=dry_run):
+    report = Log(sys.stderr, settings).report
+    async for one in repairing.repair(services, settings, SystemClock(), report, saga=saga, dry_run=dry_run):
         count += 1
         problems += one.problem is not None
         if as_json:
@@ -74,10 +73,6 @@ async def _repaired(
     if not as_json:
         done = "to go on with" if dry_run else f"gone on with, {counted(problems, 'problem')}"
         tell(f"{counted(count, 'saga')} {done}")
-    if saga is not None and not count and not await is_known(saga, services, settings, clock):
-        names = ", ".join(service.name for service in services)
-        tell_trouble(f"nothing is known of saga {saga}: {names} has no progress of it: see its id")
-        return False
     return problems == 0
 
 
