@@ -20,16 +20,18 @@ from saga.progress import history, spill
 from saga.progress.document import decode_entry
 from saga.runtime.commits import Commits
 from saga.runtime.guard import Count
+from saga.runtime.service_record import known_logs
 from saga.store.port import Document
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
 Mode = Literal["lost", "landed", "late"]
 MODES: tuple[Mode, ...] = ("lost", "landed", "late")
-ORDERS = 6
+ORDERS, HOUR_MS = 6, 3_600_000
 KINDS = {
     *("insert progress", "replace progress", "insert archive", "insert page", "insert claim", "insert guard"),
     *("replace guard", "insert controls", "replace controls", "insert document", "replace document"),
+    "replace identity",
 }
 """Each way in which a service writes. A new kind of document belongs here."""
 
@@ -65,7 +67,7 @@ def kind_of(collection: str, key: str) -> str:
         return "progress"
     if collection != ARCHIVES:
         return "document"
-    for name in ("guard", "controls", "page", "claim"):
+    for name in ("guard", "controls", "page", "claim", "identity"):
         if key.partition("::")[0].endswith(name):
             return name
     return "archive"
@@ -145,6 +147,9 @@ async def run(
     async with workplace(folder) as place:
         async with at_work(place, payment):
             await place.at_rest(payment)
+            while not await known_logs(place.store, "payment"):  # noted beside the messages, once
+                await place.clock.sleep(0.001)
+        place.clock.ahead_ms += HOUR_MS  # so the service notes again that it works
         await place.publish(*(an_order(quantity=n) for n in range(1, ORDERS + 1)))
         record = [record async for record in place.broker.scan("orders")][1]
         key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
