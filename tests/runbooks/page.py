@@ -131,6 +131,15 @@ class Place:
             process.wait(30)
         self.running.clear()
 
+    def leave(self) -> None:
+        """Stop what runs, and what a page has left running: a member that is killed stays in its group for a while,
+        where the next test would meet it."""
+        self.stop()
+        for group in self.shells:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGTERM)
+        waiting.until(lambda: not any(map(_is_there, self.shells)), CALL_S_MAX)
+
     def end(self) -> None:
         """Kill what still runs."""
         for process in self.running:
@@ -167,6 +176,15 @@ class Place:
         """End of what the service has said."""
         log = self.folder / "payment.log"
         return log.read_text("utf-8", "replace")[-4000:] if log.exists() else "it has not run"
+
+
+def _is_there(group: int) -> bool:
+    """Whether a process group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def follow(page: str, place: Place, marks: Mapping[str, Callable[[], None]]) -> None:

@@ -50,7 +50,7 @@ def place(tmp_path: Path, guarded: Guarded) -> Iterator[Place]:
         run_as_users(place, guarded)
         place.shows("saga topics apply services.payment", "... orders ...")
         yield place
-        place.stop()  # a member that is killed stays in its group for a while, where the next test would meet it
+        place.leave()
     finally:
         place.end()
         asyncio.run(cleared(guarded.kafka.address))

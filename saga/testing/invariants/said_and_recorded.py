@@ -94,19 +94,22 @@ def _recorded_as_said(case: SagaCase) -> Iterator[Violation]:
 
 
 def in_order(case: SagaCase) -> Iterator[Violation]:
-    """Check that in each topic events first appear in the order in which they are recorded; that handlers of one event
-    see them in the order in which they first appeared, which is not asked of spoiled sagas; and that nothing overtakes
-    a dead letter."""
+    """Check that in each partition events first appear in the order in which they are recorded; that handlers of one
+    event see them in the order in which they first appeared, which is not asked of spoiled sagas; and that nothing
+    overtakes a dead letter."""
     for life in case.every_life():
         wrong = progress_checks.ran_behind_a_dead_letter(life.service.roles, life.entries)
         if wrong is not None:
             yield case.violation("in order", wrong, life.service.name)
     if case.spoiled or case.again:
         return
-    first: dict[str, dict[str, int]] = {}
-    for s in case.said:
-        places = first.setdefault(s.record.topic, {})
-        places.setdefault(s.id, len(places))
+    first: dict[tuple[str, int], dict[str, int]] = {}
+    appeared: set[tuple[str, str]] = set()
+    for s in case.said:  # a copy may lie in another partition
+        if (s.record.topic, s.id) not in appeared:
+            appeared.add((s.record.topic, s.id))
+            places = first.setdefault((s.record.topic, s.record.partition), {})
+            places[s.id] = len(places)
     # One that does not tell when its saga began may have to wait until another does, and holds up its own handler only.
     apart = any(s.started is None for s in case.said)
     for service, life in case.last_lives():
