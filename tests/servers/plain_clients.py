@@ -5,6 +5,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import TopicAlreadyExistsError
 
 from saga.broker.kafka.client import starting
+from saga.broker.kafka.log_ids import log_ids
 from tests.broker.waiting import CLOCK
 
 
@@ -16,10 +17,13 @@ async def begun(client: AIOKafkaAdminClient | AIOKafkaProducer) -> None:
 
 
 async def created_again(server: str, topic: str, partitions: int) -> None:
-    """Delete a topic and create it again, empty."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=server)
+    """Delete a topic and create it again, empty. Return once the broker has heard of it: until then it takes records
+    for the log that goes."""
+    admin, consumer = AIOKafkaAdminClient(bootstrap_servers=server), AIOKafkaConsumer(bootstrap_servers=server)
     await begun(admin)
+    await consumer.start()
     try:
+        before = await log_ids([topic], admin._client)
         await admin.delete_topics([topic])
         code = TopicAlreadyExistsError.errno
         while code == TopicAlreadyExistsError.errno:  # it is deleted in the background
@@ -27,8 +31,14 @@ async def created_again(server: str, topic: str, partitions: int) -> None:
             answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
             [(_, code, *_)] = answer.topic_errors
         assert code == 0, answer
+        while await log_ids([topic], admin._client) in ({}, before):
+            await CLOCK.sleep(0.05)
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        while any((await consumer.end_offsets(places)).values()):
+            await CLOCK.sleep(0.05)
     finally:
         await admin.close()
+        await consumer.stop()
 
 
 async def cleared(server: str) -> None:
