@@ -80,7 +80,7 @@ async def send(
     """
     now_ms, keys = clock.now_ms(), wiring.keys_of(settings, clock)
     records = [
-        _record(letter, await _sealed(letter, wish, keys), now_ms, originals.get(letter.id)) for letter in letters
+        _record(letter, await _seal_answer(letter, wish, keys), now_ms, originals.get(letter.id)) for letter in letters
     ]
     async with wiring.broker_of(None, clock, settings) as broker:
         topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
@@ -93,9 +93,9 @@ async def send(
     return [Sent(letter, _name(record)) for letter, record in zip(letters, records, strict=True)]
 
 
-async def _sealed(letter: Letter, wish: Wish, keys: Keys | None) -> Wish:
-    """The wish with its answer sealed, as it lies in the log: the service seals it for the run then. Nobody here can
-    tell whom the run is about: with the key of the saga. Raises `BadInput` for one that was forgotten."""
+async def _seal_answer(letter: Letter, wish: Wish, keys: Keys | None) -> Wish:
+    """Seal the answer that a wish gives, as it lies in the log; the service seals it for the run then. With the key of
+    the saga, for whom the run is about cannot be told here. Raises `BadInput` for a saga that was forgotten."""
     given = wish.answered
     if keys is None or given is None or given.raised is not None or letter.saga is None:
         return wish

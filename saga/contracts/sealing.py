@@ -139,7 +139,7 @@ def header_of_unknown(value: bytes, library: Library) -> bytes:
     return value[:FRAME_SIZE] if id_in(value) is not None else b""
 
 
-def sealed_whole(value: bytes, header: bytes, name: str, saga: str, key: "SubjectKey | None") -> bytes:
+def seal_whole(value: bytes, header: bytes, name: str, saga: str, key: "SubjectKey | None") -> bytes:
     """Seal a value as a whole but for its header, which says by what schema it is to be read. `name`: the contract's.
     `key`: of its subject; `None`: which was forgotten."""
     if key is None:
@@ -147,8 +147,8 @@ def sealed_whole(value: bytes, header: bytes, name: str, saga: str, key: "Subjec
     return header + key.seal(value[len(header) :], _place_of_whole(name, header, saga)).encode()
 
 
-def parted(value: bytes) -> tuple[bytes, str] | None:
-    """Header and sealed text of a value that is sealed as a whole; `None` for any other."""
+def split_whole(value: bytes) -> tuple[bytes, str] | None:
+    """Split a value that is sealed as a whole into its header and the sealed text; return `None` for any other."""
     size = HEADER_SIZE if value[:2] == MARKER else FRAME_SIZE if value[:1] == FRAME else 0
     if not value.startswith(_PREFIX, size):
         return None
@@ -156,10 +156,10 @@ def parted(value: bytes) -> tuple[bytes, str] | None:
     return (value[:size], text) if is_sealed(text) else None
 
 
-def opened_whole(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
-    """Value that was sealed as a whole, as it came; any other as it is. `name`: the contract's. `keys`: as for
+def open_whole(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
+    """Open a value that was sealed as a whole; return any other as it is. `name`: the contract's. `keys`: as for
     `opened`, and it raises as that does."""
-    parts = parted(value)
+    parts = split_whole(value)
     if parts is None:
         return value
     header, text = parts

@@ -59,14 +59,14 @@ async def _seal_value(service: Participant, position: Position, value: bytes, co
     that it is read once its schema is deployed, or a registry gives it.
     """
     library = service.schemas.library
-    if sealing.parted(value) is not None:
+    if sealing.split_whole(value) is not None:
         return value
     if header := sealing.header_of_unknown(value, library):
         try:
             key = await _key_of(service, position, saga, saga)
         except KeyMissing:
             return value
-        return sealing.sealed_whole(value, header, contract.name, saga, key)
+        return sealing.seal_whole(value, header, contract.name, saga, key)
     if contract.name not in service.sensitive:
         return value
     try:
@@ -99,7 +99,7 @@ async def _seal_foreign(service: Participant, position: Position, value: bytes, 
             return text if is_sealed(text) else ERASED
         return key.seal(plain, f"{newest.name}|{path}|{saga}")
 
-    return sealed_json(value, newest.record, seal) or sealing.sealed_whole(value, b"", newest.name, saga, key)
+    return sealed_json(value, newest.record, seal) or sealing.seal_whole(value, b"", newest.name, saga, key)
 
 
 async def _key_of(service: Participant, position: Position, subject: str, saga: str) -> "SubjectKey | None":

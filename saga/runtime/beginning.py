@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from saga.clock import from_iso
 from saga.commands import Command
-from saga.contracts.sealing import parted
+from saga.contracts.sealing import split_whole
 from saga.errors import BadInput, SchemaUnasked
 from saga.messages import Message, Position
 from saga.observe.moments import StartInFuture
@@ -87,7 +87,7 @@ def undecodable(service: Prepared, role: Role, message: Message) -> str | None:
     try:
         if not names_in(message.value):
             service.given(role.name, message)
-        elif (parts := parted(message.value)) is not None and parts[0]:  # nobody can tell the rest without its key
+        elif (parts := split_whole(message.value)) is not None and parts[0]:  # nobody can tell the rest without its key
             check_schema(parts[0], service.schemas.library, service.schemas.writers.get)
         else:  # what is inside of a sealed document nobody can tell without its key
             service.decode(role.name, message)

@@ -112,8 +112,8 @@ class Calling(Saga[Any]):
             self.put_off_s = refusal.left_s
             raise refusal.why from None
 
-    def sealed(self, asked: Call, value: Raw) -> Raw:
-        """Answer to a call in which what is marked is sealed."""
+    def _seal_answer(self, asked: Call, value: Raw) -> Raw:
+        """Seal what is marked in the answer to a call."""
         return self.seals.closed_raw(value, call_of(self.run, asked))
 
     def _remembered(self, step: Step, memory: Memory[Raw]) -> Call | None:
@@ -122,7 +122,7 @@ class Calling(Saga[Any]):
         if value is None:
             return None
         self._falls_back(step, REMEMBERED)
-        return with_(step.asked, value=self.sealed(step.asked, value), instead=REMEMBERED)
+        return with_(step.asked, value=self._seal_answer(step.asked, value), instead=REMEMBERED)
 
     async def _another_way(self, step: Step, limits: Limits, timeout_s: float) -> Call:
         """Call the function that stands in for a call, under an intent that says so: a rerun goes the same way."""
@@ -183,7 +183,7 @@ class Calling(Saga[Any]):
             given = recorded(value, asked.name, "what it returned by", returns_of(step.call))
             if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
                 memory.learn(self._digest, given, now_s)
-            answered = with_(asked, value=self.sealed(asked, given), ms=round(took_ms))
+            answered = with_(asked, value=self._seal_answer(asked, given), ms=round(took_ms))
         self.service.ports.watching.report(
             StepDone(
                 service=self.service.name,

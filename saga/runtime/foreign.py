@@ -13,7 +13,7 @@ from saga.contracts.codec import MARKER, identify
 from saga.contracts.contract import Contract, Version
 from saga.contracts.library import Library
 from saga.contracts.plain import id_in
-from saga.contracts.sealing import parted
+from saga.contracts.sealing import split_whole
 from saga.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, is_sensitive
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.identity import has_no_id
@@ -55,7 +55,7 @@ def single_object(message: Message, library: Library, writer_of: WriterOf) -> by
     yet; and `SchemaUnasked` where a registry has to be asked first."""
     if message.value[:2] == MARKER:
         return message.value
-    if parted(message.value) is not None:
+    if split_whole(message.value) is not None:
         raise BadInput("the value was no event when it came, and is kept encrypted")
     id_ = registered.id_in(message.value)
     if (why := registered.elsewhere(message.foreign)) is not None:

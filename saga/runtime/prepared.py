@@ -12,7 +12,7 @@ from saga.change import Change
 from saga.contracts import codec
 from saga.contracts.hiding import has_sensitive
 from saga.contracts.library import Contract, Library, Version, binding_of, contract_of
-from saga.contracts.sealing import NO_KEYS, parted
+from saga.contracts.sealing import NO_KEYS, split_whole
 from saga.contracts.upcast import lacking
 from saga.declarations.changes import change_of, is_change, kind_of
 from saga.declarations.migrations import whole_chain
@@ -94,7 +94,7 @@ class Prepared:
     def decode(self, handler: str, message: Message) -> Event:
         """The message as the class that `handler` takes. Raises `BadInput`; `KeyMissing` for one that is sealed."""
         library = self.schemas.library
-        if (parts := parted(message.value)) is not None and parts[0]:
+        if (parts := split_whole(message.value)) is not None and parts[0]:
             raise KeyMissing(NO_KEYS)
         value = (
             message.value

@@ -245,7 +245,7 @@ class RunningSaga(Recalling, Hiding):
                 kwargs=kwargs,
                 until_s=self.until_s,
                 seen=self.seen,
-                close=partial(self.sealed, asked),
+                close=partial(self._seal_answer, asked),
             )
             with self.turn.stages.span("store", f"update {declared.collection}"):
                 marker = await self._shielded(documents.apply(self.service, self.turn.position, update))
@@ -265,7 +265,7 @@ class RunningSaga(Recalling, Hiding):
             with self.turn.stages.span("store", f"read {declared.collection}"):
                 value = await self._of_store(documents.read(self.service, self.turn.position, declared, key))
             said = recorded(value, declared.collection, "the document read by", declared.kind | None)
-            answered = with_(asked, value=self.sealed(asked, said))
+            answered = with_(asked, value=self._seal_answer(asked, said))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
             self.calls.append(await self._light(answered) if large else answered)
         return answered, declared.kind | None

@@ -52,7 +52,7 @@ class Seals:
         library = self._service.schemas.library
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
         await self._unlock(
-            *({name_in(found[1])} for part in intent.parts if (found := sealing.parted(part.value)) is not None),
+            *({name_in(found[1])} for part in intent.parts if (found := sealing.split_whole(part.value)) is not None),
             _sealed_in([intent.state, *recorded]),
         )
         parts = [self._whole(part) for part in intent.parts]  # its sender may have sealed fields in it
@@ -65,7 +65,7 @@ class Seals:
     def _whole(self, part: Message) -> Message:
         """A message that was sealed as a whole as it came; one that was not, or is not to be opened here, as it is."""
         with suppress(BadInput):  # who is handed it says so
-            value = sealing.opened_whole(part.value, part.type, part.saga, self._known.__getitem__)
+            value = sealing.open_whole(part.value, part.type, part.saga, self._known.__getitem__)
             return part if value is part.value else replace(part, value=value)
         return part
 
@@ -102,7 +102,7 @@ class Seals:
         if not names_in(part.value):
             return part
         library, keys = self._service.schemas.library, self._known.__getitem__
-        part = replace(part, value=sealing.opened_whole(part.value, part.type, part.saga, keys))
+        part = replace(part, value=sealing.open_whole(part.value, part.type, part.saga, keys))
         value = _readable(part, library, self._service.schemas.writers.get)
         if value[:2] == MARKER:
             value = sealing.opened(value, library, part.saga, keys)
@@ -136,12 +136,12 @@ class Seals:
         """Recorded value in which what is marked is sealed, each part for its place. `what`: the state, or a call."""
         if self._service.ports.keys is None:
             return recorded
-        return replaced_at(recorded, lambda path, value: self._closed(value, self._place(what, path)))
+        return replaced_at(recorded, lambda path, value: self._close_value(value, self._place(what, path)))
 
     def _place(self, what: str, path: str) -> str:
         return place_of_recorded(self._service.name, self._turn.message.saga, what, path)
 
-    def _closed(self, value: Any, place: str) -> Any:
+    def _close_value(self, value: Any, place: str) -> Any:
         if is_sealed(value) or self.own is None:
             return {MARK: value if is_sealed(value) else ERASED}
         return {MARK: self.own.seal_recorded(_encoder.encode(value), place)}
@@ -149,9 +149,9 @@ class Seals:
     def reveal(self, recorded: Any, what: str) -> Any:
         """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `_unlock`
         goes before."""
-        return replaced_at(recorded, lambda path, value: self._revealed(value, self._place(what, path)))
+        return replaced_at(recorded, lambda path, value: self._reveal_value(value, self._place(what, path)))
 
-    def _revealed(self, value: Any, place: str) -> Any:
+    def _reveal_value(self, value: Any, place: str) -> Any:
         if not is_sealed(value):
             return {MARK: value}
         key = self._known[name_in(value)]

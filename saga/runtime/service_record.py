@@ -142,23 +142,23 @@ def work_ms(memory_s: int) -> int:
     return min(WORK_MS_MAX, max(WORK_MS_MIN, memory_s * 1000 // ABSENCES_MAX))
 
 
-def covers(record: ServiceRecord, now_ms: int, memory_s: int) -> bool:
-    """Return whether a write that begins now may land: half of the time is left to it, and no clock that was ahead has
-    noted an absence that is not over."""
-    is_left = now_ms + work_ms(memory_s) // 2 <= record.works_until_ms
-    return is_left and all(end <= now_ms for _, end in record.absences)
+def times_of_writes(record: ServiceRecord, memory_s: int) -> tuple[int, int]:
+    """Return the first and the last time at which a write may begin: no clock that was ahead has noted an absence that
+    is not over by then, and half of the noted time is left for the write to land."""
+    return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(memory_s) // 2
 
 
 def record_work(record: ServiceRecord, now_ms: int, memory_s: int) -> ServiceRecord:
     """The record that says that the service works from now on, and whether it was away before. An absence that ends in
     the future was noted by a clock that was ahead: it ends now."""
-    if covers(record, now_ms, memory_s):
+    first_ms, last_ms = times_of_writes(record, memory_s)
+    if first_ms <= now_ms <= last_ms:
         return record
-    memory_ms, last_ms = memory_s * 1000, record.works_until_ms
+    memory_ms, until_ms = memory_s * 1000, record.works_until_ms
     absences = [(begin, min(end, now_ms)) for begin, end in record.absences if begin < now_ms < end + memory_ms]
-    if last_ms and now_ms - last_ms > memory_ms // ABSENCES_MAX:
-        absences.append((last_ms, now_ms))
-    until_ms = max(last_ms, now_ms + work_ms(memory_s))
+    if until_ms and now_ms - until_ms > memory_ms // ABSENCES_MAX:
+        absences.append((until_ms, now_ms))
+    until_ms = max(until_ms, now_ms + work_ms(memory_s))
     return replace(record, works_until_ms=until_ms, absences=tuple(absences))
 
 
@@ -209,25 +209,26 @@ class WorkTimes:
     """Note of one worker that its service works."""
 
     def __init__(self, record: ServiceRecord, memory_s: int, store: Store, clock: Clock) -> None:
-        self._record, self._memory_s, self._store, self._clock = record, memory_s, store, clock
+        self._memory_s, self._store, self._clock = memory_s, store, clock
+        self._take(record)
 
-    @property
-    def absences(self) -> tuple[tuple[int, int], ...]:
+    def _take(self, record: ServiceRecord) -> None:
+        self._record, self.absences = record, record.absences
         """Times in which no worker has written anything, as far as this one knows."""
-        return self._record.absences
+        self._first_ms, self._last_ms = times_of_writes(record, self._memory_s)
 
     def is_noted(self) -> bool:
         """Return whether a progress may be written now."""
-        return covers(self._record, self._clock.now_ms(), self._memory_s)
+        return self._first_ms <= self._clock.now_ms() <= self._last_ms
 
     async def note(self) -> None:
-        """Note that the service works. Where somebody has removed the record no absence is known afterwards. Raises
-        `StoreError`."""
+        """Note that the service works. Where somebody has removed the record, this worker goes by what it knows until
+        it ends. Raises `StoreError`."""
 
-        def noted(known: ServiceRecord) -> ServiceRecord:
+        def extend(known: ServiceRecord) -> ServiceRecord:
             return record_work(known, self._clock.now_ms(), self._memory_s)
 
-        self._record = await _change(self._store, self._record.service, noted) or noted(self._record)
+        self._take(await _change(self._store, self._record.service, extend) or extend(self._record))
 
 
 async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: Watching) -> ServiceRecord:

@@ -38,13 +38,13 @@ class SubjectKey:
 
     def seal(self, plain: bytes, place: str) -> str:
         """Encrypt. `place`: where it belongs; it opens nowhere else."""
-        return self._sealed(self._mark, plain, place)
+        return self._encrypt(self._mark, plain, place)
 
     def seal_recorded(self, plain: bytes, place: str) -> str:
         """The same of a value that a service records. Its mark tells that it is bound to a place within its saga."""
-        return self._sealed(self._mark_of_recorded, plain, place)
+        return self._encrypt(self._mark_of_recorded, plain, place)
 
-    def _sealed(self, mark: bytes, plain: bytes, place: str) -> str:
+    def _encrypt(self, mark: bytes, plain: bytes, place: str) -> str:
         sealed = mark + self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty: not all versions take it
         return f"{PREFIX}{self.name}:{base64.urlsafe_b64encode(sealed).decode()}"
 

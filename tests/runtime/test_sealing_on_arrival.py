@@ -17,7 +17,7 @@ from saga.changes.records import Changed, to_record
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
-from saga.contracts.sealing import opened, opened_whole
+from saga.contracts.sealing import open_whole, opened
 from saga.errors import BadInput, KeyMissing, SchemaUnasked
 from saga.messages import Headers, Message, Outgoing, Partition, Position, Record, Writer
 from saga.names import ARCHIVES
@@ -282,10 +282,10 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
             kept = await arriving.sealed(service, message, Position("orders", 0, 0))
             assert not can_be_read(b"SECRET", kept.value)
             assert await arriving.sealed(service, kept, Position("orders", 0, 0)) is kept, "it is sealed once"
-            assert opened_whole(kept.value, kept.type, SAGA, {key and key.name: key}.__getitem__) == value
+            assert open_whole(kept.value, kept.type, SAGA, {key and key.name: key}.__getitem__) == value
             for name, saga in (("OrderConfirmed", SAGA), (kept.type, "order-2")):
                 with pytest.raises(BadInput, match="for another saga"):
-                    opened_whole(kept.value, name, saga, {key and key.name: key}.__getitem__)
+                    open_whole(kept.value, name, saga, {key and key.name: key}.__getitem__)
             with pytest.raises(KeyMissing, match="no keys: set SAGA_KEYS"):
                 bare.decode("reserve", kept)
             if value is newer:
