@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from saga import Saga, Service
 from saga.clock import iso
 from saga.progress.actions import Now
-from saga.runtime.service_record import ABSENCES_MAX, ServiceRecord, record_work
+from saga.runtime.service_record import ABSENCES_MAX, ServiceRecord, WorkTimes, record_work, times_of_writes
 from services.payment.events import OrderPlaced
 from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
 
@@ -142,3 +142,23 @@ def test_a_clock_that_was_ahead_hides_no_work() -> None:
     right = record_work(ahead, last + DAY_MS, MEMORY_S)
     worked_ms = last + 2 * DAY_MS
     assert forgotten(right, worked_ms + MEMORY_S * 1000 + 1000) >= iso(worked_ms)
+    first, until = times_of_writes(ahead, MEMORY_S)
+    assert first == last + 30 * DAY_MS, "a worker whose clock is right writes only once it has noted that"
+    assert times_of_writes(right, MEMORY_S) == (last + DAY_MS, until)
+
+
+async def test_a_worker_writes_only_within_the_times_that_are_noted(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        now_ms = place.clock.now_ms()
+        for absences, until_ms, expected in (
+            ((), now_ms + DAY_MS, True),
+            ((), now_ms, False),
+            (((now_ms, now_ms + DAY_MS),), now_ms + 2 * DAY_MS, False),
+        ):
+            record = ServiceRecord(
+                service="payment", store="one", starts={}, works_until_ms=until_ms, absences=absences
+            )
+            times = WorkTimes(record, MEMORY_S, place.store, place.clock)
+            assert times.is_noted() is expected
+            await times.note()
+            assert times.is_noted()

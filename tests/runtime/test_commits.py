@@ -99,6 +99,13 @@ async def test_the_beginning_of_a_log_that_was_replaced_while_the_broker_was_awa
     assert left == {BILL}
 
 
+async def test_a_log_that_is_replaced_while_another_group_is_asked_is_not_noted_either() -> None:
+    orders, bills = Group("orders"), Group("bills")
+    commits, _ = commits_of(orders, bills)
+    await commits.begin({ORDER: 7, BILL: 5}, lambda partition: partition == ORDER or not orders.committed)
+    assert (orders.committed, bills.committed) == ([{ORDER: 7}], [])
+
+
 async def test_commits_wait_for_something_to_be_finished() -> None:
     orders = Group("orders")
     commits, _ = commits_of(orders)
