@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -321,10 +322,11 @@ async def test_sagas_that_wait_an_hour_behind_an_open_breaker_write_once_and_are
             assert (progress.n, progress.queue, progress.wake) == (2, (), None)
 
 
-async def test_pauses_grow_with_the_wait_and_what_a_step_answered_before_is_written_once(tmp_path: Path) -> None:
-    payment, bank = Service("payment", retry=PARKS), Bank()
+def looks_first(bank: Bank, rules: Breaker, answers: tuple[type[Exception], ...] = ()) -> Service[Any]:
+    """Service whose handler takes a step elsewhere before it asks the bank."""
+    payment = Service("payment", retry=PARKS)
 
-    @payment.resource(breaker=Breaker(failures=3, within_s=60, open_s=5))
+    @payment.resource(breaker=rules, answers=answers)
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
@@ -337,6 +339,12 @@ async def test_pauses_grow_with_the_wait_and_what_a_step_answered_before_is_writ
         await saga.step(other.look)
         await saga.step(bank.charge)
 
+    return payment
+
+
+async def test_pauses_grow_with_the_wait_and_what_a_step_answered_before_is_written_once(tmp_path: Path) -> None:
+    bank = Bank()
+    payment = looks_first(bank, Breaker(failures=3, within_s=60, open_s=5))
     async with place(tmp_path) as at:
         worker = await at.worker(payment)
         await failed_until_open(at, worker)
@@ -518,21 +526,8 @@ async def test_what_was_only_read_meanwhile_is_dropped_with_it(tmp_path: Path) -
 
 
 async def test_what_the_handler_let_pass_is_not_kept_with_the_steps_before(tmp_path: Path) -> None:
-    payment, bank = Service("payment", retry=PARKS), Bank()
-
-    @payment.resource(breaker=RULES, answers=(BreakerOpen,))
-    async def the_bank() -> AsyncIterator[Bank]:
-        yield bank
-
-    @payment.resource
-    async def the_other() -> AsyncIterator[Other]:
-        yield Other()
-
-    @payment.handler
-    async def reserve(order: OrderPlaced, bank: Bank, other: Other, saga: Saga) -> None:
-        await saga.step(other.look)
-        await saga.step(bank.charge)
-
+    bank = Bank()
+    payment = looks_first(bank, RULES, answers=(BreakerOpen,))
     async with place(tmp_path) as at:
         worker = await at.worker(payment)
         await failed_until_open(at, worker)

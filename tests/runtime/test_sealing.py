@@ -520,13 +520,20 @@ async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_
                 seals.reveal(moved_, STATE)
 
 
+async def killed_in_its_second_step(tmp_path: Path, place: Workplace) -> tuple[KeyFolder, Bank]:
+    """Run a worker until the bank has been asked to reserve and has not answered: the token of the step before is on
+    record."""
+    keys, bank = keys_in(tmp_path, place), Bank()
+    bank.answers = False
+    async with at_work(place, payment, use=(bank,), keys=keys, limits=Limits(drain_s=0)) as bank.stop:
+        await said(place, keys, order_of())
+        await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
+    return keys, bank
+
+
 async def test_what_was_recorded_by_a_release_that_did_not_tell_places_apart_is_read(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        keys, bank = keys_in(tmp_path, place), Bank()
-        bank.answers = False
-        async with at_work(place, payment, use=(bank,), keys=keys, limits=Limits(drain_s=0)) as bank.stop:
-            await said(place, keys, order_of())
-            await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
+        keys, bank = await killed_in_its_second_step(tmp_path, place)
         await _replace_sealed(place, keys, lambda key: key.seal(f'"{TOKEN}"'.encode(), f"payment|{SAGA}"))
         bank.answers = True
         async with at_work(place, payment, use=(bank,), keys=keys):
@@ -537,11 +544,7 @@ async def test_what_was_recorded_by_a_release_that_did_not_tell_places_apart_is_
 
 async def test_a_recorded_value_from_elsewhere_in_its_saga_fails_its_run(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        keys, bank = keys_in(tmp_path, place), Bank()
-        bank.answers = False
-        async with at_work(place, payment, use=(bank,), keys=keys, limits=Limits(drain_s=0)) as bank.stop:
-            await said(place, keys, order_of())
-            await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
+        keys, bank = await killed_in_its_second_step(tmp_path, place)
         at = place_of_recorded("payment", SAGA, "state", "['card']")
         await _replace_sealed(place, keys, lambda key: key.seal_recorded(f'"{TOKEN}"'.encode(), at))
         async with at_work(place, payment, use=(bank,), keys=keys):
