@@ -1,7 +1,7 @@
-"""Runs that are put off: a pause, a limit or an open breaker does not let them through. Pure.
+"""Runs that are put off by a pause, a limit or an open breaker. Pure.
 
-Nothing has failed, so nothing but the first wait is written down: as long as the history says already that a run waits,
-and why, whoever looks at it again sends its wake on. A wait of days would fill the history of its saga otherwise.
+No attempt has failed, so the first wait alone is recorded, with its reason. While the history has that, each later
+check sends the wake on and writes nothing: else a wait of days would fill the history of its saga.
 """
 
 from saga.clock import from_iso
@@ -12,8 +12,7 @@ from saga.progress.document import Snapshot, decode_entry
 
 
 def has_wake(p: Snapshot, action: Act, *, has_begun: bool) -> bool:
-    """True if the progress keeps the run for a time already, so that a wake comes for it. `has_begun`: it has an open
-    intent."""
+    """Return whether the run is parked already, so that a wake comes for it. `has_begun`: it has an open intent."""
     name, message = action.role.name, action.message.id
     if action.undoes:
         kept = kept_undo(p, name, action.message)
@@ -26,9 +25,9 @@ def has_wake(p: Snapshot, action: Act, *, has_begun: bool) -> bool:
     return c is not None and not has_begun and not continuations.is_awaited(p, action.role, c)
 
 
-def told_ms(p: Snapshot, action: Act, attempts: int, reason: str) -> int | None:
-    """Time since which the history says that the run waits for this reason, with so many attempts behind it; `None`: it
-    does not say so. Two reasons that take turns are written down once each."""
+def waits_since_ms(p: Snapshot, action: Act, attempts: int, reason: str) -> int | None:
+    """Return the time from which on, by the history, the run has been put off for this reason, after so many attempts;
+    `None` if the history does not have it. Two reasons that alternate are recorded once each."""
     found = None
     for entry in map(decode_entry, reversed(p.transitions)):
         if (entry.handler, entry.message) != (action.name, action.message.id):

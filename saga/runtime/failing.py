@@ -270,14 +270,14 @@ async def _put_off(service: Participant, saga: RunningSaga, turn: TurnState, ask
 
 
 async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy, intent: Intent | None) -> TurnState:
-    """A run is not let through: that is no attempt. The lane waits for a short time; then the run is parked, with its
-    attempts as they were, for a minute at most. What the history tells already is not written again: its wake is sent
-    on. `intent`: with the last results, if it has begun."""
+    """Put a run off that a pause, a limit or a breaker holds up; that is no attempt. Wait in the lane for a short time,
+    then park the run, its attempts unchanged, for a minute at most. If the history has that wait already, send the wake
+    on without a write. `intent`: with the last results, if it has begun."""
     ports, p, history, begun = service.ports, turn.known, turn.attempts_of(ask.run), opened(turn.known, ask.run)
     before, named = failed_before(p, ask)
-    told_ms, left_s = put_off_runs.told_ms(p, ask.action, before + len(history), why.reason), why.left_s
-    if why.grows and told_ms is not None:
-        left_s = max(left_s, (ports.clock.now_ms() - told_ms) / 1000)
+    since_ms, left_s = put_off_runs.waits_since_ms(p, ask.action, before + len(history), why.reason), why.left_s
+    if why.grows and since_ms is not None:
+        left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
     left_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
     passed_s = ports.clock.monotonic_s() - turn.stages.begun_s
     # What people wish is never parked: it is no message of the saga.
@@ -296,7 +296,7 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
     if in_memory:
         await ports.assignment.pause(min(left_s, PAUSE_S_MAX), turn.position)
         return turn.unread()
-    is_new = told_ms is None or intent != begun
+    is_new = since_ms is None or intent != begun
     if not is_new and put_off_runs.has_wake(p, ask.action, has_begun=begun is not None):
         return _looked_at(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
     failure = Failure(

@@ -1,18 +1,19 @@
-"""Record that a service keeps of itself in its store: the id of the store, where it began in each topic that it reads,
-the log of each topic that it publishes to, and when it was away.
+"""Record of a service in its own store: the id of the store, where the service began in each topic that it reads, the
+log id of each topic that it publishes to, and when it was down.
 
-The first two are decided once and then stay: the id by chance, so that another store never has the same; the beginning
-by the declaration, `Service(start=...)`, when a release first reads the topic. A group without a position begins there
-on every broker, also where positions were lost, or a topic gets more partitions later.
+Store id and beginnings never change: the id is random, so no two stores have the same; a beginning is what
+`Service(start=...)` declares when a release first reads the topic. A group without a committed position begins there,
+on every broker, also after positions were lost, and in partitions that a topic gets later.
 
-Topics and stores are lost one without the other. A progress says what was published, a timer among it; if its topic is
-deleted and created again, the id of the topic's log shows that it is gone.
+A topic can be lost while the store remains. A progress records what was published, timers included; if the topic was
+deleted and created again, its log id differs from the one in the record.
 
-Beside it lies one document for all services of the store, with what each reacts to: a service of which there is no
-record, and which does all that another one does, is most likely that one under a new name.
+A progress expires one `memory` after its last write. So nothing of a saga can have expired that began while the service
+was down, if it was down until less than one `memory` ago. Before a worker writes a progress, it makes sure that the
+record says that the service runs now.
 
-A progress expires the memory after its last write. So of a saga that began when the service was away for longer than
-that, nothing can be forgotten. Before it writes a progress, a worker sees to it that the record covers the time.
+A second document, one for all services of the store, holds the handlers of each: a service without a record that has
+all handlers of another one is most likely that one under a new name.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -109,9 +110,9 @@ def check_name(declared: Declared, known: Reactions) -> None:
     raise ConfigurationError(
         f"service {title!r} cannot start:",
         [
-            f"it has never run on this store, and does all that {twin!r} does, which has: if it is that one, renamed, "
-            "it would handle everything again, with idempotency keys that the outside has never seen. If it is: "
-            f'Service("{title}", was="{twin}"); if it is another service, say where it begins: '
+            f"it has no record in this store, and {twin!r}, which has one, has no other handlers. If it is {twin!r} "
+            "under a new name, it would handle all messages again, with new idempotency keys: declare "
+            f'Service("{title}", was="{twin}"). If it is another service, declare where it begins: '
             f'Service("{title}", start="now"), or start="beginning"'
         ],
     )

@@ -3,7 +3,7 @@
 | dies | then |
 |---|---|
 | before the write | redelivered; steps and updates that finished are not repeated, their results are recorded |
-| after the write, before publishing | redelivered; its events are published then, or before the next write of the saga |
+| after the write, before publishing | redelivered; its events are published then, or before the saga's next write |
 | after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
 | two workers own the partition | the second write is refused, and decided again by whoever owns it now |
 | the write's answer is lost | never written again blindly: reload and decide again |

@@ -95,4 +95,4 @@ def with_history(*entries: tuple[Outcome, str, int, str | None]) -> Snapshot:
 )
 def test_the_history_says_since_when_a_run_waits_for_a_reason(p: Snapshot, expected_s: int | None) -> None:
     expected_ms = None if expected_s is None else NOW_MS + 1000 * expected_s
-    assert put_off.told_ms(p, RUN, 2, PAUSED) == expected_ms
+    assert put_off.waits_since_ms(p, RUN, 2, PAUSED) == expected_ms
