@@ -34,7 +34,8 @@ WITHIN_S = 60.0
 class Shop:
     """Contracts of parcels that others hear of, and of one thing that is for services alone; and a broker."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, on_kafka: bool = False) -> None:
+        self.on_kafka = on_kafka
         topic = f"parcels-{os.getpid()}-{next(NUMBERS)}"
         self.topic = topic
         write(
@@ -63,7 +64,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("SAGA_BROKER", f"kafka://{request.getfixturevalue('kafka_address')}")
         monkeypatch.setenv("SAGA_KAFKA_REPLICATION", "1")
         monkeypatch.setenv("SAGA_KAFKA_MIN_INSYNC", "1")
-    return Shop(tmp_path)
+    return Shop(tmp_path, on_kafka=request.param == "kafka")
 
 
 @pytest.fixture
@@ -78,6 +79,18 @@ async def heard(events: AsyncIterator[Any], count: int) -> Counter[Any]:
     async def take() -> Counter[Any]:
         found = Counter[Any]()
         while found.total() < count:
+            found[await anext(events)] += 1
+        return found
+
+    return await CLOCK.within(WITHIN_S, take())
+
+
+async def heard_until(events: AsyncIterator[Any], last: Event) -> Counter[Any]:
+    """What comes up to this event."""
+
+    async def take() -> Counter[Any]:
+        found = Counter[Any]()
+        while last not in found:
             found[await anext(events)] += 1
         return found
 
