@@ -1,8 +1,0 @@
-"""A changed document used without asking whether it was removed. Rejected by: mypy, basedpyright."""
-
-from saga import Change
-from tests.service.documents import OrderDocument
-
-
-async def place(change: Change[OrderDocument]) -> str:
-    return change.document.customer_id  # bad
