@@ -44,6 +44,8 @@ def test_what_the_page_says_of_defaults_can_be_given() -> None:
     assert Settings.read(given) == Settings()
 
 
-@pytest.mark.parametrize("other", ["docs/index.md", "docs/operating.md"])
-def test_the_page_is_found_from_others(other: str) -> None:
-    assert "(settings.md)" in (ROOT / other).read_text("utf-8")
+@pytest.mark.parametrize(
+    ("other", "link"), [("docs/index.md", "(settings.md)"), ("docs/operating/README.md", "(../settings.md)")]
+)
+def test_the_page_is_found_from_others(other: str, link: str) -> None:
+    assert link in (ROOT / other).read_text("utf-8")

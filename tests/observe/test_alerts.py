@@ -102,7 +102,7 @@ def test_each_alert_says_who_has_to_look_and_names_a_runbook_that_names_it() -> 
         assert page.parent == ROOT / "docs" / "runbooks", alert
         assert f"`{alert}`" in page.read_text("utf-8"), alert
         assert f"`{alert}`" in (page.parent / "README.md").read_text("utf-8"), alert
-        assert f"`{alert}`" in (ROOT / "docs" / "operating.md").read_text("utf-8"), alert
+        assert f"`{alert}`" in (ROOT / "docs" / "operating" / "alerts.md").read_text("utf-8"), alert
 
 
 # -------------------------------------------------------------------- Alertmanager

@@ -63,7 +63,7 @@ from saga.observe.moments import (
 )
 from tests.observe.workers import P0, P1, SetClock, WatchedWorker
 
-OPERATING = Path(__file__).parents[2] / "docs/operating.md"
+METRICS_PAGE = Path(__file__).parents[2] / "docs/operating/metrics.md"
 SECRET = "order-4711"
 """Stands wherever an id or a free text can stand."""
 HANDLED = Handled(
@@ -447,7 +447,7 @@ def test_promtool_has_nothing_to_say_against_the_page(promtool: Path) -> None:
 
 
 def test_the_page_for_operators_has_every_metric_and_no_other() -> None:
-    documented = re.findall(r"^\| `(saga_[a-z_]+)`", OPERATING.read_text("utf-8"), re.MULTILINE)
+    documented = re.findall(r"^\| `(saga_[a-z_]+)`", METRICS_PAGE.read_text("utf-8"), re.MULTILINE)
     families = {family.name: family for family in of(WatchedWorker()).collect()}
     names = {f"{name}_total" if family.type == "counter" else name for name, family in families.items()}
     assert sorted(documented) == sorted(names)
