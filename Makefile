@@ -12,7 +12,7 @@ DEEP ?= --deep
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture settings lock format clean
+.PHONY: help demo test test-slow coverage test-pythons check bench bench-servers simulate explore fuzz compose-test torture settings lock format clean
 
 help: ## Show what there is.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -31,10 +31,13 @@ help: ## Show what there is.
 demo: .venv/runtime ## Run the order saga: four services, a kill in the middle, every book compared.
 	$(BIN)/python -m services.demo
 
-test: .venv/tools ## Run all tests, or some: ARGS=tests/progress.
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+test: .venv/tools ## Run the tests, or some of them: ARGS=tests/progress.
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
-coverage: .venv/tools ## Run all tests, measure lines and branches, processes too, and compare with the floors.
+test-slow: .venv/tools ## Run the slow tests: long searches, servers in trouble, each runbook. CI runs them, too.
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow $(ARGS)
+
+coverage: .venv/tools ## Run all tests, slow ones too, measure lines and branches, processes too, and compare with the floors.
 	$(BIN)/python -m tests.coverage $(ARGS)
 
 test-pythons: .venv/tools ## Run what a version can break on each Python that is to be had: PYTHONS="3.12 3.13".

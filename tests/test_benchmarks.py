@@ -49,6 +49,7 @@ def test_the_part_with_a_saga_of_very_many_transitions_runs_to_its_end(monkeypat
         assert 0 < figures[f"k {what}: document, at most, at 240"] < 100
 
 
+@pytest.mark.slow
 def test_the_part_that_counts_instructions_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("FEW", 10), ("MANY", 60), ("IN_FLIGHT", 10)):
         monkeypatch.setattr(instructions, name, value)

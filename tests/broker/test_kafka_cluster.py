@@ -29,6 +29,7 @@ from tests.servers.plain_clients import begun
 
 __all__ = ["embedded_pottery", "folder", "saga"]
 
+pytestmark = pytest.mark.slow
 CLOCK = SystemClock()
 LANES = 8
 FURTHER = 20

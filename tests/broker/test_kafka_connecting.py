@@ -392,6 +392,7 @@ async def test_no_topic_is_ever_made_by_asking_for_it(secured: Secured) -> None:
         await broker.publish([event("missing", "k", "v")])
 
 
+@pytest.mark.slow
 async def test_a_new_password_is_used_without_a_restart(secured: Secured) -> None:
     class Hasty(SystemClock):
         async def sleep(self, seconds: float) -> None:

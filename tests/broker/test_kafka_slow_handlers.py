@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from saga import Event, Saga, Service, envelope
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
@@ -128,6 +130,7 @@ class Group:
         return [] if document is None else [decode_entry(t).outcome for t in decode(document.content).transitions]
 
 
+@pytest.mark.slow
 async def test_slow_handlers_hold_up_nobody_while_members_come_and_go_and_end(
     server_jars: Path, tmp_path: Path
 ) -> None:

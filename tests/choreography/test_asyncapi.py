@@ -85,6 +85,7 @@ def test_every_header_of_ours_is_told(shop: Any) -> None:
     assert names == set(shop["components"]["schemas"]["headers"]["properties"])
 
 
+@pytest.mark.slow
 def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Path) -> None:
     folder = or_left_out(parser_folder)
     odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")

@@ -79,7 +79,7 @@ def kafka_pottery(embedded_pottery: Pottery, kafka_address: str, monkeypatch: py
     return embedded_pottery
 
 
-@pytest.fixture(params=["embedded", "kafka"])
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.slow)])
 def pottery_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pottery:
     """A service of its own, on each broker, that tells nobody its transitions."""
     monkeypatch.setenv("SAGA_TRANSITIONS", "off")

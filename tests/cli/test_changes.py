@@ -133,6 +133,7 @@ def test_each_document_starts_one_saga_whoever_is_killed(wisher: Pottery, saga: 
     assert {len(ids) for ids in made.values()} == {1}
 
 
+@pytest.mark.slow
 def test_each_document_that_a_connector_tells_starts_one_saga_whoever_is_killed(
     kafka_pottery: Pottery, saga: Call
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_service_without_its_upcaster_does_not_start_and_says_what_to_write(
     assert "@upcast(BasketFilled, 1) above a function that takes a BasketFilledV1" in said
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_releases_come_in_the_wrong_order_and_go_back_and_nothing_is_lost(market: Market) -> None:
     market.deploy("shop", 1)

@@ -70,7 +70,7 @@ def lives_until_it_is_given_up(name: str, saga: Call, lives_max: int) -> int:
         assert deaths <= lives_max
 
 
-@pytest.mark.parametrize("dies", DIES)
+@pytest.mark.parametrize("dies", ["is killed", pytest.param("exits", marks=pytest.mark.slow)])
 def test_a_message_that_ends_the_process_is_a_dead_letter_after_some_deaths(
     embedded_pottery: Pottery, saga: Call, dies: str
 ) -> None:
@@ -88,6 +88,7 @@ def test_a_message_that_ends_the_process_is_a_dead_letter_after_some_deaths(
     assert verified.exit_code == 0, verified.output
 
 
+@pytest.mark.slow
 def test_one_that_is_replayed_and_not_mended_is_a_dead_letter_again(embedded_pottery: Pottery, saga: Call) -> None:
     name = prepared(embedded_pottery, saga, "exits")
     publish(saga, "CupOrdered", *CUPS)

@@ -202,6 +202,7 @@ def deaths() -> list[str]:
     return Path("deaths").read_text().splitlines() if Path("deaths").exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_whichever_boundary_it_dies_at_all_is_done_once(painter: str, kafka_pottery: Pottery, saga: Call) -> None:
     service = kafka_pottery.service

@@ -180,6 +180,7 @@ def is_killed_and_goes_on(module: str, dies_at: Sequence[int], is_over: Callable
         until(is_over)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_large_results_are_made_once_and_undone_in_reverse_whoever_is_killed(
     scanner: str, kafka_pottery: Pottery, saga: Call

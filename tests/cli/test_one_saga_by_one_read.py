@@ -48,6 +48,7 @@ def dead_in(saga: Call, service: str) -> set[str]:
     return {letter["saga"] for letter in letters(saga, "--service", service) if letter["now"] == "blocks"}
 
 
+@pytest.mark.slow
 def test_what_is_asked_about_one_saga_needs_no_list(baking: Running, saga: Call, kafka_pottery: Pottery) -> None:
     service = kafka_pottery.service
     first, second, third = (f"cup-{service}-{n}" for n in (1, 2, 3))

@@ -200,6 +200,7 @@ def test_a_worker_that_is_killed_again_and_again_loses_no_wake(
         check_each_once_and_in_order(saga, cups)
 
 
+@pytest.mark.slow
 def test_a_parked_saga_goes_on_after_the_broker_was_away(
     embedded_pottery: Pottery, saga: Call, server_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

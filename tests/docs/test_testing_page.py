@@ -39,6 +39,7 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(shop: Path) -> None:
     shown = blocks(PAGE)
     for block, next_ in zip_longest(shown, shown[1:]):

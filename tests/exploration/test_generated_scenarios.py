@@ -10,9 +10,10 @@ from verification.parallel import searched
 from verification.shrinking import as_code, kind_of
 
 TOGETHER = 30
+SLOW = (pytest.param(first, marks=pytest.mark.slow) for first in range(61, 121, TOGETHER))
 
 
-@pytest.mark.parametrize("first", range(1, 121, TOGETHER))
+@pytest.mark.parametrize("first", [1, 31, *SLOW])
 def test_nothing_is_lost_in_services_and_logs_made_by_chance(first: int) -> None:
     for seed in range(first, first + TOGETHER):
         report, code = searched(seed, states_max=300, walks=3)

@@ -57,6 +57,7 @@ def pids(said: str) -> list[int]:
     return [int(pid) for pid in re.findall(r"\((\d+)\)", line) + re.findall(r"as process (\d+)", said)]
 
 
+@pytest.mark.slow
 def test_the_demonstration_ends_with_balanced_books_and_commands_that_work(tmp_path: Path) -> None:
     process = demo(tmp_path)
     said, _ = process.communicate(timeout=ENDED_S_MAX)
@@ -89,7 +90,7 @@ def test_the_demonstration_ends_with_balanced_books_and_commands_that_work(tmp_p
             monitor.kill()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_demonstration_that_is_ended_early_leaves_nothing_running(tmp_path: Path, how: signal.Signals) -> None:
     process = demo(tmp_path)
     assert process.stdout is not None

@@ -1,6 +1,5 @@
 """Every single call of one saga's run fails, one after another and in every way it can; the books balance each time."""
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -17,9 +16,6 @@ from tests.failure.failing_calls import Fault, House, house_of
 
 POINTS_MIN = 60
 """For each way in which an order can go."""
-
-LONGER = pytest.mark.skipif("SAGA_TEST_EVERY_CALL" not in os.environ, reason="with SAGA_TEST_EVERY_CALL=1")
-"""Mark of sagas that end as others do, with fewer calls."""
 
 
 class Shop:
@@ -85,9 +81,9 @@ def name(fault: Fault) -> str:
     ("shop", "because"),
     [
         pytest.param(Shop(), None, id="confirmed"),
-        pytest.param(Shop(card="declined-1"), "PaymentDeclined", id="declined", marks=LONGER),
-        pytest.param(Shop(address="Atlantis"), "ShipmentRefused", id="undeliverable"),
-        pytest.param(Shop(quantity=1_000_000), "InventoryRejected", id="out of stock", marks=LONGER),
+        pytest.param(Shop(card="declined-1"), "PaymentDeclined", id="declined", marks=pytest.mark.slow),
+        pytest.param(Shop(address="Atlantis"), "ShipmentRefused", id="undeliverable", marks=pytest.mark.slow),
+        pytest.param(Shop(quantity=1_000_000), "InventoryRejected", id="out of stock", marks=pytest.mark.slow),
     ],
 )
 async def test_books_balance_whichever_call_fails_before_or_after_it_takes_effect(

@@ -74,6 +74,7 @@ async def test_whatever_lies_among_wakes_is_one_or_a_dead_letter_with_a_reason(t
     assert sum(position.startswith(WAKES) for position in positions) == found["Letter"], "each said once, no wake said"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_a_worker_takes_whatever_lies_in_kafka(server_jars: Path, tmp_path: Path) -> None:
     async with kafka(tmp_path) as ground:

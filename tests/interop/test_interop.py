@@ -121,6 +121,7 @@ def test_gos_sdk_reads_ours_and_a_service_reads_what_it_writes(sales: Sales, tmp
     asyncio.run(handled(sales, tmp_path, "go-json", "go-structured"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_javas_avro_and_sdk_read_ours_and_a_service_reads_what_they_write(sales: Sales, tmp_path: Path) -> None:
     classes = or_left_out(java_program)

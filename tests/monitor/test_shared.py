@@ -165,6 +165,7 @@ def told_missing(stderr: str, ground: Ground, dead: int) -> None:
         assert f" with http://127.0.0.1:{dead}, which does not answer: " in line or line.endswith("ask again")
 
 
+@pytest.mark.slow
 def test_two_workers_answer_as_one_monitor_that_reads_everything_whoever_of_them_is_killed(
     ground: Ground, saga: Call
 ) -> None:

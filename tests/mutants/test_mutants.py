@@ -10,7 +10,8 @@ from tests.mutants.runtime_mutants import Plant
 from tests.mutants.scenarios import CLUMSY, SCENARIOS, SEEDS, Scenario, first_failing
 
 CLEAN_SEEDS = 3
-"""Without a mutant, with the seeds that are known to find one; `python -m tests.mutants` plays them all."""
+"""Played without a mutant in `make test-slow`, with the seeds that are known to find one; `make test` plays the first,
+and `python -m tests.mutants` all."""
 RESTLESS = "parties, restless"
 
 
@@ -33,6 +34,12 @@ def test_a_mutant_is_found_and_nothing_else_is(mutant: Mutant, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_without_a_mutant_all_is_well(name: str) -> None:
+    SCENARIOS[name].run(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_without_a_mutant_all_is_well_under_each_seed_that_finds_one(name: str) -> None:
     for seed in sorted(clean_seeds(name)):
         SCENARIOS[name].run(seed)
 

@@ -17,6 +17,7 @@ SHORT = {
     "help": (),
     "demo": ("ORDERS=4",),
     "test": ("ARGS=tests/test_clock.py", "WORKERS=0"),
+    "test-slow": ("ARGS=tests/testing/plugin/test_all_runs.py -k two_crashes", "WORKERS=0"),
     "coverage": ("ARGS=tests/test_clock.py -n 0",),
     "bench": ("ARGS=instructions",),
     "bench-servers": ("ARGS=restart",),
@@ -30,7 +31,7 @@ SHORT = {
 }
 """Target -> the variables with which it takes seconds."""
 ON_SERVERS = {"bench-servers", "fuzz", "torture"}
-SLOW = {"bench", "bench-servers", "coverage", "demo", "explore", "fuzz", "torture"}
+SLOW = {"bench", "bench-servers", "coverage", "demo", "explore", "fuzz", "test-slow", "torture"}
 """Targets that take up to a minute even so: `make explore` runs them, `make test` reads them, and has what they run
 among its tests."""
 IN_FULL = "SAGA_TEST_EACH_TARGET" in os.environ
@@ -81,6 +82,19 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_each_target_is_run_here_or_says_where() -> None:
     assert sorted(SHORT.keys() | ELSEWHERE.keys()) == TARGETS
+
+
+def test_each_test_is_run_by_one_of_two_targets_and_by_ci() -> None:
+    printed = {
+        target: subprocess.run(
+            ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        for target in ("test", "test-slow")
+    }
+    assert re.findall(r"pytest -n auto (.+?) *$", printed["test"], re.MULTILINE) == ['-m "not slow"']
+    assert re.findall(r"pytest -n auto (.+?) *$", printed["test-slow"], re.MULTILINE) == ["-m slow"]
+    called = re.findall(r"^make (\S+)$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+    assert called == ["check", "test", "test-slow"]
 
 
 @pytest.mark.timeout(RUN_S_MAX)

@@ -99,6 +99,7 @@ def test_the_command_line_takes_every_command_of_a_page_as_it_is_typed(page: str
     assert refused == []
 
 
+@pytest.mark.slow
 def test_quarantine(place: Place) -> None:
     def closed() -> None:
         place.bank("closed")
@@ -117,6 +118,7 @@ def test_quarantine(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_escalation(place: Place) -> None:
     def discarded() -> None:
         place.bank("closed")
@@ -143,6 +145,7 @@ def test_nobody_works(place: Place) -> None:
     follow("nobody-works.md", place, {"the service has stopped, and an order comes": stopped})
 
 
+@pytest.mark.slow
 def test_log_lost(place: Place, guarded: Guarded) -> None:
     def again() -> None:
         place.start()
@@ -160,6 +163,7 @@ def test_log_lost(place: Place, guarded: Guarded) -> None:
     follow("log-lost.md", place, {what: again})
 
 
+@pytest.mark.slow
 def test_expired(place: Place, guarded: Guarded) -> None:
     async def removed() -> None:
         async with a_client(guarded.kafka.address) as admin:
@@ -193,6 +197,7 @@ def test_hot(place: Place) -> None:
     follow("hot.md", place, {"thirty messages of one saga come": one_saga})
 
 
+@pytest.mark.slow
 def test_retry_storm(place: Place) -> None:
     def away() -> None:
         place.bank("away")
@@ -207,6 +212,7 @@ def test_retry_storm(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_stuck_saga(place: Place) -> None:
     async def written(format_: int) -> None:
         """Have the progress be of a format."""
@@ -234,6 +240,7 @@ def test_stuck_saga(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_lag(place: Place) -> None:
     place.extra = {**place.extra, "SAGA_INFLIGHT_MAX": "4", "SAGA_INFLIGHT_MIN": "4"}
 
@@ -245,6 +252,7 @@ def test_lag(place: Place) -> None:
     follow("lag.md", place, {"forty orders come, and the bank takes a second for each": slow})
 
 
+@pytest.mark.slow
 def test_store_away(place: Place) -> None:
     locks: list[WriteLock] = []
 
@@ -267,6 +275,7 @@ def test_store_away(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_broker_down(place: Place, guarded: Guarded) -> None:
     def dies() -> None:
         place.start()
@@ -277,6 +286,7 @@ def test_broker_down(place: Place, guarded: Guarded) -> None:
     follow("broker-down.md", place, {"the broker dies": dies, "the broker is back": guarded.kafka.restart})
 
 
+@pytest.mark.slow
 def test_damaged_partition(place: Place, guarded: Guarded) -> None:
     async def damaged() -> None:
         settings = Settings(broker=f"kafka://{guarded.kafka.address}")
@@ -300,6 +310,7 @@ def test_damaged_partition(place: Place, guarded: Guarded) -> None:
     )
 
 
+@pytest.mark.slow
 def test_roll_back(place: Place) -> None:
     def bad() -> None:
         place.deploy("payment_service_with_bug.py")
@@ -323,6 +334,7 @@ def test_roll_back(place: Place) -> None:
     )
 
 
+@pytest.mark.slow
 def test_breaker_open(place: Place) -> None:
     def away() -> None:
         place.deploy("payment_service.py", limits=", breaker=BREAKER")

@@ -54,6 +54,7 @@ def called(folder: Path, *command: str) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.slow
 def test_what_it_writes_passes_all_that_it_promises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first service, one beside it, one with as long a name as may be, and one that hears an event of all types, of a
     saga that cannot fail."""

@@ -63,6 +63,7 @@ def test_what_is_replayed_goes_on_whatever_happens(seed: int) -> None:
         replayed(world)
 
 
+@pytest.mark.slow
 def test_what_is_replayed_goes_on_in_real_processes() -> None:
     with ProcessWorld() as world:
         replayed(world)
@@ -139,6 +140,7 @@ def test_what_a_person_has_answered_goes_on_and_is_not_asked_again(seed: int) ->
         resolved(world)
 
 
+@pytest.mark.slow
 def test_what_a_person_has_answered_goes_on_in_real_processes() -> None:
     with ProcessWorld() as world:
         resolved(world)

@@ -96,6 +96,7 @@ def test_a_flag_that_is_set_for_one_saga_is_on_for_it_alone() -> None:
         switched(world)
 
 
+@pytest.mark.slow
 def test_a_flag_that_is_set_is_on_in_real_processes() -> None:
     with ProcessWorld() as world:
         switched(world)

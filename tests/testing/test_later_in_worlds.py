@@ -33,6 +33,7 @@ def test_a_long_job_and_a_wait_come_to_their_end_though_clocks_are_wrong(seed: i
         world.verify(rerun=True)
 
 
+@pytest.mark.slow
 def test_a_long_job_is_done_in_real_processes() -> None:
     with ProcessWorld() as world:
         paid = started(world)

@@ -106,6 +106,7 @@ def careless() -> tuple[Exception, list[str], list[str]]:
     return told(Careless)
 
 
+@pytest.mark.slow
 def test_a_bank_that_forgets_its_keys_is_found_with_few_faults_and_few_steps(
     careless: tuple[Exception, list[str], list[str]],
 ) -> None:

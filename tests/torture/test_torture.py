@@ -10,6 +10,7 @@ from tests.torture.story import Plan, Torture
 SEED = 20261122
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_books_balance_though_everything_was_killed_frozen_or_failed_once(
     server_jars: Path, tmp_path: Path

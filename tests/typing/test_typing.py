@@ -146,6 +146,7 @@ def test_strict_mypy_reports_each_mistake_and_nothing_else(tmp_path: Path, pytes
     assert run_mypy(tmp_path / "snippets", pytestconfig.cache.mkdir("mypy")) == expected(basedpyright=False)
 
 
+@pytest.mark.slow
 def test_strict_basedpyright_reports_each_mistake_and_nothing_else(tmp_path: Path) -> None:
     assert run_basedpyright(tmp_path / "snippets", tmp_path / "pyrightconfig.json") == expected(basedpyright=True)
 

@@ -39,6 +39,7 @@ def failures(asked: Scenario) -> list[Failed]:
     return [failed for failed in several if failed is not None]
 
 
+@pytest.mark.slow
 def test_a_shrunk_run_has_the_one_fault_and_the_one_event_that_it_takes() -> None:
     several = failures(scenario(orders=4, asked_max=1))
     for failed in several:
@@ -49,6 +50,7 @@ def test_a_shrunk_run_has_the_one_fault_and_the_one_event_that_it_takes() -> Non
     assert {0, 2, 3} in [failed.shrunk.run.schedule.without for failed in several]
 
 
+@pytest.mark.slow
 def test_nothing_more_can_be_left_out_of_a_shrunk_run() -> None:
     asked = scenario(orders=3, asked_max=2)
     small = failing(asked, Seeds(400, BREAKING)).shrunk.run.schedule
@@ -111,6 +113,7 @@ def test_every_point_is_tried_where_nothing_goes_wrong() -> None:
     assert tally.faults == {"crash": tally.points}
 
 
+@pytest.mark.slow
 def test_what_needs_two_crashes_is_found_by_pairs_on_a_short_run() -> None:
     failed = failing(scenario(orders=2, asked_max=2), Crashes(pairs=None))
     assert [planted.kind for planted in failed.shrunk.run.schedule.planted] == ["crash", "crash"]

@@ -72,6 +72,7 @@ def world() -> Iterator[ProcessWorld]:
         yield world
 
 
+@pytest.mark.slow
 def test_the_order_saga_runs_in_real_processes(world: ProcessWorld) -> None:
     orders_are_paid_once_or_not_at_all(world)
     assert len(set(world.pids)) == 8
@@ -125,6 +126,7 @@ def test_what_is_not_always_true_is_told_in_its_words(world: ProcessWorld) -> No
         world.verify()
 
 
+@pytest.mark.slow
 def test_the_invariants_of_the_kit_are_looked_at_in_what_the_processes_left(world: ProcessWorld) -> None:
     world.start(order, payment, inventory, shipping, use=[Bank(), Carrier()], documents={"tea": Stock(left=5)})
     world.publish(an_order())

@@ -26,6 +26,7 @@ CLOCK = SystemClock()
 GIVER = "tests.servers.world_servers:servers"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_orders_are_paid_once_though_servers_are_cut_off_and_workers_freeze(server_jars: Path) -> None:
     with ProcessWorld(3, A_CUT_AND_A_ZOMBIE, servers=servers) as world:
