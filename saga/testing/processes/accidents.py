@@ -35,30 +35,30 @@ STAYS_S_MAX = 0.3
 
 LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
-        "lost answer": "the stores are real files: an answer is lost only with the process that waits for it (`crash`)",
+        "lost answer": "the stores are files, so an answer is lost only when the calling process dies (`crash`)",
         "late answer": "a write to a file takes effect while its caller waits, or never",
-        "delay": "the processes run at their own pace, and nothing stands between them and the log to hold it up",
-        "partition": "the log is a file: a process is cut off from it only while it stands still (`freeze`)",
-        "clock": "all processes have the clock of this machine, which is not ours to change",
-        "full disk": "the disk is this machine's, and others need it",
-        "slow store": "how fast the disk is is up to this machine",
-        "throttle": "the stores are files, which refuse no operation for being one too many",
-        "expiry": "what expires does so after days of real time",
-        "newer schema": "all processes run the code of this tree",
-        "poison": "only clients of this world publish, and they publish what contracts allow",
-        "deploy": "each service is started as one release, and its processes stay what they are",
-        "slow handler": "a call takes as long as the fake of the test does",
-        "gap": "the stores note changes themselves, and forget none before it is in the log",
+        "delay": "the processes access the log directly, so there is nothing that could delay it",
+        "partition": "the log is a file, so a process loses access to it only while it is paused (`freeze`)",
+        "clock": "all processes use the clock of this machine, which a test must not change",
+        "full disk": "other processes need the disk of this machine",
+        "slow store": "the speed of the disk cannot be controlled",
+        "throttle": "the stores are files, which have no rate limit",
+        "expiry": "documents expire after days of real time",
+        "newer schema": "all processes run the same code and contracts",
+        "poison": "only this test publishes, and its messages are valid",
+        "deploy": "each service is started as one release and keeps it",
+        "slow handler": "the duration of a call is that of the test's fake",
+        "gap": "the stores record changes themselves, and keep each until it is published",
         "recreated topic": "the log is a file, in which no topic is ever deleted",
-        "outage": "time is real: an outage that is longer than a deadline takes as long as that",
-        "lag": "the log is a file: what is in it can be read by whoever runs",
-        "backlog": "the processes take from the log at their own pace",
-        "other partitioner": "what a test publishes goes through a client of ours",
+        "outage": "time is real, so an outage longer than a deadline would take just as long",
+        "lag": "the log is a file, so every process can read a message at once",
+        "backlog": "the pace at which processes read the log cannot be controlled",
+        "other partitioner": "the test publishes through the toolkit's own client",
     }
 )
 """Kinds of faults that this world does not have on the embedded broker and stores, and why."""
 
-OF_SERVERS = "whoever gave the servers has no way to bring it about"
+OF_SERVERS = "the provider of the servers does not support it"
 NOWHERE_REAL = frozenset(
     {"clock", "expiry", "newer schema", "poison", "deploy", "gap", "slow handler", "outage", "other partitioner"}
 )
