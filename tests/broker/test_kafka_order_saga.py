@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from saga import envelope, wiring
 from saga.broker.kafka.broker import KafkaBroker
@@ -120,6 +121,7 @@ async def settled(outside: Outside, broker: Broker, count: int) -> dict[str, set
         await CLOCK.sleep(0.3)
 
 
+@pytest.mark.slow
 async def test_orders_end_once_and_the_books_balance(server_jars: Path, tmp_path: Path) -> None:
     kafka = KafkaServer.start(tmp_path / "kafka")
     settings = KafkaSettings(

@@ -99,6 +99,7 @@ def test_one_that_is_replayed_and_not_mended_is_a_dead_letter_again(embedded_pot
     assert lives_until_it_is_given_up(name, saga, lives_max=6) <= 4
 
 
+@pytest.mark.slow
 def test_on_kafka_too(kafka_pottery: Pottery, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGA_DEATHS_MAX", "2")  # a place in the group is empty for ten seconds after each
     name = prepared(kafka_pottery, saga, "is killed")

@@ -107,6 +107,7 @@ def test_a_line_of_json_is_bounded_before_it_is_looked_at(said: Any) -> None:
             codec.from_json(json.loads(json.dumps(wrong)), said)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_counting_goes_over_the_very_bytes_that_are_read(data: st.DataObject) -> None:

@@ -252,6 +252,7 @@ def every_kind() -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_formatter_linter_and_type_checker_find_nothing_to_change(tmp_path: Path) -> None:
     schemas = every_kind()
     write(tmp_path, *schemas)

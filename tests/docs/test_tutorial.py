@@ -109,6 +109,7 @@ def first_missing(expected: str, printed: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_the_tutorial_does_what_it_says(shell: Shell, environment: Environment, tmp_path: Path) -> None:
     where = shell.call("python -c 'import saga; print(saga.__file__)'; command -v saga").split()
     assert [Path(path).is_relative_to(tmp_path / "env") for path in where] == [True, True]

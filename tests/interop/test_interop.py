@@ -67,6 +67,7 @@ def each_as_expected(lines: Sequence[Mapping[str, Any]], sales: Sales) -> None:
 # -------------------------------------------------------------------- ours, read by others
 
 
+@pytest.mark.slow
 async def test_a_plain_consumer_reads_what_the_registry_and_the_file_say(
     sales: Sales, schema_registry: RegistryServer
 ) -> None:

@@ -49,6 +49,7 @@ def test_the_same_run_is_saved_once(runs: Runs, project: pytest.Pytester) -> Non
     assert {file: file.read_text() for file in saved_in(project)} == before
 
 
+@pytest.mark.slow
 def test_a_saved_run_is_as_the_formatter_and_the_linter_want_it(runs: Runs, project: pytest.Pytester) -> None:
     runs(
         FAILING

@@ -93,6 +93,7 @@ def test_the_order_saga_survives_what_happens_to_its_processes() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_declared_answer_of_a_fake_comes_through(world: ProcessWorld) -> None:
     bank = Bank()
     world.start(order, payment, inventory, shipping, use=[bank, Carrier()], documents={"tea": Stock(left=5)})
