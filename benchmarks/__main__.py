@@ -26,7 +26,7 @@ from benchmarks import (
     traces,
 )
 from benchmarks.parts import Figure
-from saga import wiring
+from saga.configuration import wiring
 
 FIGURES = Path("build/figures/bench.jsonl")
 PARTS = (

@@ -16,22 +16,21 @@ from typing import Any, NamedTuple, cast
 from benchmarks.events import OrderCancelled, OrderRequested, Pinged, Ponged
 from benchmarks.parts import Figure
 from saga import Event, Later, Saga, Service
-from saga.clock import SystemClock, iso
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import advance
+from saga.engine.isolated_ports import Documents, Forgetful, Undisturbed
+from saga.engine.lifecycle import open_resources
+from saga.engine.outage_watch import Watching
+from saga.engine.ports import Ports
+from saga.engine.prepared_service import prepare
+from saga.engine.progress_cache import KnownPages
+from saga.engine.service_runtime import Participant, participant_of
 from saga.messages import Message, Position
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
+from saga.messaging.timers import TYPE, Wake
 from saga.progress.document import Snapshot
-from saga.runtime.alone import Documents, Forgetful
-from saga.runtime.beginning import begin
-from saga.runtime.cache import KnownPages
-from saga.runtime.lifecycle import open_resources
-from saga.runtime.participant import Participant, participant_of
-from saga.runtime.ports import Ports
-from saga.runtime.prepared import prepare
-from saga.runtime.turn import advance
-from saga.runtime.watching import Watching
 from saga.store.port import Store
-from saga.testing.single_turns import Undisturbed
-from saga.wakes import TYPE, Wake
+from saga.support.clock import SystemClock, iso
 
 MARKS = (1_000, 10_000, 100_000)
 WINDOW = 500

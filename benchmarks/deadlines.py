@@ -14,8 +14,8 @@ from benchmarks.events import OrderRequested, Pinged
 from benchmarks.parts import Figure
 from benchmarks.running import Running, running
 from saga import Event, Service
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
+from saga.support.clock import SystemClock
 
 OPEN, WARM, AT_ONCE = 100_000, 2_000, 1_000
 BATCH = 500

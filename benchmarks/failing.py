@@ -15,8 +15,9 @@ from benchmarks.events import OrderPlaced, OrderRequested, Paid
 from benchmarks.parts import CHAIN_ENDS, IN_FLIGHT, Figure, first_of
 from benchmarks.running import Driver, Running, in_flight, running
 from benchmarks.services import order, shipping, stock
-from saga import Service, wiring
-from saga.names import PROGRESS
+from saga import Service
+from saga.configuration import wiring
+from saga.messaging.names import PROGRESS
 from saga.progress.document import decode, decode_entry, progress_key
 
 OTHERS, ROUNDS, OUTAGE_S = 36_000, 4, 30.0

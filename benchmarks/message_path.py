@@ -15,8 +15,8 @@ import saga
 from benchmarks.parts import Figure
 from benchmarks.running import running
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
+from saga.support.clock import SystemClock
 from services.payment import payment
 from services.payment.bank import Bank
 from services.payment.events import OrderPlaced

@@ -13,17 +13,17 @@ from msgspec.structs import replace
 
 from benchmarks.parts import Figure
 from benchmarks.watched import APART_MS, DAY_MS, GROUP, RUNNING, SHAPE, STUCK, name_of, population, record_of, told_of
-from saga.clock import SystemClock, iso
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.configuration.wiring import broker_of
 from saga.messages import Topic
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import from_record, line_of, to_records
 from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
 from saga.monitor.views import Filter, Page
 from saga.monitor.web.app import app
-from saga.names import TRANSITIONS
-from saga.transitions import from_record, line_of, to_records
-from saga.wiring import broker_of
+from saga.support.clock import SystemClock, iso
 
 SAGAS = 1_000_000
 SMALL = 3000

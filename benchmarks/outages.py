@@ -11,9 +11,9 @@ from benchmarks.events import OrderRequested, Paid
 from benchmarks.parts import Figure, first_of
 from benchmarks.running import Driver, Running, running
 from saga import Breaker, Saga, Service
-from saga.clock import SystemClock
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
 from saga.progress.document import decode, decode_entry, progress_key
+from saga.support.clock import SystemClock
 
 ASKING, AWAY_S, HANGS_S, TAKES_S = 300, 8.0, 0.2, 0.005
 OPEN_S = 3.0

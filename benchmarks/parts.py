@@ -18,10 +18,10 @@ from benchmarks.events import OrderRequested, Pinged
 from benchmarks.running import Driver, Running, in_flight, running
 from benchmarks.services import REFUSED, echo, hot, order, payment, shipping, stock, waiting_order
 from saga import Service
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
+from saga.engine.prepared_service import topics_of
 from saga.messages import Outgoing
-from saga.runtime.prepared import topics_of
+from saga.support.clock import SystemClock
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order as example_order

@@ -4,8 +4,8 @@ import sqlite3
 import time
 from pathlib import Path
 
-from saga.sqlite.blobs import as_blob
 from saga.store.sqlite import WRITES_MAX
+from saga.store.sqlite_files.blobs import as_blob
 
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"

@@ -7,22 +7,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from saga import wiring
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Broker, Subscription
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.envelope import type_of
+from saga.encryption.port import Keys
+from saga.engine.lifecycle import Options
+from saga.engine.prepared_service import topics_of
 from saga.messages import Outgoing, Partition, Record
-from saga.observe.moments import Handled, Moment, to_all
-from saga.observe.traces import Traces
-from saga.runtime.lifecycle import Options
-from saga.runtime.prepared import topics_of
-from saga.sealing.port import Keys
+from saga.messaging.envelope import type_of
+from saga.messaging.transition_events import TOPIC
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
-from saga.transitions import TOPIC
+from saga.support.clock import SystemClock
+from saga.telemetry.events import Handled, Moment, to_all
+from saga.telemetry.traces import Traces
 
 
 @dataclass

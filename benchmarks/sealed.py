@@ -13,13 +13,13 @@ import msgspec
 from benchmarks.parts import Figure
 from benchmarks.running import Driver, in_flight, running
 from benchmarks.services import waiting_order
-from saga.client_events import seal_of, to_record
-from saga.clock import SystemClock
+from saga.clients.events import seal_of, to_record
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
+from saga.encryption.folder import KeyFolder
 from saga.messages import Outgoing
-from saga.sealing.folder import KeyFolder
+from saga.support.clock import SystemClock
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced

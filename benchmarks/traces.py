@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from benchmarks.parts import Figure
 from benchmarks.running import Driver, in_flight, running
 from benchmarks.services import waiting_order
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
 from saga.messages import Outgoing
-from saga.observe.traces import exporting
+from saga.support.clock import SystemClock
+from saga.telemetry.traces import exporting
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from saga.clock import iso
 from saga.messages import Outgoing, Record
+from saga.messaging.transition_events import Awaited, Cause, Said, Told, from_record, line_of, to_records
 from saga.monitor.counting import Histogram
 from saga.monitor.folds import Folds
 from saga.monitor.known import PACKING, Known, Standing
-from saga.transitions import Awaited, Cause, Said, Told, from_record, line_of, to_records
+from saga.support.clock import iso
 
 APART_MS = 2
 """Time between the beginnings of two sagas: 500 a second, each of ten transitions, are 5,000 transitions a second."""

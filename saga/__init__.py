@@ -2,11 +2,10 @@
 
 Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `Change` (`Insert`, `Update`, `Delete`,
 `Expiry`), `limited`, `Remembered`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. Behind them:
-`saga.messages` (values that travel), `saga.service` and `saga.declarations` (declarations, checked), `saga.contracts`
-(schemas), `saga.progress` (every decision, pure), `saga.runtime` (carries decisions out, from `saga.runtime.turn`),
-the ports `saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.observe` (moments, logs,
-metrics); then `saga.wiring` (from settings to running services) and, for people, `saga.inspection` and
-`saga.administration`.
+`saga.service` and `saga.declarations` (declarations, checked), `saga.contracts` (schemas), `saga.messaging` (messages
+and their envelopes), `saga.progress` (every decision, pure), `saga.engine` (carries decisions out), the ports
+`saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.telemetry` (events, logs, metrics);
+then `saga.configuration` (from settings to running services) and, for operators, `saga.ops`.
 
 Importing this loads nothing; each name is loaded when it is asked for. None of them but `Client` loads a driver, and
 none opens anything.
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saga.change import Change, Delete, Expiry, Insert, Update
-    from saga.client import Client
+    from saga.clients.client import Client
     from saga.declarations.limits import limited
     from saga.declarations.upcasting import upcast
+    from saga.encryption.sensitive_fields import sensitive
     from saga.errors import BreakerOpen, DeclarationError, SagaError
     from saga.later import Later
-    from saga.marks import sensitive
     from saga.messages import Event
     from saga.policies.breaker import Breaker
     from saga.policies.remembering import Remembered
@@ -58,7 +57,7 @@ _HOMES = {
     "Breaker": "saga.policies.breaker",
     "BreakerOpen": "saga.errors",
     "Change": "saga.change",
-    "Client": "saga.client",
+    "Client": "saga.clients.client",
     "DeclarationError": "saga.errors",
     "Delete": "saga.change",
     "Event": "saga.messages",
@@ -73,11 +72,11 @@ _HOMES = {
     "Service": "saga.service",
     "Update": "saga.change",
     "limited": "saga.declarations.limits",
-    "sensitive": "saga.marks",
+    "sensitive": "saga.encryption.sensitive_fields",
     "upcast": "saga.declarations.upcasting",
 }
-"""Module of each name. `saga.client` brings the adapters, which a service does not need; and pytest loads `saga` for
-its plugin in every run, before coverage is measured."""
+"""Module of each name. `saga.clients.client` loads the adapters, which a service does not need; and pytest loads `saga`
+for its plugin in every run, before coverage is measured."""
 
 
 if not TYPE_CHECKING:  # checkers take a module with `__getattr__` to have every name

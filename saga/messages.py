@@ -55,7 +55,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event on its way, with its envelope: what decisions read and what a progress keeps of it. Immutable."""
 
     id: str
-    """Name of the message in the toolkit: see `saga.identity`."""
+    """Name of the message in the toolkit: see `saga.messaging.message_ids`."""
     type: str
     """Contract's record name, without namespace: `PaymentReserved`."""
     schema: str

@@ -23,7 +23,7 @@ from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction
 from saga.errors import DeclarationError
 from saga.later import Later
 from saga.messages import Event
-from saga.names import OURS
+from saga.messaging.names import OURS
 from saga.policies.breaker import Breaker
 from saga.policies.retry import Retry
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, Self, TypeAlias, TypeVar
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 
 T = TypeVar("T")
 

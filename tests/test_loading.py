@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from saga.configuration.wiring import load_services
 from saga.errors import ConfigurationError
-from saga.wiring import load_services
 
 EMPTY = 'from saga import Service\n\nhollow = Service("hollow")\n'
 

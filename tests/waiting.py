@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
 PAUSE_S, LONGER, TIMES_MAX = 0.05, 1.2, 8

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from saga.commands import TYPES, Command
-from saga.identity import is_removal
 from saga.messages import Message
+from saga.messaging.message_ids import is_removal
+from saga.messaging.operator_commands import TYPES, Command
 from saga.progress.decide import is_dead, why_over
 from saga.progress.document import Entry, Snapshot
 from saga.progress.roles import Role, Roles

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from saga.engine.service_runtime import Participant
 from saga.messages import Message
-from saga.names import ARCHIVES
+from saga.messaging.names import ARCHIVES
 from saga.progress.decide import next_ready
 from saga.progress.document import Entry, Snapshot, decode, decode_entry
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import whole
-from saga.runtime.participant import Participant
 from saga.store.port import Document
 from saga.testing.invariants import progress_checks
 from verification.handlers import SAGA, SERVICE

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from saga import controls
-from saga.clock import iso
-from saga.controls import Book, Control, Switch
+from saga.messaging import controls
+from saga.messaging.controls import Book, Control, Switch
 from saga.progress.document import Entry, Snapshot
+from saga.support.clock import iso
 from verification.building_blocks import (
     ORD,
     N,

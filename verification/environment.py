@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from saga import controls
+from saga.engine.execution.document_updates import Marker, Update
 from saga.messages import Message
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging import controls
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import ids
 from saga.progress.document import Intent, Snapshot, encode, progress_key
-from saga.runtime.documents import Marker, Update
 from verification.contents import Contents
 from verification.handlers import ITEM, SERVICE, UPDATES, Stock
 from verification.services import message, now_ms

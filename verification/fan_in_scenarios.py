@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saga.identity import id_of_change
+from saga.messaging.message_ids import id_of_change
 from saga.progress.document import Entry, Snapshot
 from verification.building_blocks import (
     NEXT_N,

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from saga.identity import id_in
 from saga.messages import Message
+from saga.messaging.message_ids import id_in
 from saga.progress.spill import BOUNDS
 from saga.testing.simulation.chance import Chance
 from verification.building_blocks import FAILURE, OUTCOMES

@@ -7,10 +7,10 @@ from types import coroutine
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.clock import LATEST_MS
 from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError
 from saga.messages import Outgoing, Position
 from saga.store.port import Document
+from saga.support.clock import LATEST_MS
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from saga.commands import OPERATOR, Answered, Command, Wanted, type_of
-from saga.identity import identity
 from saga.messages import Message
+from saga.messaging.message_ids import identity
+from saga.messaging.operator_commands import OPERATOR, Answered, Command, Wanted, type_of
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot
 from verification.building_blocks import (

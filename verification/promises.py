@@ -2,15 +2,15 @@
 
 import json
 
+from saga.engine.errors import NotDeterministic, said_by
+from saga.engine.persistence import dead_letters
 from saga.messages import Message
-from saga.names import ARCHIVES
+from saga.messaging.names import ARCHIVES
 from saga.progress import timing
 from saga.progress.decide import next_ready
 from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.roles import Role
 from saga.progress.spill import claim_key, page_key, pages_in
-from saga.runtime import deadletters
-from saga.runtime.errors import NotDeterministic, said_by
 from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, MOVED, NEW, SAGA, SERVICE
@@ -39,7 +39,7 @@ class Promises:
         self._places = [{m: place for place, m in enumerate(log)} for log in ordered]
         if scenario.ahead:  # what a clock that is ahead takes for too old is told, and may come again
             self._places = []
-        self._too_old = {m: deadletters.id_of_older(SERVICE, m) for m in self._messages}  # two may have one id
+        self._too_old = {m: dead_letters.id_of_older(SERVICE, m) for m in self._messages}  # two may have one id
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
         self._sound: dict[int, str | None] = {}

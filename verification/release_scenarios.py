@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from saga.commands import Command
 from saga.messages import Message
+from saga.messaging.operator_commands import Command
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot
 from verification.building_blocks import ORD, M, N, X, memo, note, of, reserve, reserve_own, two_steps

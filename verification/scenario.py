@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from saga import controls
-from saga.controls import Book
 from saga.messages import Message
+from saga.messaging import controls
+from saga.messaging.controls import Book
 from saga.progress.document import Entry, Snapshot
 from verification.environment import BOOK, OTHERS, others_progress
 from verification.services import Explored

@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from saga import Service
-from saga.clock import from_iso, iso
 from saga.contracts.library import Contract, Library, Version
 from saga.declarations.values import Declared, DocumentKind, Reaction
+from saga.engine.isolated_ports import SetClock, Undisturbed
+from saga.engine.known_controls import KnownControls
+from saga.engine.known_schemas import Schemas
+from saga.engine.outage_watch import Watching
+from saga.engine.ports import Ports
+from saga.engine.progress_cache import KnownPages
+from saga.engine.service_runtime import Participant
 from saga.errors import BadInput, UnknownSchema
-from saga.identity import identity, identity_of_declared
 from saga.messages import Event, Message
-from saga.names import commands_of
+from saga.messaging.message_ids import identity, identity_of_declared
+from saga.messaging.names import commands_of
+from saga.messaging.timers import tiers_of
 from saga.policies.retry import Retry
 from saga.progress.roles import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
-from saga.runtime.cache import KnownPages
-from saga.runtime.known_controls import KnownControls
-from saga.runtime.participant import Participant
-from saga.runtime.ports import Ports
-from saga.runtime.schemas import Schemas
-from saga.runtime.watching import Watching
 from saga.store.port import Store
-from saga.testing.single_turns import SetClock, Undisturbed
-from saga.wakes import tiers_of
+from saga.support.clock import from_iso, iso
 from verification.handlers import (
     SAGA,
     SERVICE,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from saga.identity import id_in
 from saga.messages import Message
+from saga.messaging.message_ids import id_in
 from saga.progress.spill import BOUNDS
 from verification.explore import Report
 from verification.handlers import Reacts

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from saga.messages import Outgoing, Position, Record, texts_of
+from saga.messaging.timers import Wake, tiers_of, wake_in
 from saga.progress.document import progress_key
-from saga.wakes import Wake, tiers_of, wake_in
 from verification.handlers import ITEM, SAGA, SERVICE
 from verification.operations import Answer, Outside, Publish, Put
 

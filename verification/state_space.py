@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from saga import controls
-from saga.clock import LATEST_MS
-from saga.commands import TYPES, Command
-from saga.controls import Book
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import advance
+from saga.engine.isolated_ports import SetClock
+from saga.engine.processing_state import TurnState
 from saga.errors import SagaError
 from saga.messages import Message
+from saga.messaging import controls
+from saga.messaging.controls import Book
+from saga.messaging.operator_commands import TYPES, Command
 from saga.progress.document import Snapshot, decode_entry, encode
 from saga.progress.parked import parked
-from saga.runtime.beginning import begin
-from saga.runtime.turn import advance
-from saga.runtime.turn_state import TurnState
-from saga.testing.single_turns import SetClock
+from saga.support.clock import LATEST_MS
 from verification import environment
 from verification.bounds import SHORT, STEADY, TIGHT, bounded
 from verification.contents import Contents

@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-from saga import wiring
 from saga.broker.kafka.adapter import KafkaOptions
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.store.couchbase.adapter import CouchbaseOptions
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.servers.kafka import RUNS_FAST, KafkaServer

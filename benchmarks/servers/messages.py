@@ -10,11 +10,11 @@ from benchmarks.parts import Figure
 from benchmarks.servers import raw
 from benchmarks.servers.ground import Ground, Spent, Work, child, rounds
 from benchmarks.servers.ours import CAST, serve
-from saga import adapters
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
+from saga.configuration import adapters
+from saga.engine.prepared_service import topics_of
 from saga.messages import Outgoing
-from saga.runtime.prepared import topics_of
+from saga.support.clock import SystemClock
 
 MESSAGES, ROUNDS, MANY, MISSES, TEXT = 10_000, 5, 200_000, 30_000, "x" * 100
 PUBLISHED_AT_ONCE = 500

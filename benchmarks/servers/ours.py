@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack
 
 from benchmarks.servers.ground import Ground, Work
 from benchmarks.services import echo, order, payment, reader, shipping, stock, waiting_order
-from saga import adapters, wiring
-from saga.clock import SystemClock
+from saga.configuration import adapters, wiring
 from saga.declarations.values import Declared
-from saga.observe.moments import Assigned, Handled, Moment
-from saga.runtime.lifecycle import Options
-from saga.runtime.prepared import topics_of
+from saga.engine.lifecycle import Options
+from saga.engine.prepared_service import topics_of
+from saga.support.clock import SystemClock
+from saga.telemetry.events import Assigned, Handled, Moment
 from services.inventory import inventory
 from services.payment import payment as example_payment
 from services.payment.bank import Bank

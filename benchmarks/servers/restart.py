@@ -6,9 +6,9 @@ from benchmarks.parts import Figure
 from benchmarks.servers.ground import Ground, Work, child
 from benchmarks.servers.messages import publish
 from benchmarks.servers.ours import serve
-from saga import adapters
-from saga.clock import SystemClock
+from saga.configuration import adapters
 from saga.messages import Partition
+from saga.support.clock import SystemClock
 
 MESSAGES, KILLED_AFTER = 10_000, 5_000
 GROUP, TOPIC = "echo", "pings"

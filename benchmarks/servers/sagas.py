@@ -20,12 +20,12 @@ from benchmarks.servers.ground import Ground, Work, child, rounds
 from benchmarks.servers.latency import at_the_end
 from benchmarks.servers.ours import CAST, serve
 from benchmarks.services import REFUSED
-from saga import adapters
 from saga.broker.port import Broker
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
+from saga.configuration import adapters
+from saga.engine.prepared_service import topics_of
 from saga.messages import Outgoing, Record
-from saga.runtime.prepared import topics_of
+from saga.support.clock import SystemClock
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from benchmarks.parts import Figure
 from benchmarks.servers.ground import Ground
 from benchmarks.watched import told_of
-from saga.clock import SystemClock
+from saga.configuration.wiring import broker_of
 from saga.messages import Topic
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import line_of, to_records
 from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
-from saga.names import TRANSITIONS
-from saga.transitions import line_of, to_records
-from saga.wiring import broker_of
+from saga.support.clock import SystemClock
 from tests.servers.server import free_ports
 
 SAGAS = 4000

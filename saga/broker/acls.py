@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from saga.names import PROBED, TRANSITIONS, commands_of, dead_letters_of
+from saga.messaging.names import PROBED, TRANSITIONS, commands_of, dead_letters_of
 
 Role: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
 """Way to use a Kafka: to run a service; to publish, ask and listen outside; to look at sagas and cure dead letters; to

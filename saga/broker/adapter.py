@@ -5,10 +5,10 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import NamedTuple, Protocol, TypedDict, runtime_checkable
 
-from saga.adapter_description import Adapter, Chosen
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
-from saga.clock import Clock
+from saga.support.adapter_description import Adapter, Chosen
+from saga.support.clock import Clock
 
 
 class Copies(NamedTuple):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from saga.errors import ConfigurationError
-from saga.printable import quoted
+from saga.support.printable import quoted
 
 TEXT_MAX = 200
 """Longest text of an identity that is taken from others."""

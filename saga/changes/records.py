@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from saga.errors import BadInput
 from saga.messages import Headers, Outgoing, Record
-from saga.printable import shortened
+from saga.support.printable import shortened
 
 Kind: TypeAlias = Literal["insert", "update", "delete", "expiry", "change"]
 """Fate of a document; `change`: the source does not tell."""

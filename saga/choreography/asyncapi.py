@@ -7,9 +7,9 @@ from typing import Any, Final, TypeAlias
 from saga.choreography.manifest import Told
 from saga.choreography.overview import Hearing, Overview, Saying
 from saga.contracts.contract import Contract, Version
-from saga.envelope import CONTENT_TYPE, PRINCIPAL
 from saga.messages import Topic
-from saga.printable import printable
+from saga.messaging.envelope import CONTENT_TYPE, PRINCIPAL
+from saga.support.printable import printable
 
 ASYNCAPI: Final = "3.0.0"
 AVRO: Final = "application/vnd.apache.avro+json;version=1.9.0"

@@ -9,7 +9,6 @@ from typing import get_type_hints
 
 from saga.choreography.fields_read import Read, fields_read, keys_named
 from saga.choreography.manifest import ALL, FORMAT, Consumed, Emitted, Manifest, State, Told
-from saga.clock import iso
 from saga.contracts.library import Binding, binding_of, contract_of
 from saga.contracts.upcast import upcaster_of
 from saga.declarations.annotations import spelt
@@ -17,6 +16,7 @@ from saga.declarations.changes import is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, Reaction
 from saga.messages import Event, name_of
+from saga.support.clock import iso
 
 
 def manifest_of(declared: Declared) -> Manifest:

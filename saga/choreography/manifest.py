@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from saga.declarations.values import ReactionKind
 from saga.errors import ConfigurationError
-from saga.printable import quoted
+from saga.support.printable import quoted
 
 FORMAT: Final = 1
 """Number of the form that is written; another toolkit may write a newer one, which is refused."""

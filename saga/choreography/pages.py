@@ -18,7 +18,7 @@ from saga.choreography.overview import Hearing, Overview
 from saga.contracts.contract import Contract, Version
 from saga.contracts.schema import ArrayType, EnumType, MapType, OptionalType, RecordType, Type, described
 from saga.messages import Topic
-from saga.printable import printable
+from saga.support.printable import printable
 
 TEMPLATES = Path(__file__).with_name("templates")
 EVENTS, SERVICES = "events", "services"

@@ -6,13 +6,13 @@ from typing import Literal
 
 import click
 
-from saga import wiring
-from saga.administration import access as needed
-from saga.administration.access import Access, Who
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
-from saga.client_listening import check_group
-from saga.config import address_given, told_given
+from saga.clients.subscription import check_group
+from saga.configuration import wiring
+from saga.configuration.settings import address_given, told_given
+from saga.ops import access as needed
+from saga.ops.access import Access, Who
 
 
 @click.group()

@@ -5,13 +5,13 @@ import asyncio
 import click
 from msgspec.structs import asdict
 
-from saga import controls
-from saga.administration.auditing import KINDS, Act, Asked, audit_of
 from saga.cli.list import LIMIT_MAX
 from saga.cli.options import broker_option, read_stores_option, since_ms
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.messaging import controls
+from saga.ops.audit import KINDS, Act, Asked, audit_of
+from saga.support.clock import SystemClock
 
 
 @click.command()

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import click
 
-from saga import wiring
-from saga.administration import watched
-from saga.administration.connectors import collections_changed, connector_of
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
+from saga.ops import watched_collections
+from saga.ops.connectors import collections_changed, connector_of
+from saga.support.clock import SystemClock
 
 
 @click.group()
@@ -84,4 +84,4 @@ def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
 
 async def _drop(service: Declared, collections: Sequence[str], settings: Settings) -> None:
     async with wiring.store_of(service.name, SystemClock(), settings) as store:
-        await watched.drop(service, collections, store)
+        await watched_collections.drop(service, collections, store)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from saga.administration.registering import Registration, registered, registrable
 from saga.cli.contract_problems import folder_of
 from saga.cli.printing import tell, tell_json
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.ops.schema_registration import Registration, registered, registrable
+from saga.support.clock import SystemClock
 
 
 @click.command("register")

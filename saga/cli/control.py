@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import asdict
 
-from saga import in_force
-from saga.administration import switching
 from saga.cli.dead_commands import who_option, why_option, within_option
 from saga.cli.options import broker_option, check_said, read_stores_option, time_of
 from saga.cli.printing import tell, tell_json
-from saga.clock import Clock, SystemClock, iso
-from saga.config import Settings
-from saga.controls import Switch
+from saga.configuration.settings import Settings
 from saga.errors import BadInput
+from saga.messaging import active_controls
+from saga.messaging.controls import Switch
+from saga.ops import control_changes
+from saga.support.clock import Clock, SystemClock, iso
 
 
 @click.group()
@@ -106,14 +106,14 @@ class _Way(NamedTuple):
 
 def _have(service: str, wanted: Switch, who: str, why: str, way: _Way) -> None:
     """Have a service do so, and tell what it says."""
-    wish = asyncio.run(switching.switch(service, wanted, who, why, way.settings, way.clock))
-    entry = asyncio.run(switching.noted(service, wish, way.addresses, way.clock, way.within_s))
+    wish = asyncio.run(control_changes.switch(service, wanted, who, why, way.settings, way.clock))
+    entry = asyncio.run(control_changes.noted(service, wish, way.addresses, way.clock, way.within_s))
     if entry is None:
         tell(f"{service} has not come to it yet: does it run?", err=True)
         raise click.exceptions.Exit(1)
     if entry.refused is not None:
         raise BadInput(f"{service} does not do so: {entry.refused}")
-    tell(f"{service}  {in_force.in_words(wanted)}")
+    tell(f"{service}  {active_controls.in_words(wanted)}")
 
 
 @control.command()
@@ -224,17 +224,17 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
     Exit code 2: no store, or one that cannot be read.
     """
     clock = SystemClock()
-    now = in_force.in_force(asyncio.run(switching.book_of(service, addresses, clock)))
+    now = active_controls.in_force(asyncio.run(control_changes.book_of(service, addresses, clock)))
     for switch in (*now.flags.for_all.values(), *now.flags.for_one.values()):
         if switch.until is None or switch.until > iso(clock.now_ms()):
             if as_json:
                 tell_json(asdict(switch))
             else:
-                tell(f"{service}  {in_force.in_words(switch)}")
-    for entry in in_force.active(now, clock.now_ms()).values():
+                tell(f"{service}  {active_controls.in_words(switch)}")
+    for entry in active_controls.active(now, clock.now_ms()).values():
         if as_json:
             tell_json(asdict(entry.switch) | {"who": entry.who, "why": entry.why, "time": entry.time})
         else:
-            tell(f"{service}  {in_force.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}")
+            tell(f"{service}  {active_controls.in_words(entry.switch)}  {entry.who} at {entry.time}: {entry.why}")
     if now.unknown:
         tell(f"{service} has switches that this version does not know: {', '.join(now.unknown)}", err=True)

@@ -10,12 +10,12 @@ from saga.cli.dead_resolve import resolve
 from saga.cli.list import LIMIT_MAX, letter_in_json, tell_dead
 from saga.cli.options import age_option, before_of, broker_option, class_option, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.inspection.attention import attention
-from saga.inspection.letters import Letter, Which
-from saga.inspection.listing import Choice
+from saga.configuration.settings import Settings
+from saga.ops.attention import attention
+from saga.ops.dead_letters import Letter, Which
+from saga.ops.saga_list import Choice
 from saga.policies.blame import BLAMES
+from saga.support.clock import SystemClock
 
 
 @click.group()

@@ -6,22 +6,22 @@ from typing import TypeAlias
 
 import click
 
-from saga.administration import commanding
-from saga.administration.commanding import PAST, REPLAYS_MAX, Wish, in_words
 from saga.cli.list import LIMIT_MAX
 from saga.cli.options import age_option, before_of, broker_option, check_said, class_option, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.cli.rehearsals import tell_rehearsals
-from saga.clock import Clock, SystemClock
-from saga.commands import Wanted
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.configuration.wiring import keys_of, load_services
 from saga.declarations.values import Declared
 from saga.errors import BadInput
-from saga.inspection.attention import Blocking, blocking, owned, too_old
-from saga.inspection.letters import ALL, Letter, Which, originals_of
-from saga.inspection.listing import Choice
 from saga.messages import Message
-from saga.wiring import keys_of, load_services
+from saga.messaging.operator_commands import Wanted
+from saga.ops import operator_commands
+from saga.ops.attention import Blocking, blocking, owned, too_old
+from saga.ops.dead_letters import ALL, Letter, Which, originals_of
+from saga.ops.operator_commands import PAST, REPLAYS_MAX, Wish, in_words
+from saga.ops.saga_list import Choice
+from saga.support.clock import Clock, SystemClock
 
 Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 LIMIT = 1000
@@ -175,9 +175,9 @@ async def _done(  # what the command line says
         told = await tell_rehearsals(code, rehearsing, originals, wish, choice.addresses, clock, keys, as_json)
         return told and not looping and not unmeant
     letters += [letter for letter in late if letter.id in originals]
-    sent = await commanding.send(letters, wish, settings, clock, originals) if letters else []
+    sent = await operator_commands.send(letters, wish, settings, clock, originals) if letters else []
     whole = not looping and not unmeant and len(originals) == len(late)
-    async for answer in commanding.answers(sent, choice.addresses, clock, within_s):
+    async for answer in operator_commands.answers(sent, choice.addresses, clock, within_s):
         whole = whole and answer.outcome == PAST[wish.wanted] and answer.after != "dead"
         tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)
     return whole

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import click
 
-from saga.administration import commanding
-from saga.administration.commanding import PAST, Wish, in_words
 from saga.cli.dead_commands import (
     CODES,
     json_option,
@@ -19,12 +17,14 @@ from saga.cli.dead_commands import (
 from saga.cli.list import LIMIT_MAX
 from saga.cli.options import broker_option, check_said, read_stores_option
 from saga.cli.printing import tell, tell_trouble
-from saga.clock import Clock, SystemClock
-from saga.commands import Answered
-from saga.config import Settings
-from saga.inspection.attention import attention, blocking
-from saga.inspection.letters import Letter, Which
-from saga.inspection.listing import Choice
+from saga.configuration.settings import Settings
+from saga.messaging.operator_commands import Answered
+from saga.ops import operator_commands
+from saga.ops.attention import attention, blocking
+from saga.ops.dead_letters import Letter, Which
+from saga.ops.operator_commands import PAST, Wish, in_words
+from saga.ops.saga_list import Choice
+from saga.support.clock import Clock, SystemClock
 
 
 @click.command(
@@ -139,9 +139,9 @@ async def _done(  # what the command line says
     if not letters:
         tell(f"nothing of saga {which.sagas[0]} is meant: `saga dead show` tells what there is of it", err=True)
         return False
-    sent = await commanding.send(letters, wish, settings, clock)
+    sent = await operator_commands.send(letters, wish, settings, clock)
     whole = not unknown
-    async for answer in commanding.answers(sent, choice.addresses, clock, within_s):
+    async for answer in operator_commands.answers(sent, choice.addresses, clock, within_s):
         whole = whole and answer.outcome == PAST[wish.wanted] and answer.after != "dead"
         tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)
     return whole

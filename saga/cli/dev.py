@@ -11,9 +11,9 @@ import click
 from saga.cli.monitor import ADDRESS
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell_of
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.development.crew import Crew
+from saga.support.clock import SystemClock
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
 """Colours of the services' names, where the output is a terminal."""

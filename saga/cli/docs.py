@@ -9,7 +9,7 @@ from saga.choreography.folder import folder_beside, manifests_in
 from saga.cli.printing import tell, tell_json
 from saga.contracts.library import find
 from saga.errors import DeclarationError
-from saga.printable import counted
+from saga.support.printable import counted
 
 
 @click.group()

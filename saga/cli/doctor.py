@@ -5,14 +5,14 @@ import sys
 
 import click
 
-from saga import wiring
-from saga.administration.doctor import Diagnosis, examined
-from saga.administration.findings import group_findings
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.printable import counted, printable_lines
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.ops.doctor import Diagnosis, examined
+from saga.ops.findings import group_findings
+from saga.support.clock import SystemClock
+from saga.support.printable import counted, printable_lines
 
 NAMED_MAX = 3
 """Things that a finding names before what it says of them; the others stand behind."""

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from saga import wiring
 from saga.cli.dead_commands import who_option, why_option
 from saga.cli.printing import tell, tell_json
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.encryption.port import KeyRing
 from saga.errors import ConfigurationError
-from saga.printable import counted
-from saga.sealing.port import KeyRing
+from saga.support.clock import SystemClock
+from saga.support.printable import counted
 
 
 def key_ring_of(settings: Settings) -> KeyRing:

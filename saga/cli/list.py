@@ -8,11 +8,11 @@ import click
 
 from saga.cli.options import broker_option, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.inspection.attention import Told, attention
-from saga.inspection.letters import ALL, Which
-from saga.inspection.listing import OPEN, Choice, Listed, listed
+from saga.configuration.settings import Settings
+from saga.ops.attention import Told, attention
+from saga.ops.dead_letters import ALL, Which
+from saga.ops.saga_list import OPEN, Choice, Listed, listed
+from saga.support.clock import SystemClock
 
 LIMIT = 50
 LIMIT_MAX = 100_000

@@ -6,10 +6,10 @@ from importlib import import_module
 
 import click
 
-from saga.adapter_description import UNCLOSED
 from saga.cli.printing import hook_in, in_any_encoding, tell_trouble
 from saga.errors import SagaError
-from saga.printable import printable_lines
+from saga.support.adapter_description import UNCLOSED
+from saga.support.printable import printable_lines
 
 COMMANDS = {
     "new": ("saga.cli.new:new", "Write a project with a first service, or one more service for a project."),

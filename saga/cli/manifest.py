@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from saga import wiring
 from saga.choreography import folder as files
 from saga.choreography.declared import manifest_of
 from saga.choreography.folder import Compared
 from saga.choreography.manifest import written
 from saga.cli.printing import tell, tell_json
+from saga.configuration import wiring
 
 
 @click.command()

@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 import click
 
-from saga import wiring
 from saga.cli.options import broker_option, read_stores_option, since_ms
 from saga.cli.printing import tell, tell_trouble
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from saga.monitor.folds import SAGAS_MAX
+from saga.support.clock import SystemClock
 
 ADDRESS = "127.0.0.1:8642"
 """Address at which it answers, unless something else is said."""

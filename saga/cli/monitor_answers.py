@@ -8,19 +8,19 @@ from typing import TypeVar
 import click
 import msgspec
 
-from saga.administration.positions import Shown, find_unattended
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock, iso
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import SagaError
+from saga.messaging.names import TRANSITIONS
 from saga.monitor.answers import Answers
 from saga.monitor.asking import Asked
 from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
 from saga.monitor.views import AllStuck, Awaited, ErrorClass, Hot, Line, Rate, Rates, Stuck, Timeline
-from saga.names import TRANSITIONS
-from saga.printable import counted
+from saga.ops.offsets import Shown, find_unattended
+from saga.support.clock import SystemClock, iso
+from saga.support.printable import counted
 
 Answer = TypeVar("Answer")
 

@@ -4,8 +4,8 @@ import re
 
 import click
 
-from saga.clock import Clock, from_iso, iso
 from saga.policies.blame import BLAMES
+from saga.support.clock import Clock, from_iso, iso
 
 broker_option = click.option("--broker", metavar="URL", help="Where the log is, in the place of SAGA_BROKER.")
 """The flag `--broker`, in the place of SAGA_BROKER."""

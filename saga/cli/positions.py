@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import click
 
-from saga import wiring
-from saga.administration.position_moves import Move
-from saga.administration.positions import Answer, Shown, Skip, Wish, forgotten, moved, shown_of, skipped
 from saga.cli.options import broker_option, check_said
 from saga.cli.printing import tell, tell_json
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.messages import Partition
-from saga.names import dead_letters_of
-from saga.printable import counted
+from saga.messaging.names import dead_letters_of
+from saga.ops.offset_moves import Move
+from saga.ops.offsets import Answer, Shown, Skip, Wish, forgotten, moved, shown_of, skipped
+from saga.support.clock import SystemClock
+from saga.support.printable import counted
 
 
 @click.group()

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import click
 
-from saga.printable import printable, printable_lines
+from saga.support.printable import printable, printable_lines
 
 log = logging.getLogger("python")
 

@@ -12,9 +12,9 @@ import click
 
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.client import Client
-from saga.client_events import check_principal, to_value
-from saga.config import Settings
+from saga.clients.client import Client
+from saga.clients.events import check_principal, to_value
+from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.codegen import event_class
 from saga.contracts.contract import Contract

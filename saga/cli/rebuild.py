@@ -7,15 +7,15 @@ from dataclasses import asdict
 
 import click
 
-from saga import wiring
-from saga.administration import rebuild as rebuilding
-from saga.administration.rebuild import Rebuilt
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.printable import counted
+from saga.ops import rebuild as rebuilding
+from saga.ops.rebuild import Rebuilt
+from saga.support.clock import SystemClock
+from saga.support.printable import counted
 
 
 @click.command()

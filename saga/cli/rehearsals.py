@@ -6,16 +6,16 @@ from dataclasses import asdict
 
 from msgspec.structs import asdict as fields_of
 
-from saga.administration.commanding import Wish
-from saga.administration.rehearsal import Rehearsed, rehearse
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import Clock
 from saga.declarations.values import Declared
+from saga.encryption.port import Keys
 from saga.errors import SagaError
-from saga.inspection.letters import Letter
-from saga.inspection.sources import sources_of
 from saga.messages import Message
-from saga.sealing.port import Keys
+from saga.ops.dead_letters import Letter
+from saga.ops.operator_commands import Wish
+from saga.ops.rehearsal import Rehearsed, rehearse
+from saga.ops.sources import sources_of
+from saga.support.clock import Clock
 
 
 async def tell_rehearsals(  # what the command line says

@@ -4,8 +4,6 @@ import asyncio
 
 import click
 
-from saga.administration import commanding
-from saga.administration.commanding import PAST, Wish, in_words
 from saga.cli.dead_commands import (
     LIMIT,
     json_option,
@@ -18,11 +16,13 @@ from saga.cli.dead_commands import (
 from saga.cli.list import LIMIT_MAX
 from saga.cli.options import age_option, before_of, broker_option, check_said, read_stores_option
 from saga.cli.printing import tell, tell_trouble
-from saga.clock import Clock, SystemClock
-from saga.config import Settings
-from saga.inspection.letters import ALL, Which
-from saga.inspection.listing import Choice
-from saga.inspection.parked_runs import parked_runs
+from saga.configuration.settings import Settings
+from saga.ops import operator_commands
+from saga.ops.dead_letters import ALL, Which
+from saga.ops.operator_commands import PAST, Wish, in_words
+from saga.ops.parked_runs import parked_runs
+from saga.ops.saga_list import Choice
+from saga.support.clock import Clock, SystemClock
 
 
 @click.command(
@@ -110,9 +110,9 @@ async def _done(  # what the command line says
         for run in runs:
             tell_state(run, "would be released", run.reason, as_json)
         return not unmeant
-    sent = await commanding.send(runs, wish, settings, clock)
+    sent = await operator_commands.send(runs, wish, settings, clock)
     whole = not unmeant
-    async for answer in commanding.answers(sent, choice.addresses, clock, within_s):
+    async for answer in operator_commands.answers(sent, choice.addresses, clock, within_s):
         whole = whole and answer.outcome == PAST[wish.wanted] and answer.after not in ("dead", "retrying")
         tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)
     return whole

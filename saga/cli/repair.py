@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import click
 
-from saga import wiring
-from saga.administration import repair as repairing
-from saga.administration.repair import Repaired
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.observe.logs import Log
-from saga.printable import counted
+from saga.ops import repair as repairing
+from saga.ops.repair import Repaired
+from saga.support.clock import SystemClock
+from saga.support.printable import counted
+from saga.telemetry.logs import Log
 
 
 @click.command()

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import click
 
-from saga import wiring
 from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.observe.logs import Log
+from saga.telemetry.logs import Log
 
 GRACE_S = 5.0
 """Seconds after the drain that anything has to let go which still holds the process up."""

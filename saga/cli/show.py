@@ -14,14 +14,14 @@ from msgspec import to_builtins
 from saga.cli.keys import key_ring_of
 from saga.cli.options import broker_option, check_said, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.inspection.event_fields import Opened, Said, opener_of, values_of
-from saga.inspection.showing import Shown, followed, shown, with_reasons
-from saga.inspection.still_open import open_in
-from saga.inspection.timeline import History, Line, Made, as_of
-from saga.marks import hidden
-from saga.printable import counted, quoted
+from saga.configuration.settings import Settings
+from saga.encryption.sensitive_fields import hidden
+from saga.ops.event_fields import Opened, Said, opener_of, values_of
+from saga.ops.open_work import open_in
+from saga.ops.saga_details import Shown, followed, shown, with_reasons
+from saga.ops.timeline import History, Line, Made, as_of
+from saga.support.clock import SystemClock
+from saga.support.printable import counted, quoted
 
 
 @click.command()

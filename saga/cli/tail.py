@@ -10,12 +10,12 @@ import click
 
 from saga.cli.options import broker_option, since_ms
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
-from saga.inspection.sources import administration_of, unmade
-from saga.inspection.tailing import Seen, contracts_here, meant
-from saga.inspection.tailing import tail as tailed
+from saga.ops.sources import administration_of, unmade
+from saga.ops.tail import Seen, contracts_here, meant
+from saga.ops.tail import tail as tailed
+from saga.support.clock import SystemClock
 
 
 @click.command()

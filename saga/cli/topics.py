@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import click
 
-from saga import wiring
-from saga.administration import topic_plans
-from saga.administration.topic_plans import Step, wanted_by
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.inspection.sources import administration_of, unmade
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.ops import topic_plans
+from saga.ops.sources import administration_of, unmade
+from saga.ops.topic_plans import Step, wanted_by
+from saga.support.clock import SystemClock
 
 WORDS = {"create": "create", "retention": "change", "dates": "change", "partitions": "change", "nothing": "as it is"}
 DONE = {"create": "created", "retention": "changed", "dates": "changed", "partitions": "changed", "nothing": "as it is"}

@@ -8,11 +8,11 @@ import click
 
 from saga.cli.options import broker_option, read_stores_option
 from saga.cli.printing import tell, tell_json
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.inspection.verifying import Verified, verified
-from saga.inspection.witness import witness_of
-from saga.names import TRANSITIONS
+from saga.configuration.settings import Settings
+from saga.messaging.names import TRANSITIONS
+from saga.ops.history_check import Verified, verified
+from saga.ops.history_verifier import witness_of
+from saga.support.clock import SystemClock
 
 BROKEN_SHOWN_MAX = 50
 

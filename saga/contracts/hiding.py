@@ -6,7 +6,7 @@ from typing import Any
 from saga.contracts.library import Binding, binding_of
 from saga.contracts.merged_marks import with_marks_of
 from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type
-from saga.marks import HIDDEN, texts_of
+from saga.encryption.sensitive_fields import HIDDEN, texts_of
 from saga.messages import Event
 
 __all__ = ["HIDDEN", "has_sensitive", "hidden", "marked", "secrets_of", "texts_in", "with_marks_of"]

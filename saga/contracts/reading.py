@@ -21,7 +21,7 @@ from saga.contracts.schema import (
     Type,
     raw_default,
 )
-from saga.printable import quoted
+from saga.support.printable import quoted
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN, _TAKEN_BEGINNINGS = ("mro", "_HAS_DEFAULT_FACTORY"), ("__", "_dflt_")

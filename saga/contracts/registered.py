@@ -23,7 +23,7 @@ from saga.contracts.reading import read_foreign, read_record
 from saga.contracts.schema import PRIMITIVES, RecordType, meaning_changes, without_logical_types
 from saga.errors import BadInput
 from saga.messages import Headers, Record, Writer
-from saga.printable import quoted
+from saga.support.printable import quoted
 
 FRAME = b"\x00"
 FRAME_SIZE = 5

@@ -32,13 +32,13 @@ from saga.contracts.schema import (
     described,
     without_logical_types,
 )
+from saga.encryption import text as texts
+from saga.encryption.text import ERASED, OtherSecret, Unopened, is_sealed, name_in
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
-from saga.sealing import text as texts
-from saga.sealing.text import ERASED, OtherSecret, Unopened, is_sealed, name_in
 
 if TYPE_CHECKING:
-    from saga.sealing.keys import SubjectKey
+    from saga.encryption.keys import SubjectKey
 
 Change: TypeAlias = Callable[[str, bytes], bytes]
 """Function from the path and the bytes of a value to what stands there instead."""

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from saga.contracts.jsonform import read_json
 from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, ScalarType, Type
-from saga.marks import MARK
-from saga.sealing.text import is_sealed
+from saga.encryption.sensitive_fields import MARK
+from saga.encryption.text import is_sealed
 
 Seal: TypeAlias = Callable[[str, bytes], str]
 """Function from the path of a value and its bytes to a sealed text. It leaves one that is sealed already."""

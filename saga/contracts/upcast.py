@@ -13,10 +13,10 @@ from saga.contracts.contract import Version
 from saga.contracts.hiding import secrets_of
 from saga.contracts.library import binding_of
 from saga.contracts.schema import meaning_changes
+from saga.encryption.sensitive_fields import without
 from saga.errors import UpcasterFailed
-from saga.marks import without
 from saga.messages import Event
-from saga.printable import shortened
+from saga.support.printable import shortened
 
 REASON_BYTES_MAX = 500
 """Bytes of what an upcaster raised that its failure tells."""

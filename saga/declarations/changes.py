@@ -18,7 +18,7 @@ from saga.declarations.annotations import options_of, spelt
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction
 from saga.errors import BadInput, DeclarationError
 from saga.messages import Event, Topic
-from saga.names import changes_of
+from saga.messaging.names import changes_of
 
 OWNER = "client"
 """Owner of these contracts: those outside who write the documents. No service can have that name."""

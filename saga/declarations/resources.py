@@ -12,7 +12,7 @@ from saga.declarations.answers import check_made_again
 from saga.declarations.values import Declared, DocumentKind, Resource
 from saga.errors import BreakerOpen, DeclarationError
 from saga.messages import Event
-from saga.names import is_ours
+from saga.messaging.names import is_ours
 from saga.policies.breaker import Breaker
 from saga.policies.retry import Retry, is_exceptions
 from saga.view import Saga

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from saga.clock import Clock
 from saga.development.folder import changed, concerned, look, services_in
+from saga.support.clock import Clock
 
 LOOK_S, QUIET_S = 0.25, 0.3
 """Pause between two looks at the files, and time without a change after which a change is over."""

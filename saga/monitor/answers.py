@@ -5,7 +5,6 @@ from heapq import nlargest
 from itertools import islice
 from typing import Protocol
 
-from saga.clock import LATEST_MS, iso
 from saga.monitor.by_time import Part
 from saga.monitor.counting import MINUTE_MS, MINUTES, Counts, Histogram, Minute, is_storm, per_second, together
 from saga.monitor.folds import Folds
@@ -30,6 +29,7 @@ from saga.monitor.views import (
     Timeline,
     Why,
 )
+from saga.support.clock import LATEST_MS, iso
 
 LOOK_MAX = 100_000
 """Sagas that are looked at for one page, or somewhat more: then it ends, and the next one goes on there."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from saga.errors import SagaError
 from saga.monitor.views import AllStuck, ErrorClass, Hot, Rates, Timeline
-from saga.printable import shortened
+from saga.support.printable import shortened
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20

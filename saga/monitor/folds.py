@@ -7,12 +7,12 @@ bounded: of too many sagas the ones are forgotten that ended and were not heard 
 
 from itertools import islice
 
-from saga.clock import from_iso
+from saga.messaging.transition_events import Told
 from saga.monitor.by_time import ByTime
 from saga.monitor.counting import Counts, Histogram
 from saga.monitor.known import UNSEEN_MS, Awaits, Goes, Known, Packed, Standing, What, Words
 from saga.monitor.standing import RUNS, Reason, places_of, waits_between
-from saga.transitions import Told
+from saga.support.clock import from_iso
 
 SAGAS_MAX = 1_000_000
 """Sagas that are known at once, unless a setting says otherwise."""

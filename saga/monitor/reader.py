@@ -7,14 +7,14 @@ where it is told to; what it holds is in memory alone, and is made anew at each 
 from collections.abc import Callable, Sequence
 
 from saga.broker.administration import Administration
-from saga.clock import Clock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import BadInput, BrokerUnavailable
-from saga.inspection.sources import administration_of, unmade
 from saga.messages import Record, Standstill
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import from_record
 from saga.monitor.folds import Folds
-from saga.names import TRANSITIONS
-from saga.transitions import from_record
+from saga.ops.sources import administration_of, unmade
+from saga.support.clock import Clock
 
 RECORDS_MAX = 500
 """Records that are asked for at once."""

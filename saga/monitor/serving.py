@@ -12,13 +12,13 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from saga.clock import Clock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from saga.monitor.answers import Answers
 from saga.monitor.folds import SAGAS_MAX, Folds
 from saga.monitor.reader import Reader, Tell
 from saga.monitor.web.app import app
+from saga.support.clock import Clock
 
 HEAD_BYTES_MAX = 16_384
 """Bytes of a request before its body."""

@@ -9,12 +9,12 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from saga.clock import LATEST_MS, iso
-from saga.commands import Command
 from saga.messages import Message
+from saga.messaging.operator_commands import Command
 from saga.progress.document import Continuation, DeadLetter, Intent, Kept, Result
 from saga.progress.parked import Parked
 from saga.progress.roles import Role
+from saga.support.clock import LATEST_MS, iso
 
 NOBODY: Mapping[str, str] = MappingProxyType({})
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from saga.clock import LATEST_MS, from_iso
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.actions import Now
@@ -17,6 +16,7 @@ from saga.progress.document import Kept, Snapshot
 from saga.progress.formats import format_of
 from saga.progress.roles import DEADLINE, Role, Roles
 from saga.progress.timing import is_overdue
+from saga.support.clock import LATEST_MS, from_iso
 
 
 def is_new(p: Snapshot, roles: Roles, message: Message) -> bool:

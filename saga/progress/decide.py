@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from saga.clock import LATEST_MS
-from saga.identity import is_removal
 from saga.messages import Message
+from saga.messaging.message_ids import is_removal
 from saga.progress import continuations, deadlines, ids
 from saga.progress.actions import (
     Close,
@@ -26,6 +25,7 @@ from saga.progress.actions import (
 from saga.progress.document import Continuation, Intent, Kept, Kind, Result, Snapshot
 from saga.progress.parts import held, held_before, missing, parts_with, waits_before
 from saga.progress.roles import Role, Roles, undo_name
+from saga.support.clock import LATEST_MS
 
 HAD, LEFT = Had(), Left()
 TOO_OLD = "older than memory"

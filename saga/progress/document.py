@@ -40,7 +40,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     value: Raw = Raw(b"null")
     """Value that it gave."""
     claim: str = ""
-    """Name of the document that holds the value in its place: see `saga.runtime.claims`."""
+    """Name of the document that holds the value in its place: see `saga.engine.persistence.claim_checks`."""
     ms: int = 0
     """Milliseconds that a step took, by the clock of the worker that made it; for people."""
     answer: str | None = None

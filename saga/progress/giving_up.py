@@ -3,16 +3,16 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.marks import hidden
+from saga.encryption.sensitive_fields import hidden
 from saga.messages import Message
 from saga.policies.blame import Blame
-from saga.printable import shortened
 from saga.progress import continuations, ids, record
 from saga.progress.actions import Act
 from saga.progress.decide import intent_with
 from saga.progress.document import Attempt, Continuation, DeadLetter, Intent, Kept, Snapshot, encode
 from saga.progress.parts import place
 from saga.progress.record import Ended, Hand, Written
+from saga.support.printable import shortened
 
 STATE_BYTES_MAX = 2000
 """Bytes of the saga's state that a dead letter tells, at most."""

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.commands import Answered, Command, Wanted
+from saga.messaging.operator_commands import Answered, Command, Wanted
 from saga.progress import continuations, deadlines, decide, ids, record
 from saga.progress.actions import (
     NOBODY,

@@ -4,11 +4,11 @@ No attempt has failed, so the first wait alone is recorded, with its reason. Whi
 check sends the wake on and writes nothing: else a wait of days would fill the history of its saga.
 """
 
-from saga.clock import from_iso
 from saga.progress import continuations
 from saga.progress.actions import Act
 from saga.progress.decide import kept_undo
 from saga.progress.document import Snapshot, decode_entry
+from saga.support.clock import from_iso
 
 
 def has_wake(p: Snapshot, action: Act, *, has_begun: bool) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from saga.clock import from_iso, iso
 from saga.messages import Message, Position
 from saga.progress import binding, deadlines, ids, timing
 from saga.progress.document import (
@@ -28,6 +27,7 @@ from saga.progress.document import (
 from saga.progress.formats import VERSIONED, format_of
 from saga.progress.parts import place
 from saga.progress.roles import DEADLINE, Role, Roles, undo_name
+from saga.support.clock import from_iso, iso
 
 INBOX_MAX = 64
 """With more inbox entries than this, those older than the memory are dropped by the next write."""

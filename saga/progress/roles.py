@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from saga import commands
+from saga.messaging import operator_commands
 
 COMMAND = "a command"
 """The name under which the inbox holds commands: no handler's."""
@@ -159,7 +159,7 @@ class Roles:
             ("closing", dict(closing)),
             ("noted", noted),
             ("undone_by", undone),
-            ("names", {**dict.fromkeys(commands.TYPES, (COMMAND,)), **names}),
+            ("names", {**dict.fromkeys(operator_commands.TYPES, (COMMAND,)), **names}),
             ("affecting", frozenset((*outcomes, *by_type, *undone))),
             ("ready_from_kept", ready_from_kept),
             ("joined", frozenset(t for t, takers in by_type.items() if any(map(Role.is_joined, takers)))),

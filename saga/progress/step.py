@@ -8,9 +8,9 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from saga import wakes
-from saga.commands import Command
 from saga.messages import Message
+from saga.messaging import timers
+from saga.messaging.operator_commands import Command
 from saga.progress import compensate, deadlines, ids, operators, record, timing
 from saga.progress.actions import (
     Action,
@@ -56,7 +56,7 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         return RECALL
     if p.wake is not None and not timing.is_behind(message, now.ms):  # without a wake no time moves anything
         p = timing.bounded(p, roles, now.ms)
-    only_had = message.type != wakes.TYPE  # what is had already is in the inbox, whatever the store has; no wake is
+    only_had = message.type != timers.TYPE  # what is had already is in the inbox, whatever the store has; no wake is
     if isinstance(message, Command):
         heeded = operators.heed(p, roles, message, trigger.bad)
         if heeded is not None:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from saga.clock import iso
 from saga.messages import Message
+from saga.messaging.timers import Wake
 from saga.progress.document import Continuation, Kept, Snapshot, Timer
 from saga.progress.roles import Roles
-from saga.wakes import Wake
+from saga.support.clock import iso
 
 AHEAD_MS = 10_000
 """Milliseconds by which clocks may differ: what waits for so much more than its delay had its time set by one that was

@@ -2,12 +2,12 @@
 
 from msgspec import Struct
 
-from saga.clock import LATEST_MS, from_iso, iso
 from saga.messages import Message
 from saga.progress import continuations, takeover, timing
 from saga.progress.decide import kept, kept_undo, next_ready
 from saga.progress.document import Intent, Snapshot, decode_entry
 from saga.progress.roles import Roles
+from saga.support.clock import LATEST_MS, from_iso, iso
 
 
 class Unattended(Struct, frozen=True, kw_only=True):

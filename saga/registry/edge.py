@@ -13,12 +13,12 @@ from typing import Any, Self, cast
 
 from saga.broker.administration import NO_IDS, Administration, Reading
 from saga.broker.port import Broker, Listener, Membership, Subscription
-from saga.clock import Clock
 from saga.contracts.contract import Contract, Version
 from saga.errors import RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic, Writer
 from saga.registry.known import Known
 from saga.registry.port import SchemaRegistry
+from saga.support.clock import Clock
 
 AGAIN_S = 0.5
 """Pause before a registry is asked again that did not answer."""

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import aiohttp
 
-from saga.adapter_description import asked, path, secret, show_certificate
 from saga.contracts.registered import SCHEMA_BYTES_MAX, inline_references
 from saga.errors import ConfigurationError, RegistryUnavailable
-from saga.printable import printable, quoted, shortened
 from saga.registry.port import Registered, RegistryRefused, SchemaIncomplete
 from saga.registry.settings import RegistryOptions
+from saga.support.adapter_description import asked, path, secret, show_certificate
+from saga.support.printable import printable, quoted, shortened
 
 ANSWER_S_MAX = 10.0
 """Longest wait for one answer."""

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from saga.clock import Clock
 from saga.contracts.codec import HEADER_SIZE, MARKER
 from saga.contracts.contract import Contract, Version
 from saga.contracts.registered import framed, id_of, is_version
 from saga.errors import RegistryUnavailable
 from saga.messages import Outgoing, Record, Writer
-from saga.names import is_without_events
+from saga.messaging.names import is_without_events
 from saga.registry.port import SchemaIncomplete, SchemaRegistry
+from saga.support.clock import Clock
 
 MISSING_S = 30.0
 """Time after which a registry is asked again for an id that it did not have."""

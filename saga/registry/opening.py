@@ -4,11 +4,11 @@ from typing import cast
 
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
-from saga.clock import Clock
 from saga.errors import ConfigurationError
 from saga.registry.edge import RegistryEdge, ToolsEdge
 from saga.registry.port import SchemaRegistry
 from saga.registry.settings import RegistryOptions
+from saga.support.clock import Clock
 
 
 def registry_at(options: RegistryOptions) -> SchemaRegistry | None:

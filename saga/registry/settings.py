@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from saga import setting_readers
-from saga.adapter_description import Options, Problem, secret_problems
-from saga.addresses import check_registry
-from saga.setting_readers import SettingReader
+from saga.support import setting_readers
+from saga.support.adapter_description import Options, Problem, secret_problems
+from saga.support.addresses import check_registry
+from saga.support.setting_readers import SettingReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

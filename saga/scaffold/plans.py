@@ -14,9 +14,9 @@ from saga.contracts.codegen import generate
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
 from saga.errors import ConfigurationError
-from saga.names import OURS
-from saga.printable import quoted
+from saga.messaging.names import OURS
 from saga.scaffold.examples import HOMES, example_of, imported, imports_of, made
+from saga.support.printable import quoted
 
 PACKAGE: Final = "services"
 """Package of a project in which its services are."""

@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from saga.adapter_description import Adapter, Chosen, Finding
-from saga.clock import Clock
 from saga.store.port import Store
 from saga.store.roles import Keyspace
+from saga.support.adapter_description import Adapter, Chosen, Finding
+from saga.support.clock import Clock
 
 
 class StoreAddress(NamedTuple):

@@ -1,7 +1,7 @@
 """Store on one SQLite file: what a service uses unless told otherwise. Several processes may use it at once.
 
 Statements run where they are called, on the event loop's thread: a `get` takes microseconds, and handing it to a worker
-thread costs up to 5 ms under load. Writes share transactions: see `saga.sqlite.writer`.
+thread costs up to 5 ms under load. Writes share transactions: see `saga.store.sqlite_files.writer`.
 """
 
 import sqlite3
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from saga.changes.port import Noted
-from saga.clock import Clock
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
-from saga.sqlite.errors import Damage, Doing, meaning
-from saga.sqlite.file import File
-from saga.sqlite.lock import WriteLock
-from saga.sqlite.opening import open_to_read
-from saga.sqlite.writer import Writer
 from saga.store import sqlite_changes
 from saga.store.port import Document
 from saga.store.sqlite_documents import EXPIRY_S_MAX, PURPOSE, Documents, checked, lacks
+from saga.store.sqlite_files.errors import Damage, Doing, meaning
+from saga.store.sqlite_files.file import File
+from saga.store.sqlite_files.lock import WriteLock
+from saga.store.sqlite_files.opening import open_to_read
+from saga.store.sqlite_files.writer import Writer
 from saga.store.steady_time import SteadyTime
+from saga.support.clock import Clock
 
 WRITES_MAX = 256
 """Most writes that share a transaction: more would hold up the loop for more than about 5 ms."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from glob import escape, glob
 from pathlib import Path
 
-from saga.adapter_description import Chosen, Finding, Problem
-from saga.addresses import file_in
-from saga.clock import Clock
 from saga.errors import NoStore
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
+from saga.support.adapter_description import Chosen, Finding, Problem
+from saga.support.addresses import file_in
+from saga.support.clock import Clock
 
 
 class SqliteAdapter:
-    """Description of SQLite for `saga.adapters`: see `saga.store.adapter`."""
+    """Description of SQLite for `saga.configuration.adapters`: see `saga.store.adapter`."""
 
     schemes = ("sqlite",)
     takes = "sqlite:///FILE"

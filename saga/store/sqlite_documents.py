@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from saga import errors
-from saga.names import is_ours
-from saga.sqlite.blobs import as_blob
-from saga.sqlite.errors import Damage
-from saga.sqlite.opening import PAGE_BYTES
-from saga.sqlite.purpose import OwnerErrors, Purpose
-from saga.sqlite.shrinking import shrink
+from saga.messaging.names import is_ours
 from saga.store.sqlite_changes import CHANGE_TABLES, UNSUMMED
+from saga.store.sqlite_files.blobs import as_blob
+from saga.store.sqlite_files.errors import Damage
+from saga.store.sqlite_files.opening import PAGE_BYTES
+from saga.store.sqlite_files.purpose import OwnerErrors, Purpose
+from saga.store.sqlite_files.shrinking import shrink
 from saga.store.steady_time import SteadyTime
 
 HOUR_MS = 3_600_000
@@ -115,8 +115,8 @@ CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 
 
 class Documents:
-    """Writes of documents, one group commit at a time: see `saga.sqlite.writer.Contents`. They raise what their caller
-    is to be told."""
+    """Writes of documents, one group commit at a time: see
+    `saga.store.sqlite_files.writer.Contents`. They raise what their caller is to be told."""
 
     __slots__ = (
         "_cas_removed",

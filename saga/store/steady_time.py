@@ -8,7 +8,7 @@ until when a document stays, until the new time has held for an hour.
 
 from typing import NamedTuple
 
-from saga.clock import Clock
+from saga.support.clock import Clock
 
 JUMP_MS = 60_000
 """Most that the time of day may differ, between two looks, from what the monotonic clock says."""

@@ -22,9 +22,9 @@ from saga.contracts.schema import (
 )
 from saga.contracts.upcast import upcaster_of
 from saga.declarations.values import Declared, Parameter, Reaction
+from saga.engine.prepared_service import consumed_by
 from saga.errors import SagaError
 from saga.messages import Event, name_of
-from saga.runtime.prepared import consumed_by
 
 _NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 _SIMPLE: Final[Mapping[ScalarKind, object]] = {

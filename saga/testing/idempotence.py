@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
-from saga.adapter_description import OPEN_S_MAX
-from saga.clock import SystemClock
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.declarations.resources import MARKERS
 from saga.declarations.values import Declared
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import take_turn
+from saga.engine.isolated_ports import Published
+from saga.engine.lifecycle import open_resources
+from saga.engine.ports import Step
+from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.service_runtime import Participant, participant_of
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import Entry, Snapshot, decode, decode_entry
 from saga.progress.record import empty
-from saga.runtime.beginning import begin
-from saga.runtime.lifecycle import open_resources
-from saga.runtime.participant import Participant, participant_of
-from saga.runtime.ports import Step
-from saga.runtime.prepared import Prepared, prepare
-from saga.runtime.turn import take_turn
 from saga.service import Service
 from saga.store.port import Document, Store
+from saga.support.adapter_description import OPEN_S_MAX
+from saga.support.clock import SystemClock
 from saga.testing.differences import BEGUN, Asked, Comparison, Made, picture
 from saga.testing.example_events import Script, scripts_of
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.rerun import RerunStore, Written
-from saga.testing.single_turns import Published
 from saga.testing.trials import TrialClock, arriving, in_place, trial_ports, wake_for
 from saga.testing.world import NO_DOCUMENTS
 

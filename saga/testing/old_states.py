@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from typing_extensions import TypeVar
 
-from saga.clock import iso
+from saga.engine import state_migration
+from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
 from saga.progress.document import Snapshot
 from saga.progress.formats import format_of
-from saga.runtime import migrating
-from saga.runtime.prepared import Prepared, prepare
-from saga.runtime.recording import fields_of
 from saga.service import Service
+from saga.support.clock import iso
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,7 +28,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
     """
     prepared = prepare(service.declared)
     version, fields = recorded(prepared, old)
-    once, again = (migrating.fields_now(prepared, fields, version, "a test") for _ in range(2))
+    once, again = (state_migration.fields_now(prepared, fields, version, "a test") for _ in range(2))
     if once != again:
         raise SagaError(
             f"the migrations of {prepared.name!r} make {once} of {old}, and {again} the second time: a migration runs "

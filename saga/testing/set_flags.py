@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
-from saga import controls
-from saga.controls import OPERATOR, TYPE, Book, Control, Switch
+from saga.messaging import controls
+from saga.messaging.controls import OPERATOR, TYPE, Book, Control, Switch
 
 
 def book_with(service: str, flags: Collection[str], time: str) -> bytes:

@@ -22,8 +22,8 @@ except ImportError as why:
 
 from saga.errors import SagaError
 from saga.messages import Event
-from saga.observe.moments import DeadLettered
 from saga.service import Service
+from saga.telemetry.events import DeadLettered
 from saga.testing.fault_kinds import KINDS, FaultKind, Faults, faults
 from saga.testing.simulation.plan import POSSIBLE, WAYS, Operation, Planned
 from saga.testing.simulation.simulated_world import WORKERS, Broken, SimulatedWorld

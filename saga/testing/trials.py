@@ -11,43 +11,43 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from saga import controls
-from saga.adapter_description import OPEN_S_MAX
 from saga.change import Change
 from saga.changes.records import Changed
-from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.declarations.changes import kind_of, word_of
+from saga.engine import state_migration
+from saga.engine.consumer.batching import Batches
+from saga.engine.consumer.document_changes import message_of
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.document_updates import as_kind
+from saga.engine.execution.message_processor import take_turn
+from saga.engine.isolated_ports import Published, Undisturbed
+from saga.engine.lifecycle import open_resources
+from saga.engine.outage_watch import Watching
+from saga.engine.ports import Log, Ports
+from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.progress_cache import KnownPages
+from saga.engine.service_runtime import Participant, participant_of
 from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
-from saga.names import ARCHIVES, PROGRESS
-from saga.observe.moments import Moment, Unavailable
+from saga.messaging import controls
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.messaging.timers import TYPE, Wake
 from saga.policies.retry import RETRY, Retry
 from saga.progress import ids
 from saga.progress.document import Snapshot, decode, encode, progress_key
 from saga.progress.look import Progress, looked_at
 from saga.progress.timing import waits_for_time
-from saga.runtime import migrating
-from saga.runtime.batches import Batches
-from saga.runtime.beginning import begin
-from saga.runtime.cache import KnownPages
-from saga.runtime.changed import message_of
-from saga.runtime.documents import as_kind
-from saga.runtime.lifecycle import open_resources
-from saga.runtime.participant import Participant, participant_of
-from saga.runtime.ports import Log, Ports
-from saga.runtime.prepared import Prepared, prepare
-from saga.runtime.turn import take_turn
-from saga.runtime.watching import Watching
 from saga.service import Service
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
+from saga.support.adapter_description import OPEN_S_MAX
+from saga.support.clock import iso
+from saga.telemetry.events import Moment, Unavailable
 from saga.testing.fakes import check_fakes
 from saga.testing.old_states import progress_with
 from saga.testing.set_flags import book_with
-from saga.testing.single_turns import Published, Undisturbed
-from saga.wakes import TYPE, Wake
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -227,7 +227,7 @@ async def trial(  # all that a trial begins with
             for kind, collection in kinds.items()
             async for key, document in store.scan(collection)
         }
-        fields = migrating.fields_now(participant, p.state, p.version, p.saga)
+        fields = state_migration.fields_now(participant, p.state, p.version, p.saga)
         return Trial(_emitted(participant, log), looked_at(p, participant.state_of(fields)), left)
 
 

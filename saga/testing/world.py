@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from saga import controls
-from saga.clock import iso
-from saga.commands import Answered, Wanted, to_record
-from saga.controls import Switch
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing
+from saga.messaging import controls
+from saga.messaging.controls import Switch
+from saga.messaging.operator_commands import Answered, Wanted, to_record
 from saga.progress.document import Snapshot
 from saga.progress.parked import parked
 from saga.service import Service
+from saga.support.clock import iso
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

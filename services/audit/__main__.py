@@ -12,11 +12,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from saga import SagaError, adapters
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.printable import printable
+from saga import SagaError
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
 from saga.store.port import Store
+from saga.support.clock import SystemClock
+from saga.support.printable import printable
 from services.audit.books import read_books, read_books_at
 from services.audit.checks import Books, Check, audit, outcomes
 

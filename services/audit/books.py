@@ -9,17 +9,18 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from saga import Event, adapters
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga import Event
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
 from saga.contracts.codec import decode as decode_event
 from saga.contracts.library import Library, find
-from saga.inspection.histories import histories_of, history_of
-from saga.inspection.sources import Source
-from saga.inspection.timeline import History
 from saga.messages import name_of
+from saga.ops.histories import histories_of, history_of
+from saga.ops.sources import Source
+from saga.ops.timeline import History
 from saga.progress.document import Entry
 from saga.store.port import Store
+from saga.support.clock import SystemClock
 from services import ledger
 from services.audit.checks import Booking, Books, Charge, Ending, Goods, Order, Shelf
 from services.inventory.events import InventoryHandedOut, InventoryPutBack, InventoryReserved

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import click
 
-from saga import Client, SagaError, wiring
+from saga import Client, SagaError
 from saga.broker.port import Broker
-from saga.clock import Clock, SystemClock
+from saga.configuration import wiring
 from saga.contracts.codec import from_json
 from saga.contracts.library import find
-from saga.printable import printable
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import Clock, SystemClock
+from saga.support.printable import printable
 from services.audit.__main__ import report, table
 from services.audit.books import read_books
 from services.audit.checks import audit, outcomes

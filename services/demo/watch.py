@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from saga import envelope
 from saga.broker.port import Broker, Membership, Subscription
-from saga.clock import Clock
-from saga.inspection.sources import Source
 from saga.messages import Partition, name_of
+from saga.messaging import envelope
+from saga.ops.sources import Source
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import Clock
 from services.audit.books import SERVICES, all_orders
 from services.order.events import OrderCancelled, OrderConfirmed
 

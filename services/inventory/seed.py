@@ -8,11 +8,12 @@ import asyncio
 import click
 import msgspec
 
-from saga import SagaError, wiring
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga import SagaError
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.errors import Exists
 from saga.store.port import Store
+from saga.support.clock import SystemClock
 from services.inventory.items import items
 from services.inventory.stock import Stock
 

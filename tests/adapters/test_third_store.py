@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from saga import adapters, wiring
-from saga.clock import SystemClock
-from saga.config import Settings, known
+from saga.configuration import adapters, wiring
+from saga.configuration.settings import Settings, known
 from saga.errors import ConfigurationError
 from saga.store.port import Store
+from saga.support.clock import SystemClock
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.adapters.drawers import store as drawers
 from tests.adapters.drawers.adapter import DRAWERS, DrawerOptions
@@ -99,7 +99,8 @@ def test_its_addresses_are_checked_and_named_to_who_gives_a_wrong_one() -> None:
 
 def test_what_only_opening_needs_is_loaded_by_opening() -> None:
     code = (
-        "import sys; import saga.config; from saga import adapters; import tests.adapters.drawers.adapter;"
+        "import sys; import saga.configuration.settings;"
+        "from saga.configuration import adapters; import tests.adapters.drawers.adapter;"
         "drivers = 'aiokafka', 'couchbase', 'sqlite3', 'tests.adapters.drawers.store';"
         "print([name for name in drivers if name in sys.modules])"
     )

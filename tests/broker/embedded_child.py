@@ -12,9 +12,9 @@ from pathlib import Path
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
 from saga.broker.port import Membership, Subscription
-from saga.clock import SystemClock
 from saga.errors import Fenced
 from saga.messages import Outgoing, Partition, Topic
+from saga.support.clock import SystemClock
 
 TOPIC = Topic("orders", 4)
 GROUP = "payment"

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership, Subscription
-from saga.clock import SystemClock
 from saga.errors import Fenced
 from saga.messages import Partition
+from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from saga.broker.port import Broker, Membership
-from saga.clock import SystemClock
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition, Record
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, event, values
 
 CLOCK = SystemClock()

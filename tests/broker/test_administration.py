@@ -11,8 +11,6 @@ import pytest
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request
 
-from saga.administration.positions import shown
-from saga.administration.topic_plans import Step, apply, plan
 from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, Bounds, Group
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
@@ -22,6 +20,8 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Topic
+from saga.ops.offsets import shown
+from saga.ops.topic_plans import Step, apply, plan
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import CLOCK, until
 

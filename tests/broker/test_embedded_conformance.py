@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.clock import SystemClock
 from saga.messages import Record
+from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
 from saga.testing.conformance.unreadable_records import Damage

@@ -16,11 +16,11 @@ from saga.broker.embedded import seats
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.seats import Seat, is_vacant, sweep
 from saga.broker.port import Subscription
-from saga.clock import SystemClock
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.sqlite import guard, lock
-from saga.sqlite.lock import WriteLock
+from saga.store.sqlite_files import guard, lock
+from saga.store.sqlite_files.lock import WriteLock
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import until
 
@@ -325,7 +325,7 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
 
     broker = await opened(path)
     with monkeypatch.context() as planted:
-        planted.setattr("saga.sqlite.lock.fcntl.flock", fails)
+        planted.setattr("saga.store.sqlite_files.lock.fcntl.flock", fails)
         with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
             await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
         with pytest.raises(BrokerUnavailable):
@@ -349,7 +349,7 @@ async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
 
     holds = WriteLock(beside(path, ".lock"))
     assert holds.taken()
-    monkeypatch.setattr("saga.sqlite.lock.fcntl.flock", fails)
+    monkeypatch.setattr("saga.store.sqlite_files.lock.fcntl.flock", fails)
     with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
         await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
     monkeypatch.undo()
@@ -370,7 +370,7 @@ async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
         flock(file, how)
 
     broker, other = await opened(path), await opened(path)
-    monkeypatch.setattr("saga.sqlite.lock.fcntl.flock", keeps)
+    monkeypatch.setattr("saga.store.sqlite_files.lock.fcntl.flock", keeps)
     await CLOCK.within(5, broker.publish([event("orders", "k", "1")]))
     await CLOCK.within(5, other.publish([event("orders", "k", "2")]))
     for each in (broker, other):
@@ -510,7 +510,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     with monkeypatch.context() as planted:
-        planted.setattr("saga.sqlite.lock.fcntl.flock", fails)
+        planted.setattr("saga.store.sqlite_files.lock.fcntl.flock", fails)
         with pytest.raises(BrokerError, match="no lock for a member"):
             async with broker.join(Subscription("payment", ["orders"]), Listening()):
                 pytest.fail("it joined")

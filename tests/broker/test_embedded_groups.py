@@ -18,10 +18,10 @@ from saga.broker.embedded.membership import Timing
 from saga.broker.embedded.seats import Seat, beats_of
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
-from saga.clock import SystemClock
 from saga.errors import BrokerError, Fenced
 from saga.messages import Partition, Topic
-from saga.sqlite.shrinking import FREE_PAGES_MIN
+from saga.store.sqlite_files.shrinking import FREE_PAGES_MIN
+from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values
 

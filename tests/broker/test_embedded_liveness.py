@@ -6,7 +6,7 @@ import pytest
 
 from saga.broker.embedded.groups import Fellow
 from saga.broker.embedded.seats import Liveness, Seat, Silent
-from tests.observe.workers import SetClock
+from tests.telemetry.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
 from saga.broker.port import Subscription
-from saga.clock import SystemClock
 from saga.messages import Partition
+from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening
 from tests.broker.embedded_child import GROUP, TOPIC

@@ -16,9 +16,9 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker, Subscription
-from saga.clock import SystemClock
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import until

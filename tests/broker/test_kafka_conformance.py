@@ -11,8 +11,8 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.clock import SystemClock
 from saga.messages import Partition
+from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
 from saga.testing.conformance.unreadable_records import Damage

@@ -20,9 +20,9 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import LET_GO_S_MAX, Member
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Membership, Subscription
-from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Topic
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import put
 from tests.broker.waiting import until

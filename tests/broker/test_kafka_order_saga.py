@@ -9,19 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from saga import envelope, wiring
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker
-from saga.client_events import to_record
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.clients.events import to_record
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.engine.lifecycle import Options
+from saga.engine.prepared_service import topics_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing
-from saga.observe.moments import DeadLettered, Escalated, Moment
-from saga.runtime.lifecycle import Options
-from saga.runtime.prepared import topics_of
+from saga.messaging import envelope
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
+from saga.telemetry.events import DeadLettered, Escalated, Moment
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

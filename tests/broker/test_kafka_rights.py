@@ -12,9 +12,9 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import Member
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker, Membership, Subscription
-from saga.clock import SystemClock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.retrying import Reader, put
 from tests.broker.waiting import until

@@ -14,23 +14,24 @@ from pathlib import Path
 
 import pytest
 
-from saga import Event, Saga, Service, envelope
+from saga import Event, Saga, Service
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.clock import iso
 from saga.contracts.library import contract_of, find
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.lifecycle import Options, serve
+from saga.engine.prepared_service import prepare, topics_of
+from saga.engine.worker import Worker
 from saga.messages import Outgoing, Topic
-from saga.observe.moments import Handled, Moment
+from saga.messaging import envelope
 from saga.progress.document import decode, decode_entry, progress_key
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare, topics_of
-from saga.runtime.room import Limits
-from saga.runtime.worker import Worker
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import iso
+from saga.telemetry.events import Handled, Moment
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.broker.waiting import CLOCK, until
-from tests.runtime.real_worker import ROOT, an_order, message_of, watched
+from tests.engine.real_worker import ROOT, an_order, message_of, watched
 from tests.servers.kafka import KafkaServer
 
 SLOW_S = float(os.environ.get("SAGA_TEST_SLOW_HANDLERS_S", "0"))

@@ -7,8 +7,8 @@ import pytest
 
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.clock import SystemClock
 from saga.errors import BrokerError
+from saga.support.clock import SystemClock
 from tests.servers.trusted_tls import impostor
 
 TLS = KafkaSettings(servers=("127.0.0.1:1",), tls=True, connect_s=1, replication_factor=1, min_insync_replicas=1)

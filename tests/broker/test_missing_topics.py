@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from saga import wiring
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.missing_topics import topic_problems
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.engine.lifecycle import Options
+from saga.engine.prepared_service import topics_of
 from saga.errors import BrokerUnavailable, ConfigurationError
-from saga.runtime.lifecycle import Options
-from saga.runtime.prepared import topics_of
+from saga.support.clock import SystemClock
 from services.order import order
 from services.payment import payment
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
 WITHIN_S = 20.0

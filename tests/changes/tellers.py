@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from saga.administration.connectors import connector_of
 from saga.broker.port import Broker
 from saga.changes.port import Noted
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.engine.consumer.change_relay import Relay
+from saga.engine.outage_watch import Watching
 from saga.messages import Outgoing
-from saga.names import changes_of
-from saga.runtime.relay import Relay
-from saga.runtime.watching import Watching
+from saga.messaging.names import changes_of
+from saga.ops.connectors import connector_of
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from saga.testing.connector_records import ConnectorRecord
 from tests.testing.parcels import Seen
 

@@ -13,15 +13,15 @@ from typing import TypeAlias
 import pytest
 
 from saga.broker.administration import Administration
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.lifecycle import Options, serve
+from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Partition
-from saga.names import PROGRESS, changes_of
-from saga.observe.moments import Expired, Handled, Moment
+from saga.messaging.names import PROGRESS, changes_of
 from saga.progress.document import decode, progress_key
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare, topics_of
-from saga.runtime.room import Limits
 from saga.service import Service
 from saga.store.sqlite import SqliteStore
+from saga.telemetry.events import Expired, Handled, Moment
 from saga.testing.conformance.broker_suite import Remove
 from tests.changes.tellers import CLOCK, PARCELS, Teller
 from tests.testing.parcels import GONE, Seen, watcher

@@ -11,8 +11,8 @@ from saga.choreography.asyncapi import asyncapi
 from saga.choreography.folder import manifests_in
 from saga.choreography.overview import Overview
 from saga.contracts.library import Library
-from saga.envelope import headers_of
 from saga.messages import Message
+from saga.messaging.envelope import headers_of
 from tests.choreography.odd_shop import TYPES, odd_shop, overview_of
 from tests.choreography.official_parser import parsed, parser_folder
 from tests.contracts.folders import field, schema, write

@@ -7,7 +7,7 @@ import pytest
 from saga.choreography.declared import manifest_of
 from saga.choreography.overview import Overview
 from saga.contracts.library import Library
-from saga.runtime.prepared import consumed_by, prepare
+from saga.engine.prepared_service import consumed_by, prepare
 from services.inventory import inventory
 from services.order import order
 from services.payment import payment

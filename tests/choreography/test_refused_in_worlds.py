@@ -11,8 +11,8 @@ import pytest
 from saga import Event, Service
 from saga.choreography.declared import manifest_of
 from saga.choreography.releases import differences
-from saga.observe.moments import Stuck
 from saga.progress.document import decode_entry
+from saga.telemetry.events import Stuck
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Noted
 from tests.contracts.folders import field, generated, schema, write

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import msgspec
 
-from saga import Event, Saga, Service, envelope
+from saga import Event, Saga, Service
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import take_turn
+from saga.engine.lifecycle import open_resources
+from saga.engine.prepared_service import prepare
+from saga.engine.service_runtime import Participant, participant_of
 from saga.errors import Exists, Permanent
 from saga.messages import Outgoing, Position, Record
-from saga.runtime.beginning import begin
-from saga.runtime.lifecycle import open_resources
-from saga.runtime.participant import Participant, participant_of
-from saga.runtime.prepared import prepare
-from saga.runtime.turn import take_turn
+from saga.messaging import envelope
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from saga.testing.trials import TrialClock, trial_ports
 from services.inventory import inventory
 from services.inventory.stock import Stock

@@ -12,10 +12,10 @@ from pathlib import Path
 from saga.broker.administration import Administration
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.inspection.sources import administration_of
+from saga.configuration.settings import Settings
 from saga.messages import Outgoing, Partition, Topic
+from saga.ops.sources import administration_of
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import until
 

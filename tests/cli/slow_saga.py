@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from saga.cli.main import main
-from saga.clock import SystemClock
+from saga.engine.persistence import progress_repository
+from saga.engine.service_runtime import Participant
 from saga.messages import Position
-from saga.runtime import persistence
-from saga.runtime.participant import Participant
+from saga.support.clock import SystemClock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 SLOW_S = "SAGA_TEST_SLOW_S"
 """Variable with the seconds that pass each time."""
 CLOCK = SystemClock()
-_patiently = persistence.patiently
+_patiently = progress_repository.patiently
 
 
 async def slowly(
@@ -44,5 +44,5 @@ async def slowly(
 
 
 if __name__ == "__main__":
-    persistence.patiently = slowly
+    progress_repository.patiently = slowly
     main()

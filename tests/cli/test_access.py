@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from saga import wiring
-from saga.runtime.lifecycle import collections_of
-from saga.runtime.prepared import reads_of, topics_of, writes_of
+from saga.configuration import wiring
+from saga.engine.lifecycle import collections_of
+from saga.engine.prepared_service import reads_of, topics_of, writes_of
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
 from tests.cli import example_runs

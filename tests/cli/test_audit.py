@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from saga import commands
-from saga.administration import auditing
 from saga.messages import Outgoing, Partition
-from saga.names import commands_of, dead_letters_of
+from saga.messaging import operator_commands
+from saga.messaging.names import commands_of, dead_letters_of
+from saga.ops import audit
 from tests.broker.removal import removal_from
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
@@ -45,7 +45,7 @@ def dead_id(saga: Call, cup: str) -> str:
 
 def a_command(service: str, cup: str, dead: str, who: str) -> Outgoing:
     now_ms = CLOCK.now_ms()
-    return commands.to_record(service, cup, wanted="replay", dead=dead, who=who, why="to see", now_ms=now_ms)
+    return operator_commands.to_record(service, cup, wanted="replay", dead=dead, who=who, why="to see", now_ms=now_ms)
 
 
 def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
@@ -76,7 +76,7 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
         ("move", "eve", None, "topic"),
     ]
     assert [act["became"].partition(":")[0] for act in acts] == [
-        "replayed", "replayed", "refused", "discarded", "switched", auditing.OPEN.partition(":")[0], "moved"
+        "replayed", "replayed", "refused", "discarded", "switched", audit.OPEN.partition(":")[0], "moved"
     ]  # fmt: skip
     assert "it may have gone before" in acts[2]["became"]
     assert acts[0]["what"] == f"replay of {first} in cup-1"

@@ -14,7 +14,7 @@ from random import Random  # noqa: TID251 - drawn from a seed
 import pytest
 
 from saga.messages import Outgoing
-from saga.names import changes_of
+from saga.messaging.names import changes_of
 from saga.testing.connector_records import ConnectorRecord
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker

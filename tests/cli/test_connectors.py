@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from saga.adapter_description import Finding
-from saga.administration import watched
-from saga.administration.connectors import asking, connector_of, findings_about
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
+from saga.ops import watched_collections
+from saga.ops.connectors import asking, connector_of, findings_about
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
+from saga.support.adapter_description import Finding
+from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.service.documents import intake
 
@@ -268,8 +268,8 @@ def test_where_a_connector_brings_changes_nothing_is_dropped_here(saga: Call, wa
         """Store that notes no changes."""
 
     with pytest.raises(ConfigurationError, match="this store notes no changes: take the collection out of the conn"):
-        asyncio.run(watched.drop(intake.declared, ["returns"], cast(Store, Plain())))
-    assert not list(watched.findings_about(intake.declared, cast(Store, Plain())))
+        asyncio.run(watched_collections.drop(intake.declared, ["returns"], cast(Store, Plain())))
+    assert not list(watched_collections.findings_about(intake.declared, cast(Store, Plain())))
 
 
 def test_of_a_module_with_several_services_none_is_guessed(saga: Call, watched_too: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from saga import controls
 from saga.messages import Outgoing, Record
+from saga.messaging import controls
 from saga.store.sqlite_documents import checksum
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery

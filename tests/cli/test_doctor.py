@@ -11,20 +11,20 @@ from typing import Literal
 
 import pytest
 
-from saga.adapter_description import Finding, Severity
-from saga.administration import findings
-from saga.administration.position_moves import PartitionState
-from saga.administration.topic_plans import Wanted
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, Away, Bounds, Found, Group
 from saga.broker.identity import MemberIdentity
 from saga.broker.port import Subscription
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Topic
-from saga.names import wakes_of
+from saga.messaging.names import wakes_of
+from saga.ops import findings
+from saga.ops.offset_moves import PartitionState
+from saga.ops.topic_plans import Wanted
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite import SqliteStore
+from saga.support.adapter_description import Finding, Severity
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import until
 from tests.cli.conftest import Call

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from saga import adapters, commands, controls
-from saga.clock import iso
-from saga.config import Settings
-from saga.controls import Switch
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
 from saga.errors import SagaError
-from saga.inspection.histories import history_of
-from saga.inspection.letters import letter_in
-from saga.inspection.sources import Source
-from saga.inspection.timeline import History
 from saga.messages import Outgoing, texts_of
+from saga.messaging import controls, operator_commands
+from saga.messaging.controls import Switch
+from saga.ops.dead_letters import letter_in
+from saga.ops.histories import history_of
+from saga.ops.sources import Source
+from saga.ops.timeline import History
 from saga.progress.history import verify
 from saga.store.port import Store
+from saga.support.clock import iso
 from tests import waiting
 from tests.cli.conftest import Call
 from tests.cli.dying import AT, DEATHS
@@ -158,7 +159,7 @@ async def cure(pottery: Pottery) -> None:
         ended = {letter.ends for letter in letters if letter is not None}
         await broker.publish(
             [
-                commands.to_record(
+                operator_commands.to_record(
                     pottery.service,
                     letter.saga or "",
                     wanted="replay",

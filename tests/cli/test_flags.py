@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ROOT, Call
-from tests.test_settings_given import ADDRESSES_WITH_SECRETS, SECRET
+from tests.configuration.test_settings_given import ADDRESSES_WITH_SECRETS, SECRET
 
 ORDERS = (ROOT / "services" / "orders.jsonl").read_bytes().splitlines(keepends=True)[0]
 BROKER = [

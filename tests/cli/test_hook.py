@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from saga import wiring
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery

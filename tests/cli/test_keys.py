@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.administration.keys import about_missing
+from saga.ops.keys import about_missing
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import blocked, until

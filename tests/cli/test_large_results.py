@@ -11,10 +11,10 @@ from random import Random  # noqa: TID251 - drawn from a seed
 
 import pytest
 
-from saga.inspection.histories import history_of
-from saga.inspection.sources import Source
-from saga.inspection.timeline import History
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
+from saga.ops.histories import history_of
+from saga.ops.sources import Source
+from saga.ops.timeline import History
 from saga.progress.history import verify
 from saga.progress.spill import BOUNDS, is_claim, is_page
 from tests.cli.conftest import Call

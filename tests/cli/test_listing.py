@@ -11,18 +11,18 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.clock import SystemClock, iso
 from saga.contracts.library import contract_of
-from saga.inspection import histories, listing
-from saga.inspection.glance import glance
-from saga.inspection.letters import letter_in
-from saga.inspection.still_open import UNSTARTED, open_in
-from saga.inspection.timeline import status_of
+from saga.engine.persistence import dead_letters
 from saga.messages import Message, Outgoing, Position, Record, Topic
+from saga.ops import histories, saga_list
+from saga.ops.dead_letters import letter_in
+from saga.ops.open_work import UNSTARTED, open_in
+from saga.ops.progress_summary import glance
+from saga.ops.timeline import status_of
 from saga.progress.document import DeadLetter, Snapshot, decode, decode_entry, encode
-from saga.runtime import deadletters
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_documents import checksum
+from saga.support.clock import SystemClock, iso
 from services.order.events import OrderPlaced
 from tests.cli.conftest import Call
 from tests.cli.example_runs import an_order, open_shop
@@ -73,7 +73,7 @@ def glanced(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(content)
         return glance(content)
 
-    monkeypatch.setattr(listing, "glance", counting)
+    monkeypatch.setattr(saga_list, "glance", counting)
     return seen
 
 
@@ -140,13 +140,13 @@ def test_services_that_were_told_of_two_who_began_a_saga_are_shown_with_both(
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (listing, histories):
+    for module in (saga_list, histories):
         monkeypatch.setattr(module, "NewestFirst", type(None))
     everything = json.loads(saga("list", "--json").stdout)["sagas"]
     begins = [each["started"] for each in everything]
     assert len(everything) == 4
     assert begins == sorted(begins, reverse=True)
-    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 1)
+    monkeypatch.setattr(saga_list, "LOOKED_AT_MAX", 1)
     listed = saga("list", "--json")
     assert "name the beginning of an id with --prefix" in listed.stderr
     assert {each["saga"] for each in json.loads(listed.stdout)["sagas"]} == {"order-1"}
@@ -323,10 +323,10 @@ def everything_dead() -> list[Outgoing]:
         a_letter(3, "escalation", calls=("step x ran",)),
     ]
     return [
-        *(deadletters.letter("payment", letter, iso(NOW_MS + i), "here", None) for i, letter in enumerate(dead)),
-        deadletters.letter("payment", a_letter(1), iso(NOW_MS), "here", None),
-        deadletters.older_than_memory("payment", late, Position("orders", 0, 3), None),
-        deadletters.unreadable("payment", record, "nobody can read it", NOW_MS, None),
+        *(dead_letters.letter("payment", letter, iso(NOW_MS + i), "here", None) for i, letter in enumerate(dead)),
+        dead_letters.letter("payment", a_letter(1), iso(NOW_MS), "here", None),
+        dead_letters.older_than_memory("payment", late, Position("orders", 0, 3), None),
+        dead_letters.unreadable("payment", record, "nobody can read it", NOW_MS, None),
         Outgoing("payment.dead", b"s", b"anything", (("no", b"letter"),)),
     ]
 
@@ -406,8 +406,8 @@ def test_letters_are_listed_by_saga_and_handler(shop: Path, saga: Call, args: tu
 def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr("saga.inspection.letters.LETTERS_MAX", 3)
-    say(shop, *(deadletters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
+    monkeypatch.setattr("saga.ops.dead_letters.LETTERS_MAX", 3)
+    say(shop, *(dead_letters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
     listed = saga("list", "--json", "--dead")
     told = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
     assert told == [f"dead-{n}" for n in range(count - 1, count - 4, -1)]
@@ -427,8 +427,8 @@ def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) 
     ours = replace(a_letter(9), message=placed, blame="code")
     say(
         shop,
-        deadletters.letter("payment", outside, iso(NOW_MS), "here", None),
-        deadletters.letter("payment", ours, iso(NOW_MS - 7_200_000), "here", contract),
+        dead_letters.letter("payment", outside, iso(NOW_MS), "here", None),
+        dead_letters.letter("payment", ours, iso(NOW_MS - 7_200_000), "here", contract),
     )
     everything = listed()
     assert everything >= {"dead-8", "dead-9"}
@@ -445,7 +445,7 @@ def test_letters_are_listed_by_class_owner_type_and_age(shop: Path, saga: Call) 
 def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, saga: Call) -> None:
     evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
     letter = replace(a_letter(1), message=evil)
-    say(shop, deadletters.letter("payment", letter, iso(NOW_MS), "here", None))
+    say(shop, dead_letters.letter("payment", letter, iso(NOW_MS), "here", None))
     heading, *rows = saga("list", "--dead").stdout.splitlines()
     assert heading.split() == ["TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY"]
     assert len(rows) == 2
@@ -477,7 +477,7 @@ def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Pa
     def said(undoes: str) -> str:
         message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")
         dead = replace(a_letter(1, "escalation"), handler="release", message=message)
-        say(shop, deadletters.failing("payment", dead, iso(NOW_MS), undoes, "here", None))
+        say(shop, dead_letters.failing("payment", dead, iso(NOW_MS), undoes, "here", None))
         found = json.loads(saga("list", "--json", "--dead").stdout)["letters"]
         [letter] = [each for each in found if each["what"] == "escalation"]
         return str(letter["now"])

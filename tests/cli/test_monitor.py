@@ -14,8 +14,8 @@ from threading import Timer
 import pytest
 from msgspec.structs import replace
 
-from saga.clock import iso
-from saga.transitions import Told
+from saga.messaging.transition_events import Told
+from saga.support.clock import iso
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import until

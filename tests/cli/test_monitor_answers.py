@@ -10,10 +10,10 @@ from threading import Thread
 import msgspec
 import pytest
 
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.messages import Topic
+from saga.messaging.transition_events import Told
 from saga.monitor.answers import Answers
-from saga.transitions import Told
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told

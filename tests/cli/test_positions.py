@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from saga.administration import position_moves
-from saga.administration.position_moves import (
+from saga.broker.administration import Bounds
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.port import Subscription
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Outgoing, Partition, Record, Topic, texts_of
+from saga.ops import offset_moves
+from saga.ops.offset_moves import (
     MOVED,
     STAYED,
     Move,
@@ -21,11 +26,6 @@ from saga.administration.position_moves import (
     record_of,
     refusal,
 )
-from saga.broker.administration import Bounds
-from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.port import Subscription
-from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Outgoing, Partition, Record, Topic, texts_of
 from saga.testing.conformance.listening import Listening
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, a_worker, handled, the_broker
@@ -229,7 +229,7 @@ async def test_a_service_that_begins_in_the_very_moment_keeps_its_positions(pott
     going = [Move(Partition(pottery_on.topic, 0), 2, 0)]
     async with a_worker(pottery_on, {}), the_broker() as broker:
         with pytest.raises(BrokerError, match="has members"):
-            await position_moves.move(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+            await offset_moves.move(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
         assert (await broker.group(pottery_on.service)).positions[going[0].partition] == 2
         recorded = [texts_of(record.headers)["dead_what"] async for record in broker.scan(pottery_on.dead)]
     assert recorded == [MOVED, STAYED]
@@ -254,9 +254,7 @@ async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
     async with Interrupted(Path(".saga/broker.db"), clock=CLOCK) as broker:
         broker.moved = moved
         with pytest.raises(BrokerUnavailable) if stayed else nullcontext():
-            await position_moves.move(
-                embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK
-            )
+            await offset_moves.move(embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
         first, *rest = [record async for record in broker.scan(embedded_pottery.dead)]
     assert texts_of(first.headers)["dead_what"] == MOVED
     assert [texts_of(record.headers)["dead_what"] for record in rest] == [STAYED][: len(stayed)]

@@ -12,10 +12,10 @@ import pytest
 
 from saga.cli.main import COMMANDS
 from saga.cli.printing import SAID_MAX, tell, tell_trouble
-from saga.clock import SystemClock
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
 from saga.progress.document import progress_key
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from tests.cli.conftest import ROOT, Call
 
 FORGED = "all is well"

@@ -10,11 +10,11 @@ import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.cli.publish import BATCH, LINE_TIMES, PROBLEMS_OF_LINE_MAX
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.messages import Record
+from saga.support.clock import SystemClock
 from services.order.events import OrderConfirmed
 from services.payment.events import OrderPlaced
 from tests.cli.conftest import Call

@@ -16,15 +16,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from saga.clock import SystemClock
 from saga.errors import SagaError
-from saga.inspection.showing import followed
-from saga.inspection.sources import sources_of
-from saga.inspection.timeline import Line
+from saga.ops.saga_details import followed
+from saga.ops.sources import sources_of
+from saga.ops.timeline import Line
 from saga.progress.document import decode, decode_entry, encode
 from saga.progress.history import decode_archive
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_adapter import files_of
+from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.cli.example_runs import ShopClock, an_order, open_shop
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from saga import client_events
-from saga.administration import rebuild as rebuilding
 from saga.broker.administration import Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.cli import rebuild as cli
-from saga.clock import SystemClock
-from saga.commands import to_record
-from saga.envelope import type_of
+from saga.clients import events
+from saga.engine.rebuild import rebuilt
 from saga.messages import Partition, Record
-from saga.names import PROGRESS
+from saga.messaging.envelope import type_of
+from saga.messaging.names import PROGRESS
+from saga.messaging.operator_commands import to_record
+from saga.ops import rebuild as rebuilding
 from saga.progress.document import Snapshot, decode, encode, progress_key
-from saga.runtime.rebuilding import rebuilt
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from services.audit.books import read_books
 from services.audit.checks import audit
 from services.inventory import inventory
@@ -313,7 +313,7 @@ def test_what_the_service_has_not_come_to_is_left_to_it(folder: Path, saga: Call
         now_ms = SystemClock().now_ms()
         said = [Shop(quantity=2).order("one"), Shop().order("later")]
         async with EmbeddedBroker(folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
-            await broker.publish([client_events.to_record(event, now_ms) for event in said])
+            await broker.publish([events.to_record(event, now_ms) for event in said])
 
     asyncio.run(publish())
     assert saga("rebuild", *MODULES, "--dry-run").stdout == before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.administration.rehearsal import Stops, stand_in
+from saga.ops.rehearsal import Stops, stand_in
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import SAID, blocked, outcomes, until

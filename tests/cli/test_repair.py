@@ -11,20 +11,20 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.administration.position_moves import partition_states
-from saga.clock import SystemClock
+from saga.configuration.wiring import load_services
 from saga.messages import texts_of
+from saga.messaging.timers import tiers_of
+from saga.ops.offset_moves import partition_states
 from saga.progress.document import decode, encode
 from saga.store.sqlite import SqliteStore
-from saga.wakes import tiers_of
-from saga.wiring import load_services
+from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, the_broker
 from tests.cli.test_dead import until
 from tests.cli.test_missing_topics import refused, running
 from tests.cli.test_parked import listed, publish
-from tests.runtime.driven_workers import place
-from tests.runtime.real_worker import an_order
+from tests.engine.driven_workers import place
+from tests.engine.real_worker import an_order
 from tests.servers.plain_clients import created_again, emptied
 
 BEGIN = """

@@ -12,18 +12,19 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from saga import Client, wiring
-from saga.administration import auditing
+from saga import Client
 from saga.broker.port import Broker
-from saga.config import Settings
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.library import binding_of
-from saga.envelope import to_record
 from saga.errors import ConfigurationError, SagaError
-from saga.inspection.letters import letters_of
 from saga.messages import Message
-from saga.names import TRANSITIONS
-from saga.observe.moments import Handled, Moment, Stuck, Unavailable
+from saga.messaging.envelope import to_record
+from saga.messaging.names import TRANSITIONS
+from saga.ops import audit
+from saga.ops.dead_letters import letters_of
+from saga.telemetry.events import Handled, Moment, Stuck, Unavailable
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, handled, the_broker
 from tests.cli.test_dead import until
@@ -462,7 +463,7 @@ def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_with
     )
 
     def unaudited() -> Sequence[str]:
-        return asyncio.run(auditing.said_on_topics(pottery.service, of_potter(guarded), CLOCK)).wrong
+        return asyncio.run(audit.said_on_topics(pottery.service, of_potter(guarded), CLOCK)).wrong
 
     assert unaudited() == []
     asyncio.run(guarded.take(right_on(rights, pottery.commands, READ)))

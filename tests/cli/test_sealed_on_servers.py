@@ -10,11 +10,11 @@ import pytest
 
 from saga.contracts.library import Library
 from saga.contracts.sealing import opened
-from saga.names import ARCHIVES, PROGRESS
+from saga.encryption.folder import KeyFolder
+from saga.encryption.text import names_in
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import claim_key
-from saga.sealing.folder import KeyFolder
-from saga.sealing.text import names_in
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_dead import until
@@ -22,7 +22,7 @@ from tests.cli.test_each_boundary import on_couchbase, the_store
 from tests.cli.test_keys import WHO
 from tests.cli.test_missing_topics import running
 from tests.cli.test_rebuild import handled_for_good
-from tests.sealing.readable import can_be_read
+from tests.encryption.readable import can_be_read
 from tests.servers.couchbase import CouchbaseMock
 
 LARGE = 200_000

@@ -13,16 +13,16 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.clock import SystemClock
 from saga.contracts.hiding import HIDDEN, hidden, with_marks_of
 from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType
-from saga.inspection.timeline import History, Line, timeline
+from saga.engine.persistence import dead_letters
 from saga.messages import Topic
+from saga.ops.timeline import History, Line, timeline
 from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot, decode, decode_entry, encode
 from saga.progress.document import Call as Made
-from saga.runtime import deadletters
 from saga.store.sqlite_documents import checksum
+from saga.support.clock import SystemClock
 from tests.cli.conftest import ROOT, Call
 from tests.progress.pieces import a_message, kept
 
@@ -60,7 +60,7 @@ def escalate(shop: Path) -> None:
                     reason=f"{attempts} attempts failed, the last with OSError: the bank is shut", attempts=attempts,
                 )  # fmt: skip
                 time = f"2026-01-01T00:00:{attempts:02}.000Z"
-                await broker.publish([deadletters.failing("payment", dead, time, "reserved-1", "-", None)])
+                await broker.publish([dead_letters.failing("payment", dead, time, "reserved-1", "-", None)])
 
     asyncio.run(say())
 

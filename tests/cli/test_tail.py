@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from saga.clock import from_iso, iso
 from saga.messages import Outgoing, Topic
+from saga.support.clock import from_iso, iso
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_dead import until

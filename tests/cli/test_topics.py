@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from saga.administration.topic_plans import Reader, Step, apply, is_kept_as_wanted, plan, span
 from saga.broker.administration import DATED_BY, DAY_MS, Administration, Found
 from saga.messages import Topic
+from saga.ops.topic_plans import Reader, Step, apply, is_kept_as_wanted, plan, span
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 

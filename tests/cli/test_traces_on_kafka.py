@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from saga import Client, wiring
-from saga.config import Settings
+from saga import Client
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
 from saga.messages import texts_of
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
-from tests.observe.collector import Collector, collecting
+from tests.telemetry.collector import Collector, collecting
 
 WITHIN_S = 60.0
 SELLER = """

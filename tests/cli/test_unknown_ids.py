@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.clock import SystemClock
-from saga.runtime.prepared import topics_of
+from saga.engine.prepared_service import topics_of
+from saga.support.clock import SystemClock
 from services.payment import payment
 from tests.cli.conftest import Call
 

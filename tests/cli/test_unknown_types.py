@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from saga.administration import unknown_types
-from saga.administration.unknown_types import Looked, about_types, unknown_in
 from saga.contracts.library import binding_of
 from saga.messages import Outgoing, Record
+from saga.ops import unknown_types
+from saga.ops.unknown_types import Looked, about_types, unknown_in
 from services.payment.events import OrderPlaced
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, the_broker
 from tests.cli.test_doctor import found_by, wrong
-from tests.runtime.real_worker import an_order, message_of
+from tests.engine.real_worker import an_order, message_of
 
 OURS = binding_of(OrderPlaced).library
 VALUE = message_of(an_order(), started=None).value

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.messages import Outgoing
-from saga.names import TRANSITIONS
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import TOPIC
 from saga.store.sqlite import SqliteStore
-from saga.transitions import TOPIC
+from saga.support.clock import SystemClock
 from services.payment.events import OrderConfirmed
 from tests.cli.conftest import Call
-from tests.runtime.real_worker import Workplace, an_order, at_work, workplace
-from tests.runtime.test_telling import payment
+from tests.engine.real_worker import Workplace, an_order, at_work, workplace
+from tests.engine.test_telling import payment
 
 ADDRESSES = ("--store", "sqlite:///store.db", "--broker", "embedded:///broker.db")
 KEY = "payment::order-1"

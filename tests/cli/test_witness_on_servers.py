@@ -7,11 +7,12 @@ from uuid import uuid4  # noqa: TID251 - all tests share one topic of transition
 
 import pytest
 
-from saga import Client, wiring
-from saga.config import Settings
-from saga.inspection.sources import Source
-from saga.inspection.verifying import Broken, Verified, verified_in
-from saga.inspection.witness import witness_of
+from saga import Client
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.ops.history_check import Broken, Verified, verified_in
+from saga.ops.history_verifier import witness_of
+from saga.ops.sources import Source
 from saga.progress.document import decode, progress_key
 from saga.store.port import Document, Store
 from tests.cli.conftest import Call

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 
 INSTALL = "apt-get install -y --no-install-recommends docker.io docker-compose debootstrap iptables"
 STARTS_S_MAX, STOPS_S_MAX = 60.0, 40.0

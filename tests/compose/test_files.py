@@ -18,11 +18,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from saga import wiring
 from saga.cli.main import main
-from saga.config import known
-from saga.names import ARCHIVES, PROGRESS
-from saga.runtime.prepared import topics_of
+from saga.configuration import wiring
+from saga.configuration.settings import known
+from saga.engine.prepared_service import topics_of
+from saga.messaging.names import ARCHIVES, PROGRESS
 from services.audit.books import SERVICES
 from tests.compose.checked import problems_in
 

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from saga.broker.kafka.adapter import KafkaOptions
-from saga.config import Settings, known
+from saga.configuration.settings import Settings, known
 from saga.contracts.library import find
-from saga.names import is_without_events
-from saga.runtime.prepared import reads_of
+from saga.engine.prepared_service import reads_of
+from saga.messaging.names import is_without_events
 from saga.store.couchbase.adapter import CouchbaseOptions
 from services.audit.books import SERVICES
 

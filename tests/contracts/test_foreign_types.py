@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from saga.clock import SystemClock
 from saga.contracts.compat import reading
 from saga.contracts.library import Library
 from saga.contracts.reading import read_foreign
@@ -19,6 +18,7 @@ from saga.contracts.schema import without_logical_types
 from saga.errors import BadInput
 from saga.messages import Outgoing, Writer
 from saga.registry.known import Known
+from saga.support.clock import SystemClock
 from tests.contracts.folders import decimal, field, schema, write
 from tests.registry.fake_registry import FakeRegistry
 

@@ -12,10 +12,10 @@ from saga.contracts.checking import incompatible
 from saga.contracts.hiding import secrets_of
 from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
+from saga.encryption.keys import SubjectKey
+from saga.encryption.text import Unopened
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
-from saga.sealing.keys import SubjectKey
-from saga.sealing.text import Unopened
 from tests.contracts.folders import field, generated, schema, write
 
 KEY = SubjectKey("0" * 32, b"s" * 32)

@@ -22,10 +22,10 @@ def test_the_plugin_and_other_processes_are_measured(tmp_path: Path) -> None:
     test.write_text(
         "import subprocess, sys\n"
         "def test_one(tmp_path):\n"
-        "    code = 'import os, saga.addresses; os._exit(0)'\n"
+        "    code = 'import os, saga.support.addresses; os._exit(0)'\n"
         "    subprocess.run([sys.executable, '-c', code], check=True, cwd=tmp_path)\n"
     )
-    files = ("saga/testing/plugin.py", "saga/addresses.py")
+    files = ("saga/testing/plugin.py", "saga/support/addresses.py")
     report = measured(tmp_path, files, "-c", "/dev/null", "--rootdir", str(tmp_path), str(test))
     for file in files:
         of_file = report[file]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.development.crew import Crew
+from saga.support.clock import SystemClock
 from tests.cli.test_dead import until
 from tests.scaffold.test_new import ROOT, saga
 

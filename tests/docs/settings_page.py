@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import pairwise
 
-from saga.config import OTHERS, Settings, all_options, known
+from saga.configuration.settings import OTHERS, Settings, all_options, known
 from tests.docs.markdown import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"

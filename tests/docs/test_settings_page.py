@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from saga.config import OTHERS, Settings, known
+from saga.configuration.settings import OTHERS, Settings, known
 from tests.docs.markdown import ROOT
 from tests.docs.settings_page import FLAGS, KINDS, PAGE, default_of, meanings, page
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from saga.runtime.documents import PRUNE_FROM
+from saga.engine.execution.document_updates import PRUNE_FROM
 from saga.testing.fault_kinds import KINDS
 from saga.testing.invariants.check import UNSEEN_IN_PARTIAL
 from saga.testing.invariants.evidence import Invariant

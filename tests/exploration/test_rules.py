@@ -6,6 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.errors import Refused
+from saga.engine.execution import document_updates, handler_runner
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.persistence import overflow_store, progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
 from saga.progress import compensate, decide, history, piles, record, spill, step
@@ -13,11 +19,6 @@ from saga.progress.actions import Close, Undo, UndoStep
 from saga.progress.document import Entry, Intent, Kind, Result, Snapshot, progress_key
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role
-from saga.runtime import documents, handling, persistence, spilling
-from saga.runtime.errors import Refused
-from saga.runtime.participant import Participant
-from saga.runtime.saga import RunningSaga
-from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
 from verification.services import message
 from verification.state import TOPICS, Move, State
@@ -33,12 +34,12 @@ def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_another_message_brings_counts_as_published(patch: pytest.MonkeyPatch) -> None:
-    load = persistence.load
+    load = progress_repository.load
 
     async def loaded(service: Participant, turn: TurnState) -> TurnState:
         return replace(await load(service, turn), unpublished=())
 
-    patch.setattr(persistence, "load", loaded)
+    patch.setattr(progress_repository, "load", loaded)
 
 
 def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
@@ -46,12 +47,12 @@ def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_no_message_brings_is_left_to_one(patch: pytest.MonkeyPatch) -> None:
-    elsewhere = persistence._is_brought_elsewhere
+    elsewhere = progress_repository._is_brought_elsewhere
 
     def left(service: Participant, turn: TurnState, entry: Entry) -> bool:
         return entry.position is None or elsewhere(service, turn, entry)
 
-    patch.setattr(persistence, "_is_brought_elsewhere", left)
+    patch.setattr(progress_repository, "_is_brought_elsewhere", left)
 
 
 def no_intent(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
         written = undone(p, hand, role, result, ended)
         return Written(replace(written.snapshot, own=p.own), written.entry)
 
-    patch.setattr(handling, "undone", keep)
+    patch.setattr(handler_runner, "undone", keep)
 
 
 def what_failed_on_a_withdrawn_event_runs_on_it(patch: pytest.MonkeyPatch) -> None:
@@ -164,18 +165,18 @@ def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
         others = tuple(r for r in p.results if r is result or r.handler != role.name)
         return undone(replace(p, results=others), hand, role, result, ended)
 
-    patch.setattr(handling, "undone", forget)
+    patch.setattr(handler_runner, "undone", forget)
 
 
 def updates_do_not_look_at_the_progress(patch: pytest.MonkeyPatch) -> None:
     async def stands(*_: Any) -> bool:
         return True
 
-    patch.setattr(documents, "_is_open", stands)
+    patch.setattr(document_updates, "_is_open", stands)
 
 
 def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
-    put = documents._put
+    put = document_updates._put
 
     async def skip(  # as `_put`
         service: Any, position: Any, collection: str, key: str, document: Any, body: Any, head: Any
@@ -184,19 +185,19 @@ def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
             return True
         return await put(service, position, collection, key, document, body, head)
 
-    patch.setattr(documents, "_put", skip)
+    patch.setattr(document_updates, "_put", skip)
 
 
 def a_dead_intent_leaves_no_never(patch: pytest.MonkeyPatch) -> None:
     async def look(service: Participant, position: Position, collection: str, key: str, marker: str, mark: Any) -> Any:
         document = await service.ports.store.get(collection, key)
-        return documents._head(document).markers.get(marker, mark)
+        return document_updates._head(document).markers.get(marker, mark)
 
-    patch.setattr(documents, "never", look)
+    patch.setattr(document_updates, "never", look)
 
 
 def every_transition_records_its_position(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(persistence, "knows", lambda p, roles, m: False)
+    patch.setattr(progress_repository, "knows", lambda p, roles, m: False)
 
 
 def open_intents_are_not_settled(patch: pytest.MonkeyPatch) -> None:
@@ -229,11 +230,11 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         except BrokerUnavailable:
             return
 
-    patch.setattr(persistence, "send", send)
+    patch.setattr(progress_repository, "send", send)
 
 
 def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
-    save = persistence.save
+    save = progress_repository.save
 
     async def believe(service: Participant, turn: TurnState, written: Written) -> TurnState:
         try:
@@ -243,11 +244,11 @@ def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
                 raise
             return replace(turn, progress=written.snapshot, certain=True)
 
-    patch.setattr(persistence, "save", believe)
+    patch.setattr(progress_repository, "save", believe)
 
 
 def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
-    save = persistence.save
+    save = progress_repository.save
 
     async def insist(service: Participant, turn: TurnState, written: Written) -> TurnState:
         try:
@@ -259,14 +260,14 @@ def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
             there = await service.ports.store.get("saga", key)
             return await save(service, replace(turn, cas=there.cas if there else 0, certain=True), written)
 
-    patch.setattr(persistence, "save", insist)
+    patch.setattr(progress_repository, "save", insist)
 
 
 def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
     async def recalled(service: Participant, turn: TurnState) -> TurnState:
         return replace(turn, recalled={}, paged=())
 
-    patch.setattr(spilling, "recalled", recalled)
+    patch.setattr(overflow_store, "recalled", recalled)
 
 
 def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
@@ -274,7 +275,7 @@ def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
-    inserted = spilling._inserted
+    inserted = overflow_store._inserted
 
     async def believe(*args: Any, **rest: Any) -> None:
         try:
@@ -282,7 +283,7 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
         except Refused:
             return
 
-    patch.setattr(spilling, "_inserted", believe)
+    patch.setattr(overflow_store, "_inserted", believe)
 
 
 def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
@@ -296,12 +297,12 @@ def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
-    recalled = spilling.recalled
+    recalled = overflow_store.recalled
 
     async def forget(service: Participant, turn: TurnState) -> TurnState:
         return replace(await recalled(service, turn), paged=())
 
-    patch.setattr(spilling, "recalled", forget)
+    patch.setattr(overflow_store, "recalled", forget)
 
 
 def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
@@ -313,14 +314,14 @@ def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> Non
 
 
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
-    within = spilling.within_bounds
+    within = overflow_store.within_bounds
 
     async def hasty(service: Participant, turn: TurnState, p: Snapshot) -> Any:
         p, emptied = await within(service, turn, p)
-        await spilling.removed(service, emptied)
+        await overflow_store.removed(service, emptied)
         return p, ()
 
-    patch.setattr(spilling, "within_bounds", hasty)
+    patch.setattr(overflow_store, "within_bounds", hasty)
 
 
 def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.identity import identity_of_place
+from saga.engine.execution import beginning, document_updates, failure_handling, handler_runner
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.persistence import progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
 from saga.messages import Message, Position
+from saga.messaging.message_ids import identity_of_place
 from saga.progress import decide, history, record, step, takeover
 from saga.progress.actions import UndoStep
 from saga.progress.document import Call, Entry, Snapshot
 from saga.progress.roles import Role
-from saga.runtime import beginning, documents, failing, handling, persistence
-from saga.runtime.participant import Participant
-from saga.runtime.saga import RunningSaga
-from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 from verification.environment import OTHER
@@ -25,7 +26,7 @@ def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
     def answered(saga: RunningSaga) -> tuple[Call, ...]:
         return tuple(saga.calls)
 
-    for module in (handling, failing):
+    for module in (handler_runner, failure_handling):
         patch.setattr(module, "answered", answered)
 
 
@@ -83,28 +84,28 @@ def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:
-    stands = documents._is_open
+    stands = document_updates._is_open
 
     async def only_for_mine(service: Participant, position: Any, saga: str, run: Any) -> bool:
         return saga == OTHER or await stands(service, position, saga, run)
 
-    patch.setattr(documents, "_is_open", only_for_mine)
+    patch.setattr(document_updates, "_is_open", only_for_mine)
 
 
 def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:
-    load = persistence.load
+    load = progress_repository.load
 
     async def keeping(service: Participant, turn: TurnState) -> TurnState:
         return replace(await load(service, turn), recalled=turn.recalled, paged=turn.paged)
 
-    patch.setattr(persistence, "load", keeping)
+    patch.setattr(progress_repository, "load", keeping)
 
 
 def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     def waited_for(service: Participant, turn: TurnState, entry: Entry) -> bool:
         return entry.position not in (None, turn.position[:3])
 
-    patch.setattr(persistence, "_is_brought_elsewhere", waited_for)
+    patch.setattr(progress_repository, "_is_brought_elsewhere", waited_for)
 
 
 def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,13 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from saga.engine.persistence import claim_checks, progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
 from saga.errors import Ambiguous, Exists
 from saga.progress import spill
 from saga.progress.document import Call
 from saga.progress.record import Written
-from saga.runtime import claims, persistence
-from saga.runtime.participant import Participant
-from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -20,11 +20,11 @@ def claims_are_not_read(patch: pytest.MonkeyPatch) -> None:
     async def as_it_is(service: Participant, turn: TurnState, call: Call) -> Call:
         return call
 
-    patch.setattr(claims, "whole", as_it_is)
+    patch.setattr(claim_checks, "whole", as_it_is)
 
 
 def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPatch) -> None:
-    light, save, late = claims.light, persistence.save, list[tuple[Participant, TurnState, Call]]()
+    light, save, late = claim_checks.light, progress_repository.save, list[tuple[Participant, TurnState, Call]]()
 
     async def put_off(service: Participant, turn: TurnState, call: Call) -> Call:
         late.append((service, turn, call))
@@ -38,12 +38,12 @@ def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPa
             await light(*each)
         return turn
 
-    patch.setattr(claims, "light", put_off)
-    patch.setattr(persistence, "save", then)
+    patch.setattr(claim_checks, "light", put_off)
+    patch.setattr(progress_repository, "save", then)
 
 
 def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
-    patiently = persistence.patiently
+    patiently = progress_repository.patiently
 
     async def believe(service: Any, at: Any, operation: str, *args: Any, **rest: Any) -> Any:
         try:
@@ -53,7 +53,7 @@ def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch)
                 raise
             raise Exists("it will be there") from None
 
-    patch.setattr(persistence, "patiently", believe)
+    patch.setattr(progress_repository, "patiently", believe)
 
 
 RULES: dict[Take, str] = {

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.commands import Command
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.processing_state import TurnState
+from saga.messaging.operator_commands import Command
 from saga.progress import deadlines, decide, giving_up, operators, record
 from saga.progress.actions import Admit, Discard, Disregard, Release, Seal
 from saga.progress.document import Intent, Kept, Snapshot, decode_entry
 from saga.progress.parked import parked
 from saga.progress.record import Hand, Written
-from saga.runtime.saga import RunningSaga
-from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
 
 heed, replayed, discarded = operators.heed, operators._replayed, operators.discarded

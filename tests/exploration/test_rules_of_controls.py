@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.execution import admission
 from saga.progress import giving_up
 from saga.progress.actions import Run
 from saga.progress.giving_up import Failure
-from saga.runtime import stopped
 from tests.exploration.without_a_rule import Take, check_loss
 
-parked, after = giving_up.parked, stopped.after
+parked, after = giving_up.parked, admission.after
 
 
 def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def a_pause_ends_the_turn(patch: pytest.MonkeyPatch) -> None:
     async def ended(service: Any, turn: Any, *asked: Any) -> Any:
         return replace(turn, over=True)
 
-    patch.setattr(stopped, "_waits", ended)
+    patch.setattr(admission, "_waits", ended)
 
 
 def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
@@ -33,11 +33,11 @@ def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
         state = await after(service, turn, ask)
         return replace(state, over=True) if state is not None and state.stopped else state
 
-    patch.setattr(stopped, "after", left)
+    patch.setattr(admission, "after", left)
 
 
 def a_route_takes_what_has_begun(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stopped, "_is_new", lambda p, ask: isinstance(ask.action, Run))
+    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, Run))
 
 
 def a_turn_that_is_paused_waits_where_it_is(patch: pytest.MonkeyPatch) -> None:

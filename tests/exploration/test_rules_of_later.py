@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.execution import failure_handling, handler_runner
+from saga.engine.execution.saga_context import RunningSaga
 from saga.progress import continuations, decide, giving_up, going_on, record, timing
 from saga.progress.actions import Run
 from saga.progress.document import Continuation, Snapshot
 from saga.progress.parts import held_before
-from saga.runtime import failing, handling
-from saga.runtime.saga import RunningSaga
 from tests.exploration.without_a_rule import Take, check_loss
 
 gone_on = going_on.gone_on
@@ -18,7 +18,7 @@ gone_on = going_on.gone_on
 
 def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
     cause_of = continuations.cause_of
-    patch.setattr(handling, "cause_of", lambda parts, c: cause_of(parts, None))
+    patch.setattr(handler_runner, "cause_of", lambda parts, c: cause_of(parts, None))
 
 
 def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
-    run, opened = handling.run, failing.opened
+    run, opened = handler_runner.run, failure_handling.opened
     roles: dict[str, Any] = {}
 
     def known(service: Any, turn: Any, action: Run) -> Any:
@@ -52,8 +52,8 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
             return intent
         return replace(intent, parts=continuations.parts_of(p, roles[intent.handler], c))
 
-    patch.setattr(handling, "run", known)
-    patch.setattr(handling, "opened", anew)
+    patch.setattr(handler_runner, "run", known)
+    patch.setattr(handler_runner, "opened", anew)
 
 
 def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:

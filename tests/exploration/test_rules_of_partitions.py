@@ -1,7 +1,7 @@
 """Note that something of a partition is in hand, explored: whenever a process dies with a message in hand, whoever has
 the partition next is told.
 
-A model of one partition, two workers and the broker: `saga.runtime.partitions` begins, reads, ends.
+A model of one partition, two workers and the broker: `saga.engine.consumer.partition_listener` begins, reads, ends.
 """
 
 from collections import deque

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.persistence import overflow_store, progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
 from saga.progress import compensate, record, stacks
 from saga.progress.document import Result, Snapshot
 from saga.progress.page import Page
 from saga.progress.record import Written
 from saga.progress.spill import Leaf
-from saga.runtime import persistence, spilling
-from saga.runtime.participant import Participant
-from saga.runtime.turn_state import TurnState
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -38,18 +38,18 @@ def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
-    within = spilling.within_bounds
+    within = overflow_store.within_bounds
 
     async def hasty(service: Participant, turn: TurnState, p: Snapshot) -> Any:
         p, emptied = await within(service, turn, p)
-        await spilling.removed(service, emptied)
+        await overflow_store.removed(service, emptied)
         return p, ()
 
-    patch.setattr(spilling, "within_bounds", hasty)
+    patch.setattr(overflow_store, "within_bounds", hasty)
 
 
 def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPatch) -> None:
-    inserted, save, late = spilling._inserted, persistence.save, list[tuple[Any, ...]]()
+    inserted, save, late = overflow_store._inserted, progress_repository.save, list[tuple[Any, ...]]()
 
     async def put_off(*asked: Any) -> None:
         late.append(asked)
@@ -61,8 +61,8 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
             await inserted(*asked)
         return turn
 
-    patch.setattr(spilling, "_inserted", put_off)
-    patch.setattr(persistence, "save", then)
+    patch.setattr(overflow_store, "_inserted", put_off)
+    patch.setattr(progress_repository, "save", then)
 
 
 def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:

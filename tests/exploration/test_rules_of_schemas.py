@@ -2,7 +2,7 @@
 
 import pytest
 
-from saga.runtime import failing
+from saga.engine.execution import failure_handling
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -11,7 +11,7 @@ class Never(Exception):
 
 
 def an_unknown_schema_is_bad_input(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failing, "UnknownSchema", Never)
+    patch.setattr(failure_handling, "UnknownSchema", Never)
 
 
 RULES: dict[Take, str] = {an_unknown_schema_is_bad_input: "schema: begun by who knows it, gone on with by who does not"}

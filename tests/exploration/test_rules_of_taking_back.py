@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.execution.saga_context import RunningSaga
 from saga.progress import compensate
 from saga.progress.document import Snapshot
-from saga.runtime.saga import RunningSaga
 from tests.exploration.without_a_rule import Take, check_loss
 
 

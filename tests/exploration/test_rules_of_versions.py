@@ -8,16 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from saga.declarations.values import Declared
+from saga.engine import state_migration
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.execution.step_replay import Recalling
+from saga.engine.persistence import progress_repository
+from saga.engine.prepared_service import Prepared
 from saga.progress.document import Intent, Snapshot
 from saga.progress.formats import PLAIN
-from saga.runtime import migrating, persistence
-from saga.runtime.prepared import Prepared
-from saga.runtime.recalling import Recalling
-from saga.runtime.saga import RunningSaga
 from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 
-migrated = migrating.migrated
+migrated = state_migration.migrated
 
 
 def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
@@ -29,16 +30,16 @@ def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
         after, whole = migrated(service, p, delta, *of)
         return replace(after, version=p.version, format=PLAIN), whole
 
-    patch.setattr(migrating, "migrated", unnumbered)
+    patch.setattr(state_migration, "migrated", unnumbered)
 
 
 def a_newer_state_is_read_by_the_release_before(patch: pytest.MonkeyPatch) -> None:
-    check = persistence._check_declared
-    patch.setattr(persistence, "_check_declared", lambda s, p, *said: check(s, replace(p, version=1), *said))
+    check = progress_repository._check_declared
+    patch.setattr(progress_repository, "_check_declared", lambda s, p, *said: check(s, replace(p, version=1), *said))
 
 
 def a_rerun_is_shown_the_state_as_it_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(migrating, "shown", lambda service, state, version, saga: state)
+    patch.setattr(state_migration, "shown", lambda service, state, version, saga: state)
 
 
 def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
@@ -49,11 +50,11 @@ def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
         intents: tuple[Intent, ...] = tuple([replace(i, version=after.version) for i in after.intents])
         return replace(after, intents=intents), whole
 
-    patch.setattr(migrating, "migrated", together)
+    patch.setattr(state_migration, "migrated", together)
 
 
 def a_transition_holds_what_a_run_changed_and_no_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(migrating, "migrated", lambda s, p, delta, *of: (migrated(s, p, delta, *of)[0], delta))
+    patch.setattr(state_migration, "migrated", lambda s, p, delta, *of: (migrated(s, p, delta, *of)[0], delta))
 
 
 def an_older_release_goes_on_with_what_a_newer_one_began(patch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga import wakes
+from saga.engine.execution import message_processor
+from saga.engine.persistence import progress_repository
 from saga.messages import Message
+from saga.messaging import timers
 from saga.progress import deadlines, decide, giving_up, history, ids, record, step, timing
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
-from saga.runtime import persistence, turn
 from tests.exploration.without_a_rule import Take, check_loss
 
 woken, at_rest, next_action = timing.woken, step._at_rest, step.next_action
@@ -34,11 +35,11 @@ def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
 def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
     def dropped(p: Snapshot | None, roles: Any, trigger: Any, now: Any, certain: bool) -> Any:
         message = trigger.message
-        if p is None or message.type != wakes.TYPE or (p.wake is not None and p.wake.id == message.id):
+        if p is None or message.type != timers.TYPE or (p.wake is not None and p.wake.id == message.id):
             return next_action(p, roles, trigger, now, certain)
         return Done() if certain else step.RELOAD
 
-    patch.setattr(turn, "next_action", dropped)
+    patch.setattr(message_processor, "next_action", dropped)
 
 
 def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
@@ -58,13 +59,13 @@ def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
-    publish = persistence.publish
+    publish = progress_repository.publish
 
     async def all_of_it(service: Any, turn: Any, p: Any, entry: Any) -> None:
         await publish(service, replace(turn, message=replace(turn.message, id="")), p, entry)
 
     patch.setattr(history, "unpublished", lambda p, is_committed, in_hand: unpublished(p, is_committed, ""))
-    patch.setattr(persistence, "publish", all_of_it)
+    patch.setattr(progress_repository, "publish", all_of_it)
 
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:

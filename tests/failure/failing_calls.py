@@ -12,19 +12,19 @@ from typing import Literal, NamedTuple, Self, TypeVar
 from saga import Service
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Listener, Membership, Subscription
-from saga.client_events import to_record
-from saga.clock import Clock, SystemClock
+from saga.clients.events import to_record
 from saga.contracts.library import find
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.lifecycle import Options, serve
+from saga.engine.prepared_service import prepare, topics_of
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record, Standstill
-from saga.names import ARCHIVES, PROGRESS, is_wakes
-from saga.observe.moments import Moment
+from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
 from saga.progress.document import Entry, decode, decode_entry, progress_key
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare, topics_of
-from saga.runtime.room import Limits
 from saga.store.port import Document, Store
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import Clock, SystemClock
+from saga.telemetry.events import Moment
 from services.demo.fleet import ROOT
 from services.inventory import inventory
 from services.inventory.seed import seed

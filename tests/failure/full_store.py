@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from saga.cli.main import main
-from saga.sqlite import opening
-from saga.sqlite.purpose import Purpose
+from saga.store.sqlite_files import opening
+from saga.store.sqlite_files.purpose import Purpose
 
 T = TypeVar("T")
 

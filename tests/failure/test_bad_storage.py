@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from saga import envelope
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
 from saga.errors import SagaError
-from saga.observe.moments import DeadLettered, Handled, Unavailable
+from saga.messaging import envelope
+from saga.support.clock import SystemClock
+from saga.telemetry.events import DeadLettered, Handled, Unavailable
 from services import ledger
 from services.demo.fleet import ROOT, Fallen, Fleet
 from services.order.events import OrderPlaced

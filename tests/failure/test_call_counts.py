@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from saga import Service
+from saga.engine.execution import control_log
+from saga.engine.service_runtime import Participant
 from saga.messages import Position
-from saga.runtime import controlling
-from saga.runtime.participant import Participant
 from services.inventory import inventory
 from services.inventory.events import InventoryReserved
 from services.order.events import OrderCancelled, OrderConfirmed, OrderPlaced
@@ -49,7 +49,7 @@ def no_book(monkeypatch: pytest.MonkeyPatch) -> None:
     async def known(service: Participant, at: Position) -> None:
         service.controls.until_s = inf
 
-    monkeypatch.setattr(controlling, "look", known)
+    monkeypatch.setattr(control_log, "look", known)
 
 
 @asynccontextmanager

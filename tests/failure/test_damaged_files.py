@@ -17,10 +17,10 @@ import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Subscription
-from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.messages import Outgoing, Topic
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening
 
 CLOCK = SystemClock()

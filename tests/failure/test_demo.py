@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from services.demo.fleet import ROOT, Fleet
 from services.demo.page import HOST, Page
 from tests.cli.test_dead import until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.errors import SagaError
+from saga.support.clock import SystemClock
 from services.demo.fleet import ROOT
 
 STOPPED_S_MAX = 20.0

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from saga import Client, wiring
-from saga.clock import SystemClock
+from saga import Client
+from saga.configuration import wiring
 from saga.contracts.library import find
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from services.audit.books import SERVICES, read_books
 from services.audit.checks import audit
 from services.demo.__main__ import ORDERS, read_orders

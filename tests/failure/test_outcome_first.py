@@ -3,12 +3,12 @@
 from decimal import Decimal
 from pathlib import Path
 
-from saga import envelope
-from saga.clock import iso
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.messages import Event, Message
+from saga.messaging import envelope
 from saga.progress.document import Entry
+from saga.support.clock import iso
 from services import ledger
 from services.inventory import inventory
 from services.order.events import OrderCancelled, OrderConfirmed, OrderPlaced

@@ -16,12 +16,12 @@ from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, size_of
-from saga.clock import SystemClock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic
-from saga.names import commands_of, dead_letters_of
+from saga.messaging.names import commands_of, dead_letters_of
+from saga.messaging.timers import tiers_of
 from saga.registry.edge import RegistryEdge
-from saga.wakes import tiers_of
+from saga.support.clock import SystemClock
 from tests.fuzz.records import SCHEMAS, TOPIC, Written
 from tests.registry.fake_registry import FakeRegistry
 from tests.servers.kafka import KafkaServer

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from random import Random  # noqa: TID251 - drawn from a seed
 
-from saga import client_events
-from saga.clock import iso
+from saga.clients import events
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
-from saga.envelope import headers_of
 from saga.messages import Headers, Message
+from saga.messaging.envelope import headers_of
+from saga.support.clock import iso
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced
 
@@ -122,7 +122,7 @@ def _an_order(saga: str, quantity: int = 1) -> OrderPlaced:
 
 
 def _client(random: Random, saga: str) -> Written:
-    record = client_events.to_record(_an_order(saga, random.choice((1, 1, 2))), NOW_MS)
+    record = events.to_record(_an_order(saga, random.choice((1, 1, 2))), NOW_MS)
     return Written(record.key, record.value, record.headers, codec=random.randrange(12))
 
 

@@ -8,21 +8,22 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from saga import Saga, Service, envelope
+from saga import Saga, Service
 from saga.contracts import codec
+from saga.engine.consumer.event_recognition import recognize
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.lifecycle import Options, serve
+from saga.engine.prepared_service import Prepared, prepare
 from saga.errors import BadInput
-from saga.identity import could_be_own
-from saga.inspection.histories import history_of
-from saga.inspection.sources import Source
 from saga.messages import Partition, Record, texts_of
-from saga.observe.moments import Moment, PassedOver, Stuck
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import Prepared, prepare
-from saga.runtime.recognition import recognize
-from saga.runtime.room import Limits
+from saga.messaging import envelope
+from saga.messaging.message_ids import could_be_own
+from saga.messaging.structured_mode import in_binary_mode
+from saga.ops.histories import history_of
+from saga.ops.sources import Source
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
-from saga.structured import in_binary_mode
+from saga.telemetry.events import Moment, PassedOver, Stuck
 from saga.testing.invariants.progress_checks import unaccounted
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved

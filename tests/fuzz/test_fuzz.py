@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from saga.commands import Command
+from saga.engine.consumer.record_router import Letter, received
+from saga.engine.prepared_service import prepare
 from saga.messages import Record, texts_of
-from saga.runtime.intake import Letter, received
-from saga.runtime.prepared import prepare
-from saga.wakes import Wake
+from saga.messaging.operator_commands import Command
+from saga.messaging.timers import Wake
 from tests.fuzz.logs import COMMANDS, DEAD, WAKES, BehindRegistry, InMemory, embedded, kafka
 from tests.fuzz.records import records, wakes
 from tests.fuzz.run import Figures, payment, run

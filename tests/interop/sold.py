@@ -10,17 +10,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from saga import Event, client_events
-from saga.administration.registering import registered, registrable
+from saga import Event
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.clock import SystemClock, from_iso
-from saga.config import Settings
+from saga.clients import events as client_events
+from saga.configuration.settings import Settings
 from saga.contracts.library import Library, binding_of
 from saga.messages import Record
+from saga.ops.schema_registration import registered, registrable
 from saga.registry.edge import RegistryEdge
 from saga.registry.http import HttpRegistry
 from saga.registry.settings import RegistryOptions
+from saga.support.clock import SystemClock, from_iso
 from tests.contracts.folders import decimal, generated, put, write
 from tests.contracts.folders import field as field_
 

@@ -21,10 +21,10 @@ from cloudevents.core.v1.event import CloudEvent
 from saga import Event, Service
 from saga.contracts.library import binding_of
 from saga.contracts.registered import published_text
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.lifecycle import Options, serve
+from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Outgoing, texts_of
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare, topics_of
-from saga.runtime.room import Limits
 from saga.store.sqlite import SqliteStore
 from tests.interop.programs import go_program, java_program, said_by
 from tests.interop.sold import CLOCK, TIME, Sales

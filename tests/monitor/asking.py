@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 
 import httpx
 
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.monitor.views import Views
 from saga.monitor.web.app import app
+from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
 HOST = "127.0.0.1:8090"

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from tests.servers.jars import ServersMissing
 from tests.servers.npm import fetched_by_npm
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from saga.clock import iso
 from saga.messages import Outgoing
+from saga.messaging.transition_events import Awaited, Cause, Result, Said, Told, line_of, to_records
 from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
-from saga.transitions import Awaited, Cause, Result, Said, Told, line_of, to_records
+from saga.support.clock import iso
 
 BEGIN_MS = 1_795_270_000_000
 S, MINUTE = 1000, 60_000

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from saga.clock import iso
+from saga.messaging.transition_events import Told
 from saga.monitor import answers, by_time, folds, known
 from saga.monitor.views import Filter, Page
-from saga.transitions import Told
+from saga.support.clock import iso
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 
 OUTCOMES = ("handled", "waiting", "retrying", "dead", "ignored", "queued", "compensated", "later", "replayed")

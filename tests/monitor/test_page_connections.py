@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.monitor import serving
 from saga.monitor.serving import CONNECTIONS_MAX, answering, listening
 from saga.monitor.web.app import app
 from saga.monitor.web.users import line_for
+from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
 HEAD = b"Host: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\n"

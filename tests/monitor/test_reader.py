@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from saga.broker.port import Broker
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.inspection.sources import administration_of, unmade
+from saga.configuration.settings import Settings
+from saga.configuration.wiring import broker_of
 from saga.messages import Outgoing, Topic
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import Told
 from saga.monitor import reader as reader_module
 from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
-from saga.names import TRANSITIONS
-from saga.transitions import Told
-from saga.wiring import broker_of
+from saga.ops.sources import administration_of, unmade
+from saga.support.clock import SystemClock
 from tests.monitor.telling import BEGIN_MS, S, record_of, told
 
 CLOCK = SystemClock()

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from saga.broker.kafka.adapter import KafkaOptions
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.configuration.wiring import broker_of
 from saga.errors import SagaError
-from saga.inspection.sources import administration_of
 from saga.messages import Topic
+from saga.messaging.transition_events import Told, line_of, to_records
 from saga.monitor import reader as reader_module
 from saga.monitor.answers import Answers
 from saga.monitor.asking import Asked
@@ -26,8 +26,8 @@ from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
 from saga.monitor.shared.parts import POSITION
 from saga.monitor.shared.worker import changes_of
-from saga.transitions import Told, line_of, to_records
-from saga.wiring import broker_of
+from saga.ops.sources import administration_of
+from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.monitor.telling import MINUTE, S, told
 from tests.servers.plain_clients import created_again

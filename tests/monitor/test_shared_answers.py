@@ -9,13 +9,13 @@ import httpx
 import msgspec
 import pytest
 
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.monitor.shared.answering import ASKS, Answering
 from saga.monitor.shared.parts import Part
 from saga.monitor.shared.sums import Question, reply_in
 from saga.monitor.shared.web import QUESTION_BYTES_MAX, app
 from saga.monitor.shared.worker import Worker
+from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.monitor.telling import S, told
 from tests.monitor.test_shared_parts import record

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.messages import Record
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import Told
 from saga.monitor.answers import errors_of, hot_of, rates_of
 from saga.monitor.shared import sums as sums_module
 from saga.monitor.shared.kept import Key, encoded_key
 from saga.monitor.shared.parts import Change, Part, Rate, partition_in
 from saga.monitor.shared.sums import Question, Sums, all_stuck, question_in, replied, reply_in, together
 from saga.monitor.views import AllStuck, Rates
-from saga.names import TRANSITIONS
-from saga.transitions import Told
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, record_of, told
 from tests.monitor.test_folds import histories
 

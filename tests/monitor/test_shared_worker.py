@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aiokafka.errors import IllegalStateError
 
-from saga.clock import SystemClock
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
+from saga.messaging.names import TRANSITIONS
 from saga.monitor.shared import serving
 from saga.monitor.shared.parts import POSITION, Part
 from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, Worker, changes_of
-from saga.names import TRANSITIONS
+from saga.support.clock import SystemClock
 from tests.monitor.telling import record_of, told
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from saga.clock import LATEST_MS
+from saga.messaging.transition_events import Told
 from saga.monitor import standing
 from saga.monitor.answers import HELD_UP
 from saga.monitor.folds import Folds
-from saga.transitions import Told
+from saga.support.clock import LATEST_MS
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 
 PAID = (("book", ("PaymentReserved",)),)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.monitor.web.users import line_for
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from saga.choreography.folder import folder_beside, manifests_in
 from saga.choreography.overview import Overview
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.contracts.library import find
 from saga.monitor.web.graph import CLIENTS, HEAD_Y, LABELS_X, OTHERS, Said, drawn, events_of
 from tests.monitor.asking import browsing

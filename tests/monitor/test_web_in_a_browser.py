@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.monitor.views import Views
 from saga.monitor.web.app import app
 from saga.monitor.web.users import line_for

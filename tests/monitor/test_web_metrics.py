@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from saga.config import Settings
-from saga.inspection.attention import Attention, Told
-from saga.inspection.letters import Letter
+from saga.configuration.settings import Settings
 from saga.monitor.web.desk import Desk, Read
+from saga.ops.attention import Attention, Told
+from saga.ops.dead_letters import Letter
 from tests.monitor.asking import browsing
 
 

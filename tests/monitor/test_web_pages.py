@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
-from saga.clock import iso
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.engine.persistence import dead_letters
 from saga.monitor.views import Filter
 from saga.monitor.web import desk, letter_pages
 from saga.monitor.web.users import line_for
-from saga.runtime import deadletters
+from saga.support.clock import iso
 from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
 from tests.cli.test_listing import NOW_MS, a_letter, say
@@ -267,7 +267,7 @@ async def act(browser: Browser, *more: tuple[str, str], status: int = 400) -> st
 
 
 def publish_two(shop: Path) -> None:
-    say(shop, *(deadletters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2)))
+    say(shop, *(dead_letters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(2)))
 
 
 async def test_letters_that_are_not_searched_and_readings_that_are_old_are_told(

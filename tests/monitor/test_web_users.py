@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from saga.cli.main import main
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import BadInput, ConfigurationError
 from saga.monitor.web import users
 from saga.monitor.web.users import SESSION_S, SESSIONS_MAX, Sessions, TooMany, line_for, users_in

@@ -5,7 +5,7 @@ import sys
 import click
 import pytest
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.scenarios import SCENARIOS, SEEDS, first_failing
 

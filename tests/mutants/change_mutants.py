@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.consumer import document_changes
+from saga.engine.consumer.change_relay import Relay
 from saga.messages import Event, Message, Record
-from saga.runtime import changed
-from saga.runtime.relay import Relay
 from tests.mutants.runtime_mutants import rewritten
 
 FORGOTTEN = "await self.source.forget(self.service, noted[-1].number)"
@@ -16,7 +16,7 @@ FORGOTTEN = "await self.source.forget(self.service, noted[-1].number)"
 
 def a_removal_has_the_id_of_what_it_removes(patch: pytest.MonkeyPatch) -> None:
     """On SQLite both have one version."""
-    patch.setattr(changed, "id_of_change", lambda key, version, *, is_gone: f"{key}@{version}")
+    patch.setattr(document_changes, "id_of_change", lambda key, version, *, is_gone: f"{key}@{version}")
 
 
 def changes_are_forgotten_before_they_are_published(patch: pytest.MonkeyPatch) -> None:
@@ -45,10 +45,10 @@ def changes_are_known_by_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_ids(patch: pytest.MonkeyPatch, id_of: Callable[[Message, Record], str]) -> None:
-    honest = changed.message_in
+    honest = document_changes.message_in
 
     def message_in(record: Record, event: type[Event]) -> Message | None:
         message = honest(record, event)
         return None if message is None else replace(message, id=id_of(message, record))
 
-    patch.setattr("saga.runtime.intake.message_in", message_in)
+    patch.setattr("saga.engine.consumer.record_router.message_in", message_in)

@@ -4,20 +4,22 @@ stands."""
 import pytest
 from msgspec.structs import replace
 
-from saga.controls import Noted
+from saga.engine.execution import admission, control_log, failure_handling
+from saga.engine.execution.failure_handling import Ask
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
 from saga.messages import Position
+from saga.messaging.controls import Noted
 from saga.progress import put_off
 from saga.progress.actions import Run
-from saga.runtime import controlling, failing, stopped
-from saga.runtime.failing import Ask
-from saga.runtime.participant import Participant
-from saga.runtime.turn_state import TurnState
 from tests.mutants.runtime_mutants import rewritten
 
 
 def a_pause_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What waits because of it counts as if it had failed."""
-    rewritten(patch, failing, "put_off", "attempts=before + len(history)", "attempts=before + len(history) + 1")
+    rewritten(
+        patch, failure_handling, "put_off", "attempts=before + len(history)", "attempts=before + len(history) + 1"
+    )
 
 
 def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
@@ -26,27 +28,27 @@ def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     async def looked(service: Participant, at: Position) -> None:
         service.controls.until_s = service.ports.clock.monotonic_s() + 5
 
-    patch.setattr(controlling, "look", looked)
+    patch.setattr(control_log, "look", looked)
 
 
 def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> None:
     """What was parked because of it is let through when its wake comes."""
-    waits = stopped._waits
+    waits = admission._waits
 
     async def passed(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState | None:
         is_parked = put_off.has_wake(turn.known, ask.action, has_begun=False)
         return None if is_parked else await waits(service, turn, ask, entry)
 
-    patch.setattr(stopped, "_waits", passed)
+    patch.setattr(admission, "_waits", passed)
 
 
 def a_route_drops_what_has_begun(patch: pytest.MonkeyPatch) -> None:
     """An open intent goes with its message: nobody knows any more what stands."""
-    sent_away = stopped._sent_away
+    sent_away = admission._sent_away
 
     async def dropped(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
         p = replace(turn.known, intents=())
         return await sent_away(service, replace(turn, progress=p), ask, entry)
 
-    patch.setattr(stopped, "_is_new", lambda p, ask: isinstance(ask.action, Run))
-    patch.setattr(stopped, "_sent_away", dropped)
+    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, Run))
+    patch.setattr(admission, "_sent_away", dropped)

@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.commands import Command
-from saga.names import PROGRESS
+from saga.engine.execution import control_log
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.persistence import progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
+from saga.messaging.names import PROGRESS
+from saga.messaging.operator_commands import Command
 from saga.progress import operators, record
 from saga.progress.document import Kept, Snapshot, progress_key
 from saga.progress.record import Hand, Written
-from saga.runtime import controlling, persistence
-from saga.runtime.participant import Participant
-from saga.runtime.saga import RunningSaga
-from saga.runtime.turn_state import TurnState
 from tests.mutants.runtime_mutants import rewritten
 
 
@@ -41,7 +42,7 @@ def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
 
 def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
     """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
-    save = persistence.save
+    save = progress_repository.save
 
     async def saved(service: Participant, turn: TurnState, written: Written) -> TurnState:
         if isinstance(turn.message, Command):
@@ -49,7 +50,7 @@ def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> No
             turn = replace(turn, cas=0 if there is None else there.cas)
         return await save(service, turn, written)
 
-    patch.setattr(persistence, "save", saved)
+    patch.setattr(progress_repository, "save", saved)
 
 
 def a_person_is_not_believed(patch: pytest.MonkeyPatch) -> None:
@@ -67,11 +68,11 @@ def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
     """It is asked for anew each time, and nothing of it is recorded."""
 
     async def asked(self: RunningSaga, name: str) -> bool:
-        return await controlling.is_on(self.service, self.turn.position, name, self.turn.message.saga)
+        return await control_log.is_on(self.service, self.turn.position, name, self.turn.message.saga)
 
     patch.setattr(RunningSaga, "flag", asked)
 
 
 def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
     """A saga that waits for a person is forgotten like one that is over."""
-    rewritten(patch, persistence, "save", "None if p.is_open else service.memory_s", "service.memory_s")
+    rewritten(patch, progress_repository, "save", "None if p.is_open else service.memory_s", "service.memory_s")

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.consumer.delivery import Delivery
+from saga.engine.consumer.keyed_executor import Item, Lanes
+from saga.engine.persistence import progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
 from saga.progress import timing
 from saga.progress.document import Snapshot
 from saga.progress.record import Written
-from saga.runtime import persistence
-from saga.runtime.delivery import Delivery
-from saga.runtime.lanes import Item, Lanes
-from saga.runtime.participant import Participant
-from saga.runtime.turn_state import TurnState
 from tests.mutants.parking_mutants import finished_once
 
 _hand: ContextVar[Item] = ContextVar("hand")
@@ -22,7 +22,7 @@ _lanes: ContextVar[Lanes] = ContextVar("lanes")
 
 def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
-    waits_for_time, save = timing.waits_for_time, persistence.save
+    waits_for_time, save = timing.waits_for_time, progress_repository.save
     run, deliver = Lanes._run, Delivery.deliver
 
     def others(p: Snapshot) -> frozenset[tuple[str, str, int]]:
@@ -52,6 +52,6 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
     finished_once(patch)
     patch.setattr(timing, "waits_for_time", others)
-    patch.setattr(persistence, "save", saved)
+    patch.setattr(progress_repository, "save", saved)
     patch.setattr(Lanes, "_run", ran)
     patch.setattr(Delivery, "deliver", delivered)

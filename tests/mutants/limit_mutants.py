@@ -3,16 +3,16 @@ are lost."""
 
 import pytest
 
+from saga.engine.execution import failure_handling
+from saga.engine.execution.external_calls import Calling
+from saga.engine.limits import Limiter
 from saga.policies import breaker
-from saga.runtime import failing
-from saga.runtime.calling import Calling
-from saga.runtime.limiting import Limiter
 from tests.mutants.runtime_mutants import rewritten
 
 
 def a_breaker_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What it refuses counts as if the call had failed."""
-    rewritten(patch, failing, "failed", "saga.put_off_s is not None or saga.lets_pass(why)", "False")
+    rewritten(patch, failure_handling, "failed", "saga.put_off_s is not None or saga.lets_pass(why)", "False")
 
 
 def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:

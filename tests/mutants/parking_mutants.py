@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from saga.engine.consumer import timer_buffer
+from saga.engine.consumer.delivery import Delivery
+from saga.engine.consumer.keyed_executor import Item, Lanes
+from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.timer_buffer import Held
+from saga.engine.execution import failure_handling
+from saga.engine.persistence import progress_repository
 from saga.messages import Record
+from saga.messaging.timers import Tier
 from saga.policies.retry import parks
 from saga.progress import decide, giving_up, history, record
 from saga.progress.document import Kept, Snapshot
-from saga.runtime import failing, held, persistence
-from saga.runtime.delivery import Delivery
-from saga.runtime.held import Held
-from saga.runtime.lanes import Item, Lanes
-from saga.runtime.offsets import Prefix
-from saga.wakes import Tier
 from tests.mutants.runtime_mutants import rewritten
 
 _lanes: ContextVar[Lanes] = ContextVar("lanes")
@@ -47,7 +49,7 @@ def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, persistence, "publish", " and entry.wake.id != turn.message.id", " and False")
+    rewritten(patch, progress_repository, "publish", " and entry.wake.id != turn.message.id", " and False")
 
 
 def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +57,7 @@ def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatc
 
 
 def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(held, "_name", lambda item: (item.message.saga, str(item.position)))
+    patch.setattr(timer_buffer, "_name", lambda item: (item.message.saga, str(item.position)))
 
 
 def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +82,7 @@ def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, failing, "failed_before", "return kept.attempts, kept.under", "return 0, {}")
+    rewritten(patch, failure_handling, "failed_before", "return kept.attempts, kept.under", "return 0, {}")
 
 
 class _Later(BaseException):
@@ -114,6 +116,6 @@ def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
             return True
 
     finished_once(patch)
-    patch.setattr(failing, "parks", leaves)
+    patch.setattr(failure_handling, "parks", leaves)
     patch.setattr(Lanes, "_run", ran)
     patch.setattr(Delivery, "deliver", delivered)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from saga.runtime import recalling
+from saga.engine.execution import step_replay
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -42,4 +42,4 @@ def released_orders(world: SimulatedWorld) -> Callable[[], None]:
 
 def a_flag_counts_as_any_other_call(patch: pytest.MonkeyPatch) -> None:
     """A run that began before its code asked for the flag cannot go on; nor can one that asked, under the other."""
-    patch.setattr(recalling, "is_flag", lambda call: False)
+    patch.setattr(step_replay, "is_flag", lambda call: False)

@@ -13,23 +13,25 @@ from typing import Any, TypeAlias
 import pytest
 from msgspec.structs import replace
 
-from saga.clock import iso
-from saga.commands import Command
+from saga.engine.consumer import keyed_executor
+from saga.engine.consumer.delivery import Delivery
+from saga.engine.consumer.keyed_executor import Item, Lanes
+from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.partition_listener import Partitions
+from saga.engine.execution import document_updates, handler_runner, message_processor
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.persistence import outbox, progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
 from saga.messages import Message
+from saga.messaging.operator_commands import Command
 from saga.progress import compensate, decide, giving_up, ids, operators, record, step
 from saga.progress.actions import Act
 from saga.progress.document import Call, Intent, Kept, Result, Snapshot, decode_entry
 from saga.progress.giving_up import Failure
 from saga.progress.record import Ended, Hand, Written
 from saga.progress.roles import Role, Roles
-from saga.runtime import documents, handling, lanes, persistence, publishing, turn
-from saga.runtime.delivery import Delivery
-from saga.runtime.lanes import Item, Lanes
-from saga.runtime.offsets import Prefix
-from saga.runtime.participant import Participant
-from saga.runtime.partitions import Partitions
-from saga.runtime.saga import RunningSaga
-from saga.runtime.turn_state import TurnState
+from saga.support.clock import iso
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -51,7 +53,7 @@ _lanes: ContextVar[Lanes] = ContextVar("lanes")
 
 
 def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
-    begun, deliver, publish, finished = Lanes._run, Delivery.deliver, persistence.publish, Prefix.finished
+    begun, deliver, publish, finished = Lanes._run, Delivery.deliver, progress_repository.publish, Prefix.finished
 
     async def run(self: Lanes, saga: str, lane: Any) -> None:
         _lanes.set(self)
@@ -72,7 +74,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Lanes, "_run", run)
     patch.setattr(Delivery, "deliver", delivered)
-    patch.setattr(persistence, "publish", after_committing)
+    patch.setattr(progress_repository, "publish", after_committing)
     patch.setattr(Prefix, "finished", once)
 
 
@@ -85,7 +87,7 @@ def offsets_are_committed_with_gaps(patch: pytest.MonkeyPatch) -> None:
 
 
 def messages_of_one_saga_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, lanes.Lanes, "add", "item.message.saga", 'f"{item.message.saga} {item.position.offset}"')
+    rewritten(patch, keyed_executor.Lanes, "add", "item.message.saga", 'f"{item.message.saga} {item.position.offset}"')
 
 
 def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +95,7 @@ def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, lanes.Lanes, "_run", "if finished:", "if finished or True:")
+    rewritten(patch, keyed_executor.Lanes, "_run", "if finished:", "if finished or True:")
 
 
 # -------------------------------------------------------------------- publishing
@@ -109,17 +111,19 @@ def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    records_of = publishing.records_of
-    patch.setattr(persistence, "records_of", lambda service, p, entry: list(records_of(service, p, entry))[::-1])
+    records_of = outbox.records_of
+    patch.setattr(
+        progress_repository, "records_of", lambda service, p, entry: list(records_of(service, p, entry))[::-1]
+    )
 
 
 def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
-    real = publishing.records_of
+    real = outbox.records_of
 
     def records_of(service: Participant, p: Snapshot, entry: Any) -> Any:
         return real(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
 
-    patch.setattr(persistence, "records_of", records_of)
+    patch.setattr(progress_repository, "records_of", records_of)
 
 
 # -------------------------------------------------------------------- the write
@@ -128,7 +132,7 @@ def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
 def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
     rewritten(
         patch,
-        persistence,
+        progress_repository,
         "save",
         "if turn.cas:",
         "there = await store.get(PROGRESS, where)\n        if there is not None:\n"
@@ -226,7 +230,7 @@ def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
         rewound = replace(written.snapshot, results=p.results, closed=p.closed, compensating=p.compensating)
         return Written(replace(rewound, inbox=p.inbox), written.entry)
 
-    patch.setattr(handling, "undone", again)
+    patch.setattr(handler_runner, "undone", again)
 
 
 def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
@@ -237,9 +241,9 @@ def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
-    records_of = publishing.records_of
+    records_of = outbox.records_of
     patch.setattr(
-        persistence, "records_of", lambda service, p, entry: records_of(service, p, replace(entry, letters=()))
+        progress_repository, "records_of", lambda service, p, entry: records_of(service, p, replace(entry, letters=()))
     )
 
 
@@ -261,13 +265,13 @@ def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def updates_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, documents, "apply_all", ", **new}", "}")
+    rewritten(patch, document_updates, "apply_all", ", **new}", "}")
 
 
 def documents_are_written_without_their_version(patch: pytest.MonkeyPatch) -> None:
     rewritten(
         patch,
-        documents,
+        document_updates,
         "_put",
         "if document is None:",
         "there = await store.get(collection, key)\n        if there is not None:\n"
@@ -298,7 +302,7 @@ def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None
     two others, line 1a and settling, and costs a read.
     """
     rewritten(patch, step, "next_action", "if certain or only_had else RELOAD", "")
-    patch.setattr(turn, "next_action", step.next_action)
+    patch.setattr(message_processor, "next_action", step.next_action)
 
 
 def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from saga import Event, envelope
+from saga import Event
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
+from saga.engine.execution.document_updates import PRUNE_FROM
 from saga.messages import texts_of
-from saga.names import wakes_of
+from saga.messaging import envelope
+from saga.messaging.names import wakes_of
 from saga.progress import spill
 from saga.progress.document import Snapshot, decode_entry
 from saga.progress.spill import BOUNDS, Bounds
-from saga.runtime.documents import PRUNE_FROM
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn

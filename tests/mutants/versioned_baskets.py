@@ -8,8 +8,8 @@ import pytest
 from saga import Event
 from saga.contracts import codec
 from saga.contracts.upcast import Upcaster
+from saga.engine.prepared_service import Prepared
 from saga.messages import Message, name_of
-from saga.runtime.prepared import Prepared
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from tests.testing.baskets.events import BasketFilled, BasketFilledV1
 from tests.testing.baskets.releases import Drawer, shop, till

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from msgspec import Raw, Struct
 from msgspec.structs import fields, replace
 
-from saga.clock import iso
 from saga.messages import Message
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
 from saga.progress import binding, compensate, giving_up, piles, record
 from saga.progress.actions import Run
 from saga.progress.binding import BOUND, UNBOUND, differing, with_format
@@ -25,6 +24,7 @@ from saga.progress.history import fold, verify
 from saga.progress.record import Ended, Hand
 from saga.progress.roles import Undo
 from saga.progress.spill import Bounds
+from saga.support.clock import iso
 from saga.testing.fault_kinds import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 from tests.testing.invariants import order_runs
@@ -207,7 +207,7 @@ async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_n
         if field.name == "transitions":
             continue  # tests/progress/test_history.py changes each of their bytes
         if field.name == "pages":
-            continue  # tests/runtime/test_spilling.py changes those
+            continue  # tests/engine/test_spilling.py changes those
         there = [getattr(p, field.name) for p in honest]
         assert any(there) or field.name in ("first", "replays", "told"), f"no progress has any {field.name}"
         others = [value for i, value in enumerate(there) if value and value not in there[:i]][:3]

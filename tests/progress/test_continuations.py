@@ -7,8 +7,8 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.commands import Command, type_of
 from saga.messages import Message
+from saga.messaging.operator_commands import Command, type_of
 from saga.progress import compensate, continuations, giving_up, going_on, operators, record, timing
 from saga.progress.actions import (
     Action,

@@ -4,7 +4,6 @@ from dataclasses import replace as replace_role
 
 from msgspec.structs import replace
 
-from saga.clock import LATEST_MS, from_iso, iso
 from saga.messages import Message
 from saga.progress import deadlines, giving_up, ids, record
 from saga.progress.actions import AwaitLog, Done, Ignore, Note, Now, Run, SendOn, Trigger
@@ -17,6 +16,7 @@ from saga.progress.record import Ended, Hand
 from saga.progress.roles import DEADLINE, Role, Roles
 from saga.progress.step import next_action, noted
 from saga.progress.timing import is_overdue
+from saga.support.clock import LATEST_MS, from_iso, iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 DUE = from_iso(START) + 60_000

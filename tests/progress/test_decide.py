@@ -4,9 +4,8 @@ from dataclasses import replace as replace_role
 
 from msgspec.structs import replace
 
-from saga.clock import from_iso
-from saga.identity import id_of_change
 from saga.messages import Message
+from saga.messaging.message_ids import id_of_change
 from saga.progress import ids
 from saga.progress.actions import (
     Close,
@@ -27,6 +26,7 @@ from saga.progress.decide import decide, knows, next_ready, undo_step, undone_by
 from saga.progress.document import Own, Result, Snapshot
 from saga.progress.roles import Role, undo_name
 from saga.progress.roles import Undo as UndoRole
+from saga.support.clock import from_iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 ALONE = a_role("alone", "A")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.commands import Answered, Command, Wanted
 from saga.messages import Message
+from saga.messaging.operator_commands import Answered, Command, Wanted
 from saga.progress import decide, history, ids, operators, record
 from saga.progress.actions import Admit, Answer, CloseSealed, Discard, Disregard, Replay, Run, Seal, Settle
 from saga.progress.document import Call, DeadLetter, Intent, Kept, Snapshot, decode_entry

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from saga.commands import Command
+from saga.messaging.operator_commands import Command
 from saga.progress import decide, operators
 from saga.progress.actions import Disregard, Release, Run
 from saga.progress.document import Continuation, Kept, Snapshot

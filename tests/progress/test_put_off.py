@@ -4,13 +4,13 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.clock import iso
 from saga.messages import Message
 from saga.progress import put_off
 from saga.progress.actions import Act, Run, Undo
 from saga.progress.document import Continuation, Entry, Kept, Outcome, Result, Snapshot, encode
 from saga.progress.roles import Role
 from saga.progress.roles import Undo as UndoRole
+from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_message, blank, kept
 
 A, B, OTHER, FAILED = a_message("A"), a_message("B"), a_message("A", "A-2"), a_message("Failed")

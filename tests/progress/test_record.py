@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from saga.clock import iso
 from saga.messages import Message
 from saga.progress import compensate, giving_up, ids, record
 from saga.progress.actions import Now, Queue, Run
@@ -28,6 +27,7 @@ from saga.progress.giving_up import Failure
 from saga.progress.page import Page, PageOf
 from saga.progress.record import INBOX_MAX, Ended, Written
 from saga.progress.roles import Role, Roles, Undo, undo_name
+from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from saga.clock import iso
 from saga.errors import SagaError
 from saga.progress import ids, piles, record, spill
 from saga.progress.document import Own, Snapshot, decode, encode
@@ -14,6 +13,7 @@ from saga.progress.page import Page
 from saga.progress.record import Ended
 from saga.progress.roles import Role
 from saga.progress.spill import Bounds, is_in, page_key, whole
+from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, kept, roles_of
 
 MANY = a_role("many", "A", many=True)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from saga.commands import Command
+from saga.messaging.operator_commands import Command
 from saga.progress import ids
 from saga.progress.actions import (
     Action,

@@ -7,9 +7,8 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga import wakes
-from saga.clock import iso
 from saga.messages import Message
+from saga.messaging import timers
 from saga.progress import compensate, decide, giving_up, history, ids, record, timing
 from saga.progress.actions import Act, Action, Done, Now, Reload, Rename, Run, SendOn, Trigger
 from saga.progress.actions import Undo as UndoResult
@@ -30,6 +29,7 @@ from saga.progress.giving_up import Failure
 from saga.progress.record import Ended, Written
 from saga.progress.roles import Undo, undo_name
 from saga.progress.step import next_action
+from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 SOON, LATER, LATEST = NOW_MS + 1, NOW_MS + 5000, NOW_MS + 9000
@@ -118,8 +118,8 @@ def test_the_wake_goes_with_the_last_that_waited() -> None:
 
 # ---------------------------------------------------------------- where a turn ends
 
-WAKE = wakes.Wake(
-    id=CURRENT.id, type=wakes.TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER
+WAKE = timers.Wake(
+    id=CURRENT.id, type=timers.TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER
 )
 NOBODY = replace(A, id="", type="")
 
@@ -432,7 +432,7 @@ def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_
     ahead = NOW_MS + YEAR_MS
     k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
     p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=ahead + 5000))
-    wake = replace(a_message("saga.wake"), id="wake-0", type=wakes.TYPE, time=iso(NOW_MS))
+    wake = replace(a_message("saga.wake"), id="wake-0", type=timers.TYPE, time=iso(NOW_MS))
     assert next_action(p, ROLES, Trigger(message=wake), NOW, True) == Rename()
     written = record.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.entry is not None
@@ -444,7 +444,7 @@ def test_a_clock_that_is_behind_by_the_message_in_hand_changes_no_time_and_has_t
     ahead = NOW_MS + YEAR_MS
     k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
     p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=NOW_MS))
-    wake = replace(a_message("saga.wake"), id="wake-0", type=wakes.TYPE, time=iso(ahead))
+    wake = replace(a_message("saga.wake"), id="wake-0", type=timers.TYPE, time=iso(ahead))
     assert next_action(p, ROLES, Trigger(message=wake), NOW, True) == SendOn(NOW_MS + 5000)
     written = record.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.snapshot.queue == (k,)

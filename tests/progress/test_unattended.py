@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from saga.clock import iso
 from saga.progress.document import Continuation, Intent, Kept, Own, Snapshot, Timer
 from saga.progress.record import Ended, append
 from saga.progress.unattended import Unattended, unattended
+from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 A, B, X = a_message("A"), a_message("B"), a_message("X")

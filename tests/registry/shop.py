@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import Any
 
 from saga import Event, Service
-from saga.clock import SystemClock
 from saga.messages import Record
 from saga.registry.edge import RegistryEdge
+from saga.support.clock import SystemClock
 from tests.contracts.folders import decimal, field, generated, put, schema, write
+from tests.engine.real_worker import Workplace
 from tests.registry.fake_registry import FakeRegistry
-from tests.runtime.real_worker import Workplace
 
 PLACED = schema("Placed", field("total", decimal()), topic="sales", owner="sale", starts=True, said="outside")
 PAID = schema("Paid", field("total", decimal()), topic="money", owner="cash")

@@ -3,14 +3,15 @@
 import json
 from pathlib import Path
 
-from saga import Service, commands
-from saga.clock import Clock
+from saga import Service
 from saga.contracts.registered import framed
 from saga.messages import Outgoing
-from saga.observe.moments import Stuck
+from saga.messaging import operator_commands
 from saga.progress.document import Snapshot
+from saga.support.clock import Clock
+from saga.telemetry.events import Stuck
+from tests.engine.real_worker import Workplace, at_work, workplace
 from tests.registry.shop import PLACED, Shop, open_at
-from tests.runtime.real_worker import Workplace, at_work, workplace
 
 LATE = 99
 
@@ -28,7 +29,7 @@ def dead_of(p: Snapshot | None) -> list[str]:
 async def replay(place: Workplace, shop: Shop, clock: Clock) -> list[str]:
     """Have the dead letter of the saga tried again; returns the outcomes of all its transitions."""
     (dead,) = dead_of(await place.progress(shop.service, "order-1"))
-    wish = commands.to_record(
+    wish = operator_commands.to_record(
         shop.service.declared.name,
         "order-1",
         wanted="replay",
@@ -77,7 +78,7 @@ async def test_while_the_registry_is_away_a_replay_waits(tmp_path: Path) -> None
         shop.registry.is_away = True
         shop.registry.by_id[LATE] = json.dumps(PLACED)
         (dead,) = dead_of(await place.progress(shop.service, "order-1"))
-        wish = commands.to_record(
+        wish = operator_commands.to_record(
             "cash", "order-1", wanted="replay", dead=dead, who="a", why="b", now_ms=place.clock.now_ms(), answered=None
         )
         await place.broker.publish([wish])

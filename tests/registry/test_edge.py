@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.clock import SystemClock
+from saga.configuration.wiring import with_topics
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.registered import framed
+from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Writer, texts_of
-from saga.observe.moments import GoesOn, Recovered, StandsStill, Unavailable
 from saga.registry.edge import ToolsEdge, problems_of
 from saga.registry.known import IDS_MAX, MISSING_S, Known
-from saga.runtime.prepared import emitted_by, heard_by
-from saga.wiring import with_topics
+from saga.support.clock import SystemClock
+from saga.telemetry.events import GoesOn, Recovered, StandsStill, Unavailable
 from tests.contracts.folders import decimal, field, schema
+from tests.engine.real_worker import Workplace, at_work
 from tests.registry.fake_registry import FakeRegistry
 from tests.registry.shop import PAID, PLACED, Shop, Standing, as_they_lie, open_at
-from tests.runtime.real_worker import Workplace, at_work
 
 # -------------------------------------------------------------------- writing and reading
 

@@ -11,9 +11,9 @@ import pytest
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
 from saga.broker.port import Broker, Listener, Membership, Subscription
-from saga.clock import SystemClock
 from saga.messages import Outgoing, Partition, Record
 from saga.registry.edge import RegistryEdge
+from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
 from tests.registry.fake_registry import FakeRegistry

@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from saga.administration.registering import registered, registrable
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.messages import texts_of
-from saga.observe.moments import DeadLettered, GoesOn, StandsStill, Unavailable
+from saga.ops.schema_registration import registered, registrable
 from saga.registry import http
 from saga.registry.http import HttpRegistry
 from saga.registry.settings import RegistryOptions
+from saga.telemetry.events import DeadLettered, GoesOn, StandsStill, Unavailable
+from tests.engine.real_worker import Workplace, at_work
 from tests.registry.shop import Edge, Shop, as_they_lie
-from tests.runtime.real_worker import Workplace, at_work
 from tests.servers.proxy import Proxy
 from tests.servers.registry import CONFLUENT, RegistryServer
 from tests.servers.server import free_ports

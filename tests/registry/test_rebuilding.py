@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from saga.administration.rebuild import rebuild
-from saga.administration.registering import registered, registrable
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
+from saga.ops.rebuild import rebuild
+from saga.ops.schema_registration import registered, registrable
 from saga.progress.document import progress_key
 from saga.registry.http import HttpRegistry
 from saga.registry.settings import RegistryOptions
+from tests.engine.real_worker import Workplace, at_work
 from tests.registry.shop import Edge, Shop
-from tests.runtime.real_worker import Workplace, at_work
 from tests.servers.registry import RegistryServer
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from fastavro import parse_schema
 
-from saga.clock import SystemClock
 from saga.contracts.registered import inline_references
 from saga.messages import Record
 from saga.registry import http
@@ -18,6 +17,7 @@ from saga.registry.http import HttpRegistry
 from saga.registry.known import Known
 from saga.registry.port import SchemaIncomplete
 from saga.registry.settings import RegistryOptions
+from saga.support.clock import SystemClock
 from tests.servers.listening import listening
 
 MONEY = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
 from saga.registry.opening import registry_at
 from saga.registry.settings import RegistryOptions

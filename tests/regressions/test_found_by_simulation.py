@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from saga import Retry, Saga, Service, envelope
+from saga import Retry, Saga, Service
+from saga.messaging import envelope
 from saga.progress import decide, record
 from saga.progress.compensate import undone
 from saga.progress.document import Intent, Own, Result
@@ -23,11 +24,11 @@ from saga.testing.simulation.plan import Drawn
 from saga.testing.simulation.simulated_world import Broken, SimulatedWorld
 from saga.testing.simulation.timeline import timeline
 from services.payment.events import OrderPlaced
+from tests.engine.real_worker import an_order
 from tests.mutants.events import Kneaded, MenuChosen, PartyCalledOff, PartyPlanned, PartyWithdrawn, Tasted
 from tests.mutants.fake_rooms import Rooms
 from tests.mutants.party_services import LARDER, Larder
 from tests.progress.pieces import a_message, a_role, blank
-from tests.runtime.real_worker import an_order
 
 DISHES = ("soup", "fish", "cake", "figs", "wine")
 

@@ -9,18 +9,18 @@ import pytest
 
 from saga import Retry, Saga, Service
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.clock import SystemClock
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.keyed_executor import Item, Lanes
+from saga.engine.consumer.offset_tracker import Prefix
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing, Partition, Position
-from saga.observe.moments import DeadLettered, Recovered, Stopped, Stuck, Unavailable
-from saga.runtime.lanes import Item, Lanes
-from saga.runtime.offsets import Prefix
-from saga.runtime.room import Limits
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
+from saga.telemetry.events import DeadLettered, Recovered, Stopped, Stuck, Unavailable
 from services.inventory.events import InventoryRejected, InventoryReserved
 from services.payment.events import OrderPlaced
-from tests.runtime.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
+from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
 
 
 class Odd(BaseException):

@@ -4,13 +4,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from saga import Service
-from saga.inspection.histories import history_of
-from saga.inspection.sources import Source
-from saga.observe.moments import Stuck
+from saga.ops.histories import history_of
+from saga.ops.sources import Source
 from saga.progress import history
 from saga.progress.document import progress_key
+from saga.telemetry.events import Stuck
 from services.payment.events import OrderPlaced
-from tests.runtime.real_worker import SAGA, an_order, at_work, workplace
+from tests.engine.real_worker import SAGA, an_order, at_work, workplace
 
 
 async def test_a_long_saga_of_an_id_that_was_forgotten_is_archived_and_verified_as_a_whole(tmp_path: Path) -> None:

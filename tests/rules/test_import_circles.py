@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("saga", "services", "verification")
 KNOWN = {
-    frozenset({"saga.runtime.persistence", "saga.runtime.spilling"}),
+    frozenset({"saga.engine.persistence.progress_repository", "saga.engine.persistence.overflow_store"}),
     frozenset({"saga.broker.kafka.settings", "saga.broker.kafka.adapter"}),
     frozenset({"saga.store.couchbase.settings", "saga.store.couchbase.adapter"}),
 }

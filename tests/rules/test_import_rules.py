@@ -12,20 +12,23 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("saga", "services", "verification")
 PLANTED = {
     "Imports point down": [
-        ("saga.progress.decide", "saga.runtime.turn"),
+        ("saga.progress.decide", "saga.engine.execution.message_processor"),
         ("saga.messages", "saga.broker.port"),
-        ("saga.runtime.turn", "saga.testing.world"),
+        ("saga.engine.execution.message_processor", "saga.testing.world"),
     ],
-    "Imports point down in the runtime": [
-        ("saga.runtime.turn", "saga.runtime.worker"),
-        ("saga.runtime.turn_state", "saga.runtime.persistence"),
-        ("saga.runtime.lanes", "saga.runtime.room"),
-        ("saga.runtime.intake", "saga.runtime.ports"),
-        ("saga.runtime.ports", "saga.runtime.worker_ports"),
-        ("saga.runtime.prepared", "saga.runtime.participant"),
-        ("saga.runtime.intake", "saga.runtime.participant"),
-        ("saga.runtime.worker", "saga.runtime.repairing"),
+    "Imports point down in the engine": [
+        ("saga.engine.execution.message_processor", "saga.engine.worker"),
+        ("saga.engine.execution.saga_context", "saga.engine.consumer.delivery"),
+        ("saga.engine.persistence.progress_repository", "saga.engine.execution.saga_context"),
+        ("saga.engine.worker", "saga.engine.lifecycle"),
     ],
+    "Decisions are pure": [
+        ("saga.progress.decide", "asyncio"),
+        ("saga.progress.timing", "time"),
+        ("saga.policies.retry", "random"),
+        ("saga.progress.spill", "saga.store.port"),
+    ],
+    "The testing kit": [("saga.ops.rehearsal", "saga.testing.world"), ("saga.cli.run", "saga.testing.trials")],
     "Imports point down in the choreography": [
         ("saga.choreography.manifest", "saga.choreography.declared"),
         ("saga.choreography.releases", "saga.choreography.folder"),
@@ -38,17 +41,20 @@ PLANTED = {
         ("saga.testing.pytest_runs", "saga.testing.plugin"),
     ],
     "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
-    "State files are for": [("saga.runtime.turn", "saga.sqlite.file"), ("saga.store.port", "saga.sqlite.errors")],
-    "Imports point down in state files": [
-        ("saga.sqlite.file", "saga.sqlite.writer"),
-        ("saga.sqlite.purpose", "saga.sqlite.opening"),
+    "State files are for": [
+        ("saga.engine.execution.message_processor", "saga.store.sqlite_files.file"),
+        ("saga.store.port", "saga.store.sqlite_files.errors"),
     ],
-    "aiokafka": [("saga.messages", "aiokafka"), ("saga.adapters", "aiokafka")],
+    "Imports point down in state files": [
+        ("saga.store.sqlite_files.file", "saga.store.sqlite_files.writer"),
+        ("saga.store.sqlite_files.purpose", "saga.store.sqlite_files.opening"),
+    ],
+    "aiokafka": [("saga.messages", "aiokafka"), ("saga.configuration.adapters", "aiokafka")],
     "couchbase": [("saga.broker.port", "couchbase"), ("saga.store.port", "acouchbase")],
-    "click": [("saga.runtime.turn", "click"), ("saga.administration.doctor", "click")],
-    "structlog": [("saga.runtime.turn", "structlog"), ("saga.observe.moments", "structlog")],
-    "fastavro": [("saga.envelope", "fastavro")],
-    "aiohttp": [("saga.observe.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
+    "click": [("saga.engine.execution.message_processor", "click"), ("saga.ops.doctor", "click")],
+    "structlog": [("saga.engine.execution.message_processor", "structlog"), ("saga.telemetry.events", "structlog")],
+    "fastavro": [("saga.messaging.envelope", "fastavro")],
+    "aiohttp": [("saga.telemetry.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
     "Faust": [("saga.monitor.shared.answering", "faust"), ("saga.cli.monitor", "faust")],
     "Imports point down in the shared monitor": [
@@ -67,27 +73,33 @@ PLANTED = {
         ("saga.monitor.web.letter_pages", "saga.monitor.web.saga_pages"),
     ],
     "cryptography": [("saga.contracts.sealing", "cryptography")],
-    "prometheus_client": [("saga.observe.health", "prometheus_client")],
-    "OpenTelemetry": [("saga.runtime.turn", "opentelemetry"), ("saga.tracing", "opentelemetry")],
-    "pytest and Hypothesis": [("saga.runtime.turn", "pytest"), ("saga.progress.decide", "hypothesis")],
-    "What is pure Python": [("saga.policies.retry", "msgspec"), ("saga.clock", "msgspec")],
-    "Only wiring": [
-        ("saga.runtime.lifecycle", "saga.observe.traces"),
-        ("saga.runtime.worker", "saga.observe.metrics"),
-        ("saga.cli.run", "saga.observe.http"),
+    "prometheus_client": [("saga.telemetry.health", "prometheus_client")],
+    "OpenTelemetry": [
+        ("saga.engine.execution.message_processor", "opentelemetry"),
+        ("saga.messaging.trace_context", "opentelemetry"),
     ],
-    "Only saga.adapters": [
-        ("saga.wiring", "saga.broker.kafka.broker"),
+    "pytest and Hypothesis": [
+        ("saga.engine.execution.message_processor", "pytest"),
+        ("saga.progress.decide", "hypothesis"),
+    ],
+    "What is pure Python": [("saga.policies.retry", "msgspec"), ("saga.support.clock", "msgspec")],
+    "Only wiring": [
+        ("saga.engine.lifecycle", "saga.telemetry.traces"),
+        ("saga.engine.worker", "saga.telemetry.metrics"),
+        ("saga.cli.run", "saga.telemetry.http"),
+    ],
+    "Only saga.configuration.adapters": [
+        ("saga.configuration.wiring", "saga.broker.kafka.broker"),
         ("saga.cli.run", "saga.store.couchbase.store"),
-        ("saga.runtime.worker", "saga.broker.embedded.broker"),
+        ("saga.engine.worker", "saga.broker.embedded.broker"),
     ],
     "No adapter": [("saga.broker.kafka.topics", "saga.broker.embedded.log")],
-    "What is installed": [("saga.runtime.turn", "verification.explore")],
-    "Commands": [("saga.cli.list", "saga.store.port"), ("saga.cli.show", "saga.runtime.turn")],
+    "What is installed": [("saga.engine.execution.message_processor", "verification.explore")],
+    "Commands": [("saga.cli.list", "saga.store.port"), ("saga.cli.show", "saga.engine.execution.message_processor")],
     "Services come in": [
-        ("services.order", "saga.runtime.turn"),
+        ("services.order", "saga.engine.execution.message_processor"),
         ("services.payment.bank", "saga.store.port"),
-        ("services.inventory", "saga.clock"),
+        ("services.inventory", "saga.support.clock"),
     ],
     "Services never": [("services.order", "services.payment.bank")],
 }
@@ -142,7 +154,7 @@ def test_every_rule_has_a_violation_that_it_refuses(told: dict[str, str]) -> Non
     assert set(told) == set(names)
 
 
-@pytest.mark.parametrize("folder", ["saga", "saga/choreography", "saga/runtime", "saga/sqlite", "saga/testing"])
+@pytest.mark.parametrize("folder", ["saga", "saga/choreography", "saga/store/sqlite_files", "saga/testing"])
 def test_a_new_module_has_to_be_given_its_layer(tmp_path: Path, folder: str) -> None:
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

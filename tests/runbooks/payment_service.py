@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from saga import Breaker, Saga, Service
-from saga.clock import SystemClock
 from saga.errors import Permanent
+from saga.support.clock import SystemClock
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
 
 BANK = Path("bank")

@@ -12,17 +12,17 @@ from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from saga.cli.main import main
-from saga.clock import SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.contracts.library import find
-from saga.inspection.sources import administration_of
 from saga.messages import Topic
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
+from saga.messaging.timers import tiers_of
+from saga.ops.sources import administration_of
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.formats import PLAIN
-from saga.sqlite.lock import WriteLock
 from saga.store.sqlite import SqliteStore
-from saga.wakes import tiers_of
+from saga.store.sqlite_files.lock import WriteLock
+from saga.support.clock import SystemClock
 from tests.docs.markdown import ROOT
 from tests.runbooks.page import PAGES, Place, follow
 from tests.runbooks.rights import rights_of_users, run_as_users, users_of_commands

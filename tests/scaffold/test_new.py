@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from saga.cli.main import main
-from saga.config import known
+from saga.configuration.settings import known
 from saga.errors import SagaError
 from saga.scaffold.writing import write
 from tests.compose.checked import compose_here, config_of, problems_in

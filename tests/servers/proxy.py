@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 
 NOTHING: Mapping[bytes, bytes] = MappingProxyType({})
 CHUNK_BYTES = 1 << 16

@@ -12,7 +12,7 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
 
 from saga.broker.kafka.requests import Topics
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from tests.servers.kafka import KafkaServer
 from tests.servers.plain_clients import begun
 from tests.servers.server import free_ports

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from tests.servers.proxy import Proxy
 from tests.servers.server import free_ports
 

@@ -20,7 +20,7 @@ WAIT = [
 ]
 COMPUTE = [
     "tests/cli/test_dead.py::test_it[embedded]",
-    "saga/envelope.py::saga.envelope",
+    "saga/messaging/envelope.py::saga.messaging.envelope",
     "tests/test_room.py::test_it",
 ]
 COMPUTE_LONG = ["tests/failure/test_kills.py::test_all", "tests/test_wheel.py::test_1", "tests/test_wheel.py::test_2"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from saga import Change, DeclarationError, Delete, Expiry, Insert, Saga, SagaError, Service, Update
 from saga.choreography.declared import manifest_of
 from saga.choreography.manifest import read, written
-from saga.names import changes_of
-from saga.runtime.prepared import needs_of, prepare, topics_of
+from saga.engine.prepared_service import needs_of, prepare, topics_of
+from saga.messaging.names import changes_of
 from saga.testing import trial
 from services.order.events import OrderConfirmed, OrderPlaced
 from tests.service.documents import OrderDocument, intake, place

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from saga import DeclarationError, Service
-from saga.runtime.prepared import consumed_by, prepare, reads_of, topics_of
+from saga.engine.prepared_service import consumed_by, prepare, reads_of, topics_of
 from services.order.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, ShipmentBooked
 
 WITHIN = timedelta(minutes=15)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from saga import DeclarationError, Event, Later, Saga, Service
+from saga.engine.prepared_service import prepare
 from saga.errors import SagaError
-from saga.runtime.prepared import prepare
 from saga.testing import Trial, a_saga, check_idempotent, trial
 from services.payment.events import (
     OrderCancelled,

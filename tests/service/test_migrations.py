@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from saga import DeclarationError, Saga, SagaError, Service
+from saga.engine.prepared_service import prepare
 from saga.progress.look import Transition
-from saga.runtime.prepared import prepare
 from saga.testing import check_idempotent, migrated, trial
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.real_worker import an_order
+from tests.engine.real_worker import an_order
 
 
 @dataclass(frozen=True)

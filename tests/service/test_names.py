@@ -7,7 +7,7 @@ import pytest
 
 from saga import DeclarationError, Service
 from saga.choreography.declared import manifest_of
-from saga.runtime.prepared import prepare, topics_of
+from saga.engine.prepared_service import prepare, topics_of
 from services.payment.events import OrderPlaced, PaymentReserved
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga import Later, Retry, Saga, Service, limited, sensitive
-from saga.runtime import taking_back
+from saga.engine.execution import abort_actions
 from saga.testing import Trial, a_saga, trial
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
 
@@ -232,17 +232,17 @@ async def forget_cards(key: str, *cards: Annotated[str, sensitive], **pins: Anno
 def test_what_stars_take_is_recorded_as_sensitive_and_handed_over_as_it_was() -> None:
     service = knowing(reserve)
     saga: Any = object()
-    said = taking_back.said(service, saga, forget_cards, ("k", "4111", "4222"), {"pin": "1234"})
+    said = abort_actions.said(service, saga, forget_cards, ("k", "4111", "4222"), {"pin": "1234"})
     assert [bytes(value) for value in said.args] == [b'"k"', b'{"_sensitive":"4111"}', b'{"_sensitive":"4222"}']
     assert {name: bytes(value) for name, value in said.named.items()} == {"pin": b'{"_sensitive":"1234"}'}
-    assert taking_back.found(service, saga, said) == (forget_cards, ["k", "4111", "4222"], {"pin": "1234"})
+    assert abort_actions.found(service, saga, said) == (forget_cards, ["k", "4111", "4222"], {"pin": "1234"})
 
 
 def test_a_function_of_another_module_is_another_one() -> None:
     service = knowing(reserve)
     saga: Any = object()
-    said = taking_back.said(service, saga, forget_cards, ("k",), {})
+    said = abort_actions.said(service, saga, forget_cards, ("k",), {})
     assert said.call == f"{__name__}:forget_cards"
     for name in ("elsewhere:forget_cards", f"{__name__}:knowing", f"{__name__}:Hotel", "os:system"):
-        with pytest.raises(taking_back.NotFound):
-            taking_back.found(service, saga, replace(said, call=name))
+        with pytest.raises(abort_actions.NotFound):
+            abort_actions.found(service, saga, replace(said, call=name))

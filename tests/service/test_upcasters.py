@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saga import DeclarationError, Service, upcast
-from saga.runtime.prepared import prepare
+from saga.engine.prepared_service import prepare
 from tests.contracts.folders import field, generated, schema, write
 
 

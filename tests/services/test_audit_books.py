@@ -11,13 +11,13 @@ from click.testing import CliRunner, Result
 from msgspec import Raw
 
 from saga import Event
-from saga.clock import SystemClock
 from saga.contracts.codec import encode as encode_event
-from saga.inspection.sources import Source
 from saga.messages import Message, name_of
+from saga.ops.sources import Source
 from saga.progress.document import Emitted, Entry, Kept, Snapshot, encode, progress_key
 from saga.progress.history import Archive, archive_key
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from services.audit.__main__ import main
 from services.audit.books import all_orders, orders_of
 from services.inventory import seed

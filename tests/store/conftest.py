@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 
 
 class SettableClock(SystemClock):

@@ -5,9 +5,9 @@ import contextlib
 import sys
 from pathlib import Path
 
-from saga.clock import SystemClock
 from saga.errors import Conflict, Exists
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 
 
 async def count(store: SqliteStore, name: str, times: int) -> None:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from saga.administration.doctor import examined
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
+from saga.engine.persistence.overflow_store import EXPIRY_S_MORE
 from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
-from saga.runtime.spilling import EXPIRY_S_MORE
-from saga.sqlite.opening import PAGE_BYTES
-from saga.sqlite.shrinking import FREE_PAGES_MIN, shrink
+from saga.ops.doctor import examined
 from saga.store.port import Document, NewestFirst
 from saga.store.sqlite import WRITES_MAX, SqliteStore
 from saga.store.sqlite_adapter import sqlite_path
 from saga.store.sqlite_documents import EXPIRY_S_MAX, PURPOSE
+from saga.store.sqlite_files.opening import PAGE_BYTES
+from saga.store.sqlite_files.shrinking import FREE_PAGES_MIN, shrink
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.store.conftest import Held, SettableClock
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from saga.clock import SystemClock
 from saga.errors import Conflict, StoreError
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import SystemClock
 from saga.testing.conformance.changes import OVER_S, ChangesConformance, OpensNoting, changes
 
 INSERT = "INSERT INTO business_documents (collection, key, content) VALUES (?, ?, ?)"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.errors import StoreUnavailable
 from saga.store.sqlite import LOCK_WAIT_S, SqliteStore
+from saga.support.clock import SystemClock
 from tests.store.conftest import Held, SettableClock
 
 

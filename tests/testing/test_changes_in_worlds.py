@@ -8,9 +8,10 @@ from decimal import Decimal
 
 import pytest
 
-from saga import Change, Saga, Service, envelope
+from saga import Change, Saga, Service
 from saga.errors import SagaError
 from saga.messages import Record
+from saga.messaging import envelope
 from saga.testing.decorators import Crashes, Seeds
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.processes import ProcessWorld

@@ -12,7 +12,7 @@ import pytest
 
 from saga import Event, Service
 from saga.messages import name_of, texts_of
-from saga.observe.moments import Parked
+from saga.telemetry.events import Parked
 from saga.testing.fault_kinds import faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn

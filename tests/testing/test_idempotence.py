@@ -23,7 +23,7 @@ from services.payment.bank import Bank
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReleased, PaymentReserved
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.runtime.real_worker import an_order
+from tests.engine.real_worker import an_order
 
 
 @dataclass(frozen=True)

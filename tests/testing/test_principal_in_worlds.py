@@ -7,7 +7,7 @@ import pytest
 
 from saga import Later, Retry, Saga, Service
 from saga.errors import Permanent
-from saga.names import is_without_events
+from saga.messaging.names import is_without_events
 from saga.progress.document import decode
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory

@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from saga import envelope
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.identity import could_be_own
+from saga.engine.consumer.record_router import received
+from saga.engine.prepared_service import Prepared
+from saga.engine.rebuild import Around, Taken, Unknowable, rebuilt
 from saga.messages import Message, Partition, Position, Record
+from saga.messaging import envelope
+from saga.messaging.message_ids import could_be_own
 from saga.progress.document import Snapshot, decode
-from saga.runtime.intake import received
-from saga.runtime.prepared import Prepared
-from saga.runtime.rebuilding import Around, Taken, Unknowable, rebuilt
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from saga.messaging.timers import tiers_of
 from saga.testing.fault_kinds import faults
 from saga.testing.simulation.cluster import Cluster
-from saga.wakes import tiers_of
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

@@ -12,8 +12,8 @@ import pytest
 from saga import SagaError, Service
 from saga.errors import DeclarationError
 from saga.messages import texts_of
-from saga.observe.moments import Parked, Stuck
 from saga.progress.document import decode_entry
+from saga.telemetry.events import Parked, Stuck
 from saga.testing.fault_kinds import faults
 from saga.testing.invariants.check import violations
 from saga.testing.processes import ProcessWorld

@@ -8,7 +8,7 @@ import pytest
 
 from saga import Service
 from saga.contracts.library import Library
-from saga.runtime.schemas import Schemas
+from saga.engine.known_schemas import Schemas
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -18,7 +18,7 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.runtime.deployed_contracts import Contracts, newer_order
+from tests.engine.deployed_contracts import Contracts, newer_order
 from tests.testing.faulty_worlds import seeds, simulated
 
 SEEDS = seeds(8)

@@ -15,7 +15,7 @@ from services.payment import payment
 from services.payment.bank import Bank
 from services.shipping import shipping
 from services.shipping.carrier import Carrier
-from tests.sealing.readable import can_be_read
+from tests.encryption.readable import can_be_read
 from tests.testing.faulty_worlds import seeds, simulated
 from tests.testing.simulation.orders import an_order
 

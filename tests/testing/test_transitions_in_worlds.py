@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from saga.messages import Record
-from saga.names import TRANSITIONS
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import Told, from_record
 from saga.progress.document import Entry, Snapshot, decode
 from saga.testing.fault_kinds import faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
 from saga.testing.simulation.simulated_world import SimulatedWorld
-from saga.transitions import Told, from_record
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

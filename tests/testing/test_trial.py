@@ -15,7 +15,7 @@ from services.inventory.events import InventoryReserved
 from services.inventory.stock import OutOfStock, Stock
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
-from tests.runtime.real_worker import SAGA, an_order
+from tests.engine.real_worker import SAGA, an_order
 from tests.service.events import TripBooked
 
 

@@ -7,9 +7,9 @@ from itertools import cycle
 
 import pytest
 
-from saga.runtime import room
-from saga.runtime.lanes import Item
-from saga.runtime.yielding import Yielding
+from saga.engine.consumer import flow_control
+from saga.engine.consumer.keyed_executor import Item
+from saga.engine.consumer.low_priority import Yielding
 from tests.mutants.party_services import hall
 from tests.mutants.runtime_mutants import Plant, rewritten
 from tests.mutants.scenarios import SCENARIOS, first_failing
@@ -26,7 +26,7 @@ def _notes_may_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     reactions = hall.declared.reactions
     before, moods = list(reactions), cycle([True, True, False, True, False, False, True])
     reactions[:] = [replace(each, deferrable=each.name in YIELD) for each in before]
-    monkeypatch.setattr(room, "is_saturated", lambda *asked, is_behind: next(moods))
+    monkeypatch.setattr(flow_control, "is_saturated", lambda *asked, is_behind: next(moods))
     yield
     reactions[:] = before
 

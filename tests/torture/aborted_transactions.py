@@ -11,9 +11,9 @@ from random import Random  # noqa: TID251 - seeded
 
 from aiokafka import AIOKafkaProducer
 
-from saga.client_events import to_record
-from saga.clock import Clock
+from saga.clients.events import to_record
 from saga.messages import Outgoing, Record
+from saga.support.clock import Clock
 from services.order.events import OrderPlaced
 from tests.servers.damage import WAYS, spoil
 from tests.servers.kafka import KafkaServer

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Literal, get_args
 
 from saga.broker.kafka.settings import KafkaSettings
-from saga.clock import Clock
+from saga.support.clock import Clock
 from services.audit.books import SERVICES
 from tests.servers.couchbase import CouchbaseMock
 from tests.servers.kafka import KafkaServer

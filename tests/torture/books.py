@@ -11,12 +11,12 @@ import msgspec
 
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.contracts.library import find
-from saga.inspection.histories import history_of
-from saga.inspection.sources import Source
-from saga.inspection.timeline import History
-from saga.names import is_wakes
+from saga.engine.prepared_service import reads_of
+from saga.messaging.names import is_wakes
+from saga.ops.histories import history_of
+from saga.ops.sources import Source
+from saga.ops.timeline import History
 from saga.progress.history import verify
-from saga.runtime.prepared import reads_of
 from saga.store.port import Store
 from services import ledger
 from services.audit.books import SERVICES, Sources, assemble

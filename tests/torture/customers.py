@@ -10,10 +10,10 @@ from random import Random  # noqa: TID251 - seeded
 from typing import TypeAlias
 
 from saga.broker.port import Broker
-from saga.client_events import to_record
-from saga.clock import Clock
+from saga.clients.events import to_record
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing
+from saga.support.clock import Clock
 from services.demo.__main__ import ORDERS, read_orders
 from services.demo.watch import Watch
 from services.order.events import OrderPlaced

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable
 
-from saga import envelope
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.messages import Record, name_of
+from saga.messaging import envelope
 from services.audit.checks import Check
 from services.demo.watch import TOPICS
 from services.order.events import InventoryRejected, OrderPlaced, PaymentDeclined, ShipmentBooked, ShipmentRefused

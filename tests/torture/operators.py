@@ -2,12 +2,12 @@
 
 from random import Random  # noqa: TID251 - seeded
 
-from saga import commands
 from saga.broker.port import Broker
-from saga.clock import Clock
 from saga.errors import BrokerUnavailable
-from saga.inspection.letters import Letter, letter_in
-from saga.names import dead_letters_of
+from saga.messaging import operator_commands
+from saga.messaging.names import dead_letters_of
+from saga.ops.dead_letters import Letter, letter_in
+from saga.support.clock import Clock
 from services.audit.checks import Check
 
 SERVICE = "payment"
@@ -34,7 +34,7 @@ class Operators:
         new = [letter for letter in await self._open() if letter.id not in self._asked]
         again = [letter for letter in new if self._chance.random() < TWICE]
         records = [
-            commands.to_record(
+            operator_commands.to_record(
                 SERVICE,
                 letter.saga or "",
                 wanted="replay",

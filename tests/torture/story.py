@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random  # noqa: TID251 - seeded
 
-from saga import adapters
 from saga.broker.kafka.adapter import kafka_settings
 from saga.broker.kafka.administration import KafkaAdministration
-from saga.clock import Clock, SystemClock
-from saga.config import Settings
-from saga.runtime.prepared import topics_of
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
+from saga.engine.prepared_service import topics_of
+from saga.messaging.transition_events import TOPIC
 from saga.store.port import Store
-from saga.transitions import TOPIC
+from saga.support.clock import Clock, SystemClock
 from services.audit.__main__ import report, table
 from services.audit.checks import Check, audit, outcomes
 from services.demo.fleet import ROOT

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Raw
 
-from saga.inspection.timeline import History
+from saga.ops.timeline import History
 from saga.progress.document import Entry, Outcome, Snapshot
 from tests.torture.traces import CURES_MANY, Histories, traces
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from services.demo.fleet import Fallen
 from tests.torture.workers import COULD_NOT_START, Worker, Workers
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from saga.inspection.timeline import History
+from saga.ops.timeline import History
 from services.audit.checks import Check
 
 Histories = Mapping[str, Mapping[str, History]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from saga import Breaker, Retry, Service
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from services.ledger import Contradiction, Ledger
 from services.payment import capture, release, reserve
 from services.payment.bank import Bank, Declined, LedgerBank

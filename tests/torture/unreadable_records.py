@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from saga import envelope
 from saga.broker.port import Broker
-from saga.clock import Clock
+from saga.engine.consumer.record_router import Letter, received
+from saga.engine.prepared_service import Prepared, prepare
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing, Record, texts_of
-from saga.names import dead_letters_of
-from saga.runtime.intake import Letter, received
-from saga.runtime.prepared import Prepared, prepare
+from saga.messaging import envelope
+from saga.messaging.names import dead_letters_of
+from saga.support.clock import Clock
 from services.audit.checks import Check
 from tests.fuzz.records import NOW_MS, TOPIC, records
 from tests.torture.books import READ

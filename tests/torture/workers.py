@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from saga.clock import Clock
+from saga.support.clock import Clock
 from services.demo.fleet import ROOT, Fallen
 
 STOP_S_MAX = 30.0

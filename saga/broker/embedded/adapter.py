@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from saga import setting_readers
-from saga.adapter_description import Chosen, Options, Problem
-from saga.addresses import file_in
 from saga.broker.adapter import Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
-from saga.clock import Clock
+from saga.support import setting_readers
+from saga.support.adapter_description import Chosen, Options, Problem
+from saga.support.addresses import file_in
+from saga.support.clock import Clock
 
 if TYPE_CHECKING:
     from saga.broker.embedded.membership import Timing
@@ -27,7 +27,7 @@ class EmbeddedOptions:
 
 
 class EmbeddedAdapter:
-    """Description of the embedded broker for `saga.adapters`: see `saga.broker.adapter`."""
+    """Description of the embedded broker for `saga.configuration.adapters`: see `saga.broker.adapter`."""
 
     schemes = ("embedded",)
     takes = "embedded:///FILE"

@@ -16,13 +16,13 @@ from saga.broker.embedded.reading import Reader
 from saga.broker.embedded.seats import Seat, is_vacant, sweep
 from saga.broker.embedded.transaction import Transaction
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Subscription
-from saga.clock import Clock
 from saga.errors import Broken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.sqlite.errors import Doing
-from saga.sqlite.file import File
-from saga.sqlite.shrinking import shrink
-from saga.sqlite.writer import Writer
+from saga.store.sqlite_files.errors import Doing
+from saga.store.sqlite_files.file import File
+from saga.store.sqlite_files.shrinking import shrink
+from saga.store.sqlite_files.writer import Writer
+from saga.support.clock import Clock
 
 RECORDS_MAX = 2000
 """Most records that one transaction takes."""

@@ -4,8 +4,8 @@ import sqlite3
 
 from saga.broker.embedded import sums
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
-from saga.sqlite.errors import Damage
-from saga.sqlite.purpose import OwnerErrors, Purpose
+from saga.store.sqlite_files.errors import Damage
+from saga.store.sqlite_files.purpose import OwnerErrors, Purpose
 
 TABLES = (
     # A topic's partitions are the logs first_log, first_log + 1, ...; each log's records are in a table of its own,

@@ -18,9 +18,9 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, size_of
 from saga.errors import BrokerError
 from saga.messages import Headers, Outgoing, Partition, Record, Topic
-from saga.names import is_wakes
-from saga.sqlite.blobs import as_blobs
-from saga.sqlite.errors import Damage
+from saga.messaging.names import is_wakes
+from saga.store.sqlite_files.blobs import as_blobs
+from saga.store.sqlite_files.errors import Damage
 
 DAY_MS = 86_400_000
 TIMERS_KEPT_MS = DAY_MS

@@ -12,12 +12,12 @@ from saga.broker.embedded.seats import Liveness, Seat, is_vacant
 from saga.broker.embedded.transaction import Transaction
 from saga.broker.identity import MemberIdentity, refusal, strangers_among
 from saga.broker.port import Listener, Subscription
-from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, Standstill
-from saga.sqlite.errors import Doing
-from saga.sqlite.file import File
-from saga.sqlite.writer import Writer
+from saga.store.sqlite_files.errors import Doing
+from saga.store.sqlite_files.file import File
+from saga.store.sqlite_files.writer import Writer
+from saga.support.clock import Clock
 
 AGAIN_S = 0.1
 """Pause before a transition that the file refused is tried again."""

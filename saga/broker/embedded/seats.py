@@ -14,8 +14,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from saga.broker.embedded.groups import Fellow
-from saga.clock import Clock
-from saga.sqlite import lock
+from saga.store.sqlite_files import lock
+from saga.support.clock import Clock
 
 _BEATS = Struct(">Q")
 TRIES_MAX = 100

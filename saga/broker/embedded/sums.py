@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from saga.sqlite.errors import Damage
+from saga.store.sqlite_files.errors import Damage
 
 _pack = msgspec.msgpack.Encoder().encode
 LOGS = "SELECT id, oldest, oldest_sum, next, next_sum FROM logs"

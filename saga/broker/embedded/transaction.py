@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from saga.broker.embedded.log import Entry, Log
-from saga.clock import Clock
+from saga.support.clock import Clock
 
 
 class Transaction:
-    """Writes of records, one group commit at a time: see `saga.sqlite.writer.Contents`."""
+    """Writes of records, one group commit at a time: see `saga.store.sqlite_files.writer.Contents`."""
 
     def __init__(
         self,

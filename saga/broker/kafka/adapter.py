@@ -8,14 +8,23 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from saga import setting_readers
-from saga.adapter_description import OPEN_S_LESS, Chosen, Options, Problem, driver, path, secret, secret_problems
-from saga.addresses import HOST, is_plain
 from saga.broker.adapter import ClientOptions, Copies
 from saga.broker.administration import Administration
 from saga.broker.port import Broker
-from saga.clock import Clock
 from saga.errors import ConfigurationError
+from saga.support import setting_readers
+from saga.support.adapter_description import (
+    OPEN_S_LESS,
+    Chosen,
+    Options,
+    Problem,
+    driver,
+    path,
+    secret,
+    secret_problems,
+)
+from saga.support.addresses import HOST, is_plain
+from saga.support.clock import Clock
 
 if TYPE_CHECKING:
     from saga.broker.kafka.settings import KafkaSettings, Sasl
@@ -94,7 +103,7 @@ def check_instance(text: str) -> None:
 
 
 class KafkaAdapter:
-    """Description of Kafka for `saga.adapters`: see `saga.broker.adapter`."""
+    """Description of Kafka for `saga.configuration.adapters`: see `saga.broker.adapter`."""
 
     schemes = ("kafka",)
     takes = "kafka://HOST:PORT,..."

@@ -38,10 +38,10 @@ from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.log_ids import log_ids
 from saga.broker.kafka.reading import Reader
 from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
-from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Topic
-from saga.names import PROBED
+from saga.messaging.names import PROBED
+from saga.support.clock import Clock
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from saga.broker.kafka.membership import Member
 from saga.broker.kafka.producing import Publisher
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Listener, Membership, Subscription
-from saga.clock import Clock
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Record, Topic
+from saga.support.clock import Clock
 
 T = TypeVar("T")
 

@@ -28,9 +28,9 @@ from saga.broker.kafka.errors import GUESS, translated
 from saga.broker.kafka.refusals import refusal
 from saga.broker.kafka.settings import ClientId
 from saga.broker.port import FROM_THE_OLDEST
-from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Standstill
+from saga.support.clock import Clock
 
 LOOKS, LOOK_S = 4, 0.15
 """Looks for a topic, and the pause between them: a new one is known to all brokers after a moment."""

@@ -23,8 +23,8 @@ from saga.broker.kafka.log_ids import UNKNOWN_THERE, ask_any_broker
 from saga.broker.kafka.refusals import refusal
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
+from saga.support.clock import Clock
 
 LOOK_S = 0.1
 """Pause before a server that knows of no broker is asked again."""

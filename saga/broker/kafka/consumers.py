@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 from saga.broker.kafka.assignor import IdentityAssignor
 from saga.broker.kafka.client import FAILED, end_consumer, failed, starting
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.clock import Clock
+from saga.support.clock import Clock
 
 FETCH_BYTES = 1 << 23
 """Most bytes that one broker sends at once; of one partition an eighth of it."""

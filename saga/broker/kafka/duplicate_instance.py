@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 
-from saga.clock import Clock
+from saga.support.clock import Clock
 
 OFTEN = 3
 """Times within one session that are too many: silence makes a group forget a member once in a session, and not more."""

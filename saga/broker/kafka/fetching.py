@@ -26,8 +26,8 @@ from aiokafka.protocol.fetch import FetchRequest
 from saga.broker.kafka.batches import Batches
 from saga.broker.kafka.errors import AGAIN, translated
 from saga.broker.kafka.log_ids import LogIds
-from saga.clock import Clock
 from saga.messages import Standstill
+from saga.support.clock import Clock
 
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
 """Pauses before a partition is read again that cannot be read. All others go on meanwhile."""

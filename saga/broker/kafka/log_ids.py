@@ -14,7 +14,7 @@ from aiokafka.protocol.api import Request
 
 from saga.broker.kafka.client import FAILED
 from saga.broker.kafka.requests import Ids
-from saga.clock import Clock
+from saga.support.clock import Clock
 
 LOOK_EVERY_S = 5.0
 """Pause between two looks at the ids of the topics that a client reads."""

@@ -25,9 +25,9 @@ from saga.broker.kafka.log_ids import LogIds
 from saga.broker.kafka.prefetch import Prefetch
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Listener, Subscription
-from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, Standstill
+from saga.support.clock import Clock
 
 WATCH_S, AGAIN_S = 0.25, 0.5
 """Pause before looking again whether aiokafka is well, and the one before another consumer is tried."""

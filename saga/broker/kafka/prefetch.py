@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka.client import FAILED, failed
-from saga.clock import Clock
 from saga.errors import BrokerError
 from saga.messages import Partition, Record, Standstill
+from saga.support.clock import Clock
 
 GET_MS = 100
 """Longest wait of one `getmany`; one for other partitions can go on beside it."""

@@ -19,9 +19,9 @@ from saga.broker.kafka.errors import GUESS
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.broker.port import size_of
-from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing
+from saga.support.clock import Clock
 
 BATCH_BYTES = 1 << 17
 """Largest batch that is sent to a partition. Less than any topic takes: a batch that is too large holds one record."""

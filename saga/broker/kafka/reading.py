@@ -6,8 +6,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka.client import FAILED, bounds, check_reader, failed, position
 from saga.broker.kafka.fetching import keep_apart
-from saga.clock import Clock
 from saga.messages import Partition, Record, Standstill
+from saga.support.clock import Clock
 
 BOUNDS_S = 10.0
 """Longest wait for the bounds of a partition of which nothing is left at our offset."""

@@ -12,11 +12,11 @@ from typing import Literal
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from saga.adapter_description import asked, show_certificate
 from saga.broker.adapter import ClientOptions
 from saga.broker.kafka.errors import GUESS
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
+from saga.support.adapter_description import asked, show_certificate
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]

@@ -13,9 +13,9 @@ from saga.broker.kafka.consumers import of_nobody
 from saga.broker.kafka.errors import translated
 from saga.broker.kafka.fetching import Fetching, keep_apart
 from saga.broker.kafka.settings import Access, KafkaSettings
-from saga.clock import Clock
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Record, Topic
+from saga.support.clock import Clock
 
 MESSAGE_BYTES = 1_048_588
 """Largest record that brokers take unless told otherwise."""

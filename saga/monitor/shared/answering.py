@@ -7,13 +7,13 @@ from http.client import HTTPConnection, HTTPException
 import msgspec
 from msgspec import Struct
 
-from saga.clock import Clock
+from saga.messaging.names import TRANSITIONS
 from saga.monitor.answers import errors_of, hot_of, rates_of
 from saga.monitor.shared.sums import Question, Reply, Sums, all_stuck, replied, reply_in, together
 from saga.monitor.shared.worker import Worker
 from saga.monitor.views import AllStuck, ErrorClass, Hot, Rates, Timeline
-from saga.names import TRANSITIONS
-from saga.printable import counted, shortened
+from saga.support.clock import Clock
+from saga.support.printable import counted, shortened
 
 ASKS = "/api/part"
 """Path at which workers ask each other."""

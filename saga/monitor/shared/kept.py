@@ -6,11 +6,11 @@ Folds know no order and count nothing twice, so a table is folded again by telli
 import msgspec
 from msgspec import Struct
 
-from saga.clock import LATEST_MS, iso
 from saga.errors import BadInput
+from saga.messaging.transition_events import Awaited, Cause, Result, Said, Told
 from saga.monitor.folds import TYPES_MAX, bounded, cut, standing_of
 from saga.monitor.known import UNSEEN_MS, Goes, Packed, Standing
-from saga.transitions import Awaited, Cause, Result, Said, Told
+from saga.support.clock import LATEST_MS, iso
 
 
 class Names(Struct, frozen=True, array_like=True, gc=False):

@@ -14,11 +14,11 @@ import msgspec
 
 from saga.errors import BadInput
 from saga.messages import Record
+from saga.messaging.transition_events import Told, from_record
 from saga.monitor.counting import MINUTE_MS, OTHERS, Counts, Minute
 from saga.monitor.folds import Folds, cut
 from saga.monitor.known import Known, Packed, Standing
 from saga.monitor.shared.kept import Key, decoded, decoded_key, encoded, encoded_key, kept_of
-from saga.transitions import Told, from_record
 
 UNBOUNDED = 1 << 62
 POSITION = b"position"

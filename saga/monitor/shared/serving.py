@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from saga import adapters
 from saga.broker.adapter import TakesClients
-from saga.clock import Clock
-from saga.config import Settings
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
 from saga.errors import BrokerUnavailable, ConfigurationError
-from saga.inspection.sources import administration_of
+from saga.messaging.names import TRANSITIONS
 from saga.monitor.folds import SAGAS_MAX
 from saga.monitor.reader import POLL_S, Tell
 from saga.monitor.serving import address_of, answering, listening
 from saga.monitor.shared.answering import Answering
 from saga.monitor.shared.web import app
 from saga.monitor.shared.worker import KEPT, RATES, Worker, changes_of
-from saga.names import TRANSITIONS
+from saga.ops.sources import administration_of
+from saga.support.clock import Clock
 
 NOT_STARTED = "the shared monitor was not started:"
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.monitor.shared.answering import ASKS, Answering
 from saga.monitor.shared.sums import question_in
 from saga.monitor.web.guards import Guarded

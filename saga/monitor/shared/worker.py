@@ -22,13 +22,13 @@ from faust.tables.table import Table
 from faust.types import TP, AppT
 
 from saga.broker.adapter import ClientOptions, Copies
-from saga.clock import Clock
 from saga.errors import BrokerUnavailable, SagaError
 from saga.messages import Record
+from saga.messaging.names import TRANSITIONS
 from saga.monitor.counting import MINUTE_MS, MINUTES
 from saga.monitor.folds import Folds
 from saga.monitor.shared.parts import Part, partition_in
-from saga.names import TRANSITIONS
+from saga.support.clock import Clock
 
 GAPS_MAX, AGAIN_S = 3, 2.0
 """Times that records which are missing are asked for again, and how long they are waited for each time: then there are

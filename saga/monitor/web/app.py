@@ -13,8 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from saga.clock import Clock
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import Views
 from saga.monitor.web import answers, control_pages, letter_pages, metrics, saga_pages, signing
@@ -22,6 +21,7 @@ from saga.monitor.web.desk import open_desk
 from saga.monitor.web.guards import Guarded
 from saga.monitor.web.site import NotAllowed, Site, Unknown, environment, site_of
 from saga.monitor.web.users import Sessions, TooMany
+from saga.support.clock import Clock
 
 log = logging.getLogger("saga.monitor")
 ASSETS = Path(__file__).with_name("assets")

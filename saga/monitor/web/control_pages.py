@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from saga import in_force
-from saga.clock import Clock, from_iso, iso
-from saga.controls import KINDS, Switch
 from saga.errors import BadInput
+from saga.messaging import active_controls
+from saga.messaging.controls import KINDS, Switch
 from saga.monitor.web.guards import Form
 from saga.monitor.web.site import Unknown, link, number_in, portion, seen_after, site_of
+from saga.support.clock import Clock, from_iso, iso
 
 PER_PAGE = 100
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
@@ -23,7 +23,12 @@ async def controls(request: Request) -> Response:
     site = site_of(request)
     found = await site.desk.controls()
     return site.page(
-        request, "controls.html.j2", found=found, books=found.value or (), words=in_force.in_words, target=_target
+        request,
+        "controls.html.j2",
+        found=found,
+        books=found.value or (),
+        words=active_controls.in_words,
+        target=_target,
     )
 
 
@@ -112,7 +117,7 @@ async def audit(request: Request) -> Response:
         found=found,
         book=book,
         rows=rows,
-        words=in_force.in_words,
+        words=active_controls.in_words,
         before=None if before is None else link("/audit", service=service, at=before),
         behind=None if behind is None else link("/audit", service=service, at=behind),
     )

@@ -11,24 +11,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from saga import controls, in_force
-from saga.administration import commanding, switching
-from saga.administration.commanding import PAST, REPLAYS_MAX, Answer, Wish, in_words
 from saga.choreography.folder import folder_beside, manifests_in
 from saga.choreography.overview import Overview
-from saga.clock import Clock, from_iso
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.contracts.library import find
-from saga.controls import Noted, Switch
 from saga.errors import BadInput, NoStore, SagaError
-from saga.in_force import Target
-from saga.inspection.attention import Attention, Told, attention, blocking
-from saga.inspection.event_fields import Said, values_of
-from saga.inspection.letters import Letter
-from saga.inspection.listing import Choice
-from saga.inspection.showing import Shown, shown, with_reasons
-from saga.inspection.sources import sources_of
-from saga.inspection.still_open import open_in
+from saga.messaging import active_controls, controls
+from saga.messaging.active_controls import Target
+from saga.messaging.controls import Noted, Switch
+from saga.ops import control_changes, operator_commands
+from saga.ops.attention import Attention, Told, attention, blocking
+from saga.ops.dead_letters import Letter
+from saga.ops.event_fields import Said, values_of
+from saga.ops.open_work import open_in
+from saga.ops.operator_commands import PAST, REPLAYS_MAX, Answer, Wish, in_words
+from saga.ops.saga_details import Shown, shown, with_reasons
+from saga.ops.saga_list import Choice
+from saga.ops.sources import sources_of
+from saga.support.clock import Clock, from_iso
 
 log = logging.getLogger("saga.monitor")
 T = TypeVar("T")
@@ -226,15 +226,15 @@ class Desk:
 
     async def _book(self, service: str) -> Controls:
         try:
-            book = await switching.book_of(service, self._stores, self.clock)
+            book = await control_changes.book_of(service, self._stores, self.clock)
         except SagaError as why:
             return Controls(service, wrong=str(why))
-        now_ms, now = self.clock.now_ms(), in_force.in_force(book)
+        now_ms, now = self.clock.now_ms(), active_controls.in_force(book)
         flags = (*now.flags.for_all.values(), *now.flags.for_one.values())
         return Controls(
             service,
             tuple(switch for switch in flags if switch.until is None or from_iso(switch.until) > now_ms),
-            in_force.active(now, now_ms),
+            active_controls.active(now, now_ms),
             tuple(reversed(controls.entries_of(book))),
             now.unknown,
             controls.verify(book),
@@ -250,9 +250,10 @@ class Desk:
             letters, sentences = await self._meant(keys, wish, again)
             if not letters:
                 return sentences
-            sent = await commanding.send(letters, wish, self._settings, self.clock)
+            sent = await operator_commands.send(letters, wish, self._settings, self.clock)
             return sentences + [
-                _sentence(answer, wish) async for answer in commanding.answers(sent, self._stores, self.clock, ACTING_S)
+                _sentence(answer, wish)
+                async for answer in operator_commands.answers(sent, self._stores, self.clock, ACTING_S)
             ]
         finally:
             self._letters.forget()
@@ -314,15 +315,15 @@ class Desk:
         if mistakes := controls.mistakes_in(wanted):
             raise BadInput("; ".join(mistakes))
         try:
-            wish = await switching.switch(service, wanted, who, why, self._settings, self.clock)
-            entry = await switching.noted(service, wish, self._stores, self.clock, ACTING_S)
+            wish = await control_changes.switch(service, wanted, who, why, self._settings, self.clock)
+            entry = await control_changes.noted(service, wish, self._stores, self.clock, ACTING_S)
         finally:
             self._controls.forget()
         if entry is None:
             return f"{service} has not come to it yet: does it run? The wish stays, and is heeded when it does"
         if entry.refused is not None:
             raise BadInput(f"{service} does not do so: {entry.refused}")
-        return f"{service}: {in_force.in_words(wanted)}"
+        return f"{service}: {active_controls.in_words(wanted)}"
 
 
 def _sentence(answer: Answer, wish: Wish) -> str:

@@ -7,14 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from saga.administration.commanding import REPLAYS_MAX, Wish
-from saga.commands import Answered, Wanted
 from saga.errors import BadInput
-from saga.inspection.attention import Told
-from saga.inspection.letters import Letter
+from saga.messaging.operator_commands import Answered, Wanted
 from saga.monitor.web.desk import LETTERS_MAX
 from saga.monitor.web.guards import Form
 from saga.monitor.web.site import Unknown, key_of, letter_named, link, number_in, portion, seen_after, site_of
+from saga.ops.attention import Told
+from saga.ops.dead_letters import Letter
+from saga.ops.operator_commands import REPLAYS_MAX, Wish
 from saga.policies.blame import BLAMES
 
 PER_PAGE = 50

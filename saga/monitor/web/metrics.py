@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from saga.inspection.attention import Told
 from saga.monitor.web.site import site_of
+from saga.ops.attention import Told
 
 OPEN_DEAD_LETTERS = "saga_open_dead_letters"
 OPEN_ESCALATIONS = "saga_open_escalations"

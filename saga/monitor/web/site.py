@@ -14,13 +14,13 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from saga.clock import LATEST_MS, Clock, from_iso, iso
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import Views
 from saga.monitor.web.desk import Desk
 from saga.monitor.web.guards import Form, form_of
 from saga.monitor.web.users import Session, Sessions
-from saga.printable import printable, shortened
+from saga.support.clock import LATEST_MS, Clock, from_iso, iso
+from saga.support.printable import printable, shortened
 
 TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"

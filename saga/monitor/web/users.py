@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from os import fstat
 from pathlib import Path
 
-from saga.clock import Clock
 from saga.errors import BadInput, ConfigurationError
+from saga.support.clock import Clock
 
 COST, BLOCK, LANES = 1 << 15, 8, 1
 """Parameters of scrypt for new passwords: 32 MB and about a tenth of a second for each guess."""

@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from saga import setting_readers
-from saga.adapter_description import (
+from saga.errors import ServiceNeeded
+from saga.store.adapter import StoreAddress
+from saga.store.port import Store
+from saga.store.roles import Keyspace
+from saga.support import setting_readers
+from saga.support.adapter_description import (
     OPEN_S_LESS,
     Chosen,
     Finding,
@@ -18,12 +22,8 @@ from saga.adapter_description import (
     secret,
     secret_problems,
 )
-from saga.addresses import HOST, scheme_of
-from saga.clock import Clock
-from saga.errors import ServiceNeeded
-from saga.store.adapter import StoreAddress
-from saga.store.port import Store
-from saga.store.roles import Keyspace
+from saga.support.addresses import HOST, scheme_of
+from saga.support.clock import Clock
 
 if TYPE_CHECKING:
     from saga.store.couchbase.settings import CouchbaseSettings
@@ -55,7 +55,7 @@ class CouchbaseOptions:
 
 
 class CouchbaseAdapter:
-    """Description of Couchbase for `saga.adapters`: see `saga.store.adapter`."""
+    """Description of Couchbase for `saga.configuration.adapters`: see `saga.store.adapter`."""
 
     schemes = ("couchbase", "couchbases")
     takes = "couchbase://HOST/BUCKET[/SCOPE[/COLLECTION]], or couchbases:// with TLS"

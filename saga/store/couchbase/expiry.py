@@ -13,15 +13,15 @@ import asyncio
 from collections.abc import Sequence
 from math import ceil
 
-from saga.clock import Clock
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable
-from saga.names import PROBE
+from saga.messaging.names import PROBE
 from saga.store.couchbase import errors
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.listing import evicts
 from saga.store.couchbase.server_time import RELATIVE_S_MAX, longest_s
 from saga.store.couchbase.settings import CouchbaseSettings
+from saga.support.clock import Clock
 
 SLACK_S = 120.0
 """Most that two clocks may differ before an expiry counts as another than the one that was asked for."""

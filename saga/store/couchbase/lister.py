@@ -11,7 +11,6 @@ import sys
 
 import msgspec
 
-from saga.clock import Clock, SystemClock
 from saga.errors import NoListing, SagaError
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster
@@ -19,6 +18,7 @@ from saga.store.couchbase.errors import NO_FEATURE, UNSUPPORTED, Doing, code_of,
 from saga.store.couchbase.listing import Told
 from saga.store.couchbase.opening import open_bucket
 from saga.store.couchbase.settings import CouchbaseSettings
+from saga.support.clock import Clock, SystemClock
 
 OPEN_S_MAX = 12.0
 """Seconds that connecting may take."""

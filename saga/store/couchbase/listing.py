@@ -22,10 +22,10 @@ from typing import Literal
 
 import msgspec
 
-from saga.clock import Clock
 from saga.errors import NoListing, StoreUnavailable
 from saga.store.couchbase.driver import SCAN_S
 from saga.store.couchbase.settings import CouchbaseSettings
+from saga.support.clock import Clock
 
 ANSWER_S = SCAN_S + 17
 """Longest silence of the process: it has limits of its own, unless it hangs."""

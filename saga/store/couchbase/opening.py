@@ -11,13 +11,13 @@ closes the connection. So where no durability is wanted it is found out whether 
 
 from contextlib import suppress
 
-from saga.clock import Clock, patiently
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
-from saga.names import PROBE
+from saga.messaging.names import PROBE
 from saga.store.couchbase import errors
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.settings import CouchbaseSettings
+from saga.support.clock import Clock, patiently
 
 CLOSE_S_MAX = 1.0
 """Time for what did not open to close."""

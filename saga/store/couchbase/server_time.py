@@ -3,7 +3,7 @@
 from datetime import timedelta
 from math import ceil
 
-from saga.clock import Clock, SystemClock
+from saga.support.clock import Clock, SystemClock
 
 RELATIVE_S_MAX = 30 * 86_400
 """Shortest expiry that is sent as a point in time; a shorter one is sent as seconds from now. So the SDK has it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from saga.adapter_description import UNCLOSED
+from saga.support.adapter_description import UNCLOSED
 
 
 @dataclass(eq=False, slots=True)

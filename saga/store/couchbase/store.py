@@ -26,9 +26,8 @@ from collections.abc import Collection as Names
 from contextlib import suppress
 from typing import Any, Self
 
-from saga.clock import Clock
 from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable, TooLarge
-from saga.names import ARCHIVES, PROBE, PROGRESS
+from saga.messaging.names import ARCHIVES, PROBE, PROGRESS
 from saga.store.couchbase import errors, expiry, keys
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
@@ -37,6 +36,7 @@ from saga.store.couchbase.listing import keys_of
 from saga.store.couchbase.opening import missing, opened
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.port import Document
+from saga.support.clock import Clock
 
 ALWAYS_THERE = (PROGRESS, ARCHIVES)
 """Collections that every service has. The others are looked for when they are first used."""

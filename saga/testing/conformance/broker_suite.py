@@ -7,8 +7,8 @@ from typing import TypeAlias
 import pytest
 
 from saga.broker.port import Broker, Membership, Subscription
-from saga.clock import SystemClock
 from saga.messages import Partition, Record, Topic
+from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, values
 
 Connect: TypeAlias = Callable[[], Broker]

@@ -11,10 +11,10 @@ import pytest
 
 from saga.changes.port import ChangeSource, Noted
 from saga.changes.records import Changed
-from saga.clock import SystemClock
 from saga.errors import Conflict, Exists
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Store
+from saga.support.clock import SystemClock
 
 BAG, BOX = "bags", "boxes"
 CLOCK = SystemClock()

@@ -21,10 +21,10 @@ from saga.broker.port import Broker
 from saga.contracts.codegen import event_class
 from saga.contracts.library import Library
 from saga.contracts.registered import id_of
+from saga.engine.consumer.record_router import Letter, received
+from saga.engine.prepared_service import Prepared, prepare
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
-from saga.runtime.intake import Letter, received
-from saga.runtime.prepared import Prepared, prepare
 
 Verdict: TypeAlias = Literal["handled", "waits", "refused", "letter", "passed"]
 """`handled`: as that order. `waits`: its saga is parked, until a version is deployed that explains it. `refused`: a dead

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
+from saga.engine.errors import NotDeterministic, said_by
+from saga.engine.execution.external_calls import REMEMBERED
+from saga.engine.processing_state import RunKey
 from saga.errors import BreakerOpen
 from saga.progress.document import Call, Entry
 from saga.progress.roles import Roles
-from saga.runtime.calling import REMEMBERED
-from saga.runtime.errors import NotDeterministic, said_by
-from saga.runtime.turn_state import RunKey
 from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.progress_lives import Begun, ProgressLife
 from saga.testing.invariants.saga_cases import SagaCase

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
+from saga.engine.execution import document_updates as business
+from saga.engine.execution.document_updates import Marker
 from saga.progress import ids
 from saga.progress.document import Call
-from saga.runtime import documents as business
-from saga.runtime.documents import Marker
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, Violation
 from saga.testing.invariants.progress_lives import ProgressLife

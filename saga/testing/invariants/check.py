@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from saga.engine.prepared_service import Prepared
 from saga.errors import SagaError
 from saga.progress.document import decode, decode_entry
-from saga.runtime.prepared import Prepared
 from saga.testing.invariants import (
     begun_calls,
     business_documents,

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from saga.encryption.port import Keys
+from saga.engine.prepared_service import Prepared
 from saga.messages import Partition, Record
-from saga.runtime.prepared import Prepared
-from saga.sealing.port import Keys
 
 Invariant = Literal[
     "one outcome",

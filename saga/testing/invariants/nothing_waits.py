@@ -6,7 +6,8 @@ from itertools import chain
 
 from saga.errors import BadInput
 from saga.messages import Partition
-from saga.names import is_wakes
+from saga.messaging.names import is_wakes
+from saga.messaging.timers import wake_in
 from saga.progress.decide import why_over
 from saga.progress.document import Kept, decode
 from saga.progress.roles import Role
@@ -14,7 +15,6 @@ from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, Violation, Witnessed
 from saga.testing.invariants.progress_lives import ProgressLife
 from saga.testing.invariants.saga_cases import SagaCase, SagaCases, Said
-from saga.wakes import wake_in
 
 
 def all_committed(evidence: Evidence) -> Iterator[Violation]:

@@ -10,12 +10,12 @@ from hashlib import sha256
 import msgspec
 from msgspec import Raw, Struct
 
-from saga.clock import from_iso
+from saga.engine.prepared_service import Prepared
 from saga.progress import history
 from saga.progress.document import Call, Entry, Kind, Snapshot, decode, decode_entry
 from saga.progress.history import decode_archive, fold, verify
 from saga.progress.spill import is_archive, whole
-from saga.runtime.prepared import Prepared
+from saga.support.clock import from_iso
 
 
 class Begun(Struct, frozen=True, gc=False):

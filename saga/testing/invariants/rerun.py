@@ -16,30 +16,30 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace as with_
 
-from saga.clock import from_iso, iso
+from saga.encryption.port import Keys
+from saga.engine.consumer.record_router import received
+from saga.engine.errors import Halted
+from saga.engine.execution import arrival_encryption
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import advance
+from saga.engine.isolated_ports import Published, SetClock, Undisturbed
+from saga.engine.outage_watch import Watching
+from saga.engine.ports import Ports
+from saga.engine.prepared_service import Prepared
+from saga.engine.processing_state import RunKey, TurnState
+from saga.engine.progress_cache import KnownPages
+from saga.engine.service_runtime import participant_of
 from saga.errors import Conflict, Exists, SagaError
-from saga.identity import id_in
 from saga.messages import Message, Position, Record, texts_of
-from saga.names import ARCHIVES, PROGRESS, is_dead_letters
+from saga.messaging.message_ids import id_in
+from saga.messaging.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.progress import record as written_down
 from saga.progress.document import Attempt, Call, Continuation, Entry, Intent, Kept, Snapshot, decode, decode_entry
 from saga.progress.takeover import undeclared
-from saga.runtime import arriving
-from saga.runtime.beginning import begin
-from saga.runtime.cache import KnownPages
-from saga.runtime.errors import Halted
-from saga.runtime.intake import received
-from saga.runtime.participant import participant_of
-from saga.runtime.ports import Ports
-from saga.runtime.prepared import Prepared
-from saga.runtime.turn import advance
-from saga.runtime.turn_state import RunKey, TurnState
-from saga.runtime.watching import Watching
-from saga.sealing.port import Keys
 from saga.store.port import Document
+from saga.support.clock import from_iso, iso
 from saga.testing.invariants.evidence import Violation, Witnessed
 from saga.testing.invariants.progress_lives import parted
-from saga.testing.single_turns import Published, SetClock, Undisturbed
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -315,7 +315,7 @@ async def _made(
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = participant_of(witnessed.service, witnessed.resources, ports)
-    message = await arriving.sealed(service, message, position)
+    message = await arrival_encryption.sealed(service, message, position)
     turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, certain=True)
     if step.run is not None:

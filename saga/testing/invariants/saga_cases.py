@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from saga import envelope
 from saga.contracts import codec
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
+from saga.engine.consumer.document_changes import message_in
+from saga.engine.prepared_service import Prepared
 from saga.errors import BadInput, SagaError
-from saga.identity import identity
 from saga.messages import Event, Record, name_of, texts_of
-from saga.names import dead_letters_of
-from saga.runtime.changed import message_in
-from saga.runtime.prepared import Prepared
+from saga.messaging import envelope
+from saga.messaging.message_ids import identity
+from saga.messaging.names import dead_letters_of
+from saga.messaging.timers import Wake, tiers_of, wake_in
 from saga.testing.invariants.evidence import Evidence, Invariant, Violation
 from saga.testing.invariants.progress_lives import ProgressLife, lives_of
-from saga.wakes import Wake, tiers_of, wake_in
 
 
 class Said(NamedTuple):

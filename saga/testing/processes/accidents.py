@@ -9,8 +9,8 @@ from random import Random  # noqa: TID251 - seeded: the seed of a world gives it
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from saga.clock import Clock
 from saga.errors import SagaError
+from saga.support.clock import Clock
 from saga.testing.processes.crew import Crew, Member
 from saga.testing.processes.servers import Trouble
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from saga.clock import Clock
 from saga.errors import SagaError
+from saga.support.clock import Clock
 from saga.testing.processes.worker_setup import WorkerSetup
 
 WORKERS = 2

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from saga.declarations.values import Declared
+from saga.engine.prepared_service import prepare
 from saga.messages import Partition
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
-from saga.runtime.prepared import prepare
 from saga.testing.invariants.evidence import Witnessed
 
 Left: TypeAlias = Mapping[tuple[str, str], bytes]

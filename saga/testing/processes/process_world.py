@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from saga.client_events import to_record
-from saga.clock import SystemClock
+from saga.clients.events import to_record
 from saga.contracts.library import binding_of, contract_of
 from saga.declarations.values import Declared
+from saga.engine.execution.document_updates import as_kind
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
 from saga.progress.document import Snapshot, decode, progress_key
-from saga.runtime.documents import as_kind
 from saga.service import Service
+from saga.support.clock import SystemClock
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import UNSEEN_IN_PARTIAL, violations
 from saga.testing.processes.accidents import (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from saga.clock import Clock
 from saga.errors import SagaError
 from saga.store.port import Store
+from saga.support.clock import Clock
 
 if TYPE_CHECKING:
     from saga.broker.kafka.administration import KafkaAdministration

@@ -13,14 +13,14 @@ import msgspec
 from saga.broker.administration import Administration
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.membership import Timing
-from saga.clock import Clock
 from saga.declarations.values import Declared
+from saga.engine.prepared_service import topics_of
 from saga.errors import Conflict, Exists
 from saga.messages import Outgoing, Record, Topic
-from saga.names import ARCHIVES, PROGRESS, is_wakes
-from saga.runtime.prepared import topics_of
+from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
 from saga.store.port import Document
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import Clock
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.processes.evidence import Left, witnessed_at_the_end
 from saga.testing.world import Written, with_marks_of

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from saga.clock import Clock
 from saga.declarations.values import Declared
+from saga.engine.prepared_service import reads_of, topics_of
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, Topic
-from saga.names import ARCHIVES, PROGRESS, is_wakes
+from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
 from saga.progress.document import Snapshot, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import page_key, pages_in
-from saga.runtime.prepared import reads_of, topics_of
 from saga.store.port import Document
+from saga.support.clock import Clock
 from saga.testing.processes.evidence import Left
 from saga.testing.processes.servers import Servers
 from saga.testing.processes.shared_files import Changed, Group, SharedFiles

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Broker
-from saga.clock import Clock, SystemClock
-from saga.config import Settings
+from saga.configuration.settings import Settings
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.lifecycle import Options, serve
+from saga.engine.prepared_service import prepare
 from saga.errors import SagaError
-from saga.observe.logs import Log
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare
-from saga.runtime.room import Limits
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore
+from saga.support.clock import Clock, SystemClock
+from saga.telemetry.logs import Log
 from saga.testing.processes.crew import COULD_NOT_START
 from saga.testing.processes.remote_fakes import remote_fake
 from saga.testing.processes.shared_files import TIMING

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from saga.errors import SagaError
-from saga.observe.moments import DeadLettered
 from saga.progress.decide import TOO_OLD
+from saga.telemetry.events import DeadLettered
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
 from saga.testing.simulation.plan import APPLICATION, Planned
 from saga.testing.simulation.run import Care, Run, Scenario, check_repeatable, run

@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from saga.broker.identity import refusal
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription
-from saga.envelope import type_of
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.names import is_wakes
+from saga.messaging.envelope import type_of
+from saga.messaging.names import is_wakes
 from saga.testing.simulation.cluster import LOOK_S, Cluster
 from saga.testing.simulation.groups import DRAIN_S
 from saga.testing.simulation.members import SimulatedMember

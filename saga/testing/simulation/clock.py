@@ -15,7 +15,7 @@ BEGINNING_MS = round(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 class SimulatedClock:
-    """See `saga.clock.Clock` for the promises."""
+    """See `saga.support.clock.Clock` for the promises."""
 
     __slots__ = ("_chance", "_draws", "_process")
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from saga.clock import Clock
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing
-from saga.names import ARCHIVES, PROGRESS, changes_of
+from saga.messaging.names import ARCHIVES, PROGRESS, changes_of
+from saga.support.clock import Clock
 from saga.testing.connector_records import ConnectorRecord
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.clock import BEGINNING_MS

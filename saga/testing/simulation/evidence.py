@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from saga.messages import Partition
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import saga_of
 from saga.testing.invariants.evidence import Evidence, Witnessed

@@ -2,12 +2,12 @@
 
 from hashlib import blake2b
 
+from saga.encryption.keys import SECRET_BYTES, SubjectKey, name_of_subject
 from saga.errors import KeyMissing
-from saga.sealing.keys import SECRET_BYTES, SubjectKey, name_of_subject
 
 
 class SimulatedKeys:
-    """Keys of subjects: see `saga.sealing.port.Keys`."""
+    """Keys of subjects: see `saga.encryption.port.Keys`."""
 
     def __init__(self) -> None:
         self._known: dict[str, SubjectKey | None] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from saga.changes.port import Noted
 from saga.changes.records import Changed
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.testing.simulation.clock import BEGINNING_MS
 from saga.testing.simulation.network import Network
 from saga.testing.simulation.processes import Process

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from saga.client_events import seal_of, to_record
+from saga.clients.events import seal_of, to_record
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
+from saga.engine.execution.document_updates import as_kind
+from saga.engine.prepared_service import topics_of
 from saga.errors import BrokerUnavailable, DeclarationError, SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
-from saga.names import PROGRESS
+from saga.messaging.names import PROGRESS
+from saga.messaging.transition_events import TOPIC
 from saga.progress.document import Snapshot, decode, progress_key
-from saga.runtime.documents import as_kind
-from saga.runtime.prepared import topics_of
 from saga.service import Service
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import violations
@@ -39,7 +40,6 @@ from saga.testing.simulation.schedules import Schedule
 from saga.testing.simulation.trace import Trace
 from saga.testing.simulation.workers import Accident, Workers
 from saga.testing.world import NO_DOCUMENTS, NOTHING_STARTED, World, Written
-from saga.transitions import TOPIC
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterator
 
-from saga.names import PROGRESS
-from saga.observe.moments import (
+from saga.messaging.names import PROGRESS
+from saga.progress.document import Intent, Snapshot, decode, decode_entry
+from saga.telemetry.events import (
     BreakerTurned,
     ControlTurned,
     DeadLettered,
@@ -15,7 +16,6 @@ from saga.observe.moments import (
     Stuck,
     Unavailable,
 )
-from saga.progress.document import Intent, Snapshot, decode, decode_entry
 from saga.testing.simulation.plan import APPLICATION
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Asked, Injected, Noted

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-from saga.observe.moments import Moment
+from saga.telemetry.events import Moment
 from saga.testing.simulation.plan import Operation, Planned
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.known_schemas import at_once
+from saga.engine.lifecycle import Options, serve
+from saga.engine.persistence.service_record import ServiceRecord
+from saga.engine.ports import Step
+from saga.engine.prepared_service import Prepared, prepare
 from saga.errors import StoreUnavailable
 from saga.messages import Topic
-from saga.observe.moments import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.ports import Step
-from saga.runtime.prepared import Prepared, prepare
-from saga.runtime.room import Limits
-from saga.runtime.schemas import at_once
-from saga.runtime.service_record import ServiceRecord
+from saga.telemetry.events import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
 from saga.testing.simulation.broker import SimulatedBroker
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.clock import SimulatedClock

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
-from saga import setting_readers
-from saga.adapter_description import Chosen, Finding, Options, Problem, driver, secret
-from saga.addresses import scheme_of
-from saga.clock import Clock
 from saga.store.adapter import StoreAddress
 from saga.store.port import Store
+from saga.support import setting_readers
+from saga.support.adapter_description import Chosen, Finding, Options, Problem, driver, secret
+from saga.support.addresses import scheme_of
+from saga.support.clock import Clock
 
 CAS_PER_MS = 1_000
 
@@ -26,7 +26,7 @@ class DrawerOptions:
 
 
 class DrawerAdapter:
-    """Drawers, for `saga.adapters`: see `saga.store.adapter`."""
+    """Drawers, for `saga.configuration.adapters`: see `saga.store.adapter`."""
 
     schemes = ("drawer",)
     takes = "drawer://CUPBOARD/DRAWER"

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple, Self
 
-from saga.clock import Clock
 from saga.errors import ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable, TooLarge
 from saga.store.port import Document
+from saga.support.clock import Clock
 from tests.adapters.drawers.adapter import CAS_PER_MS
 
 BYTES_MAX = 1_000_000

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 
 
 class Op(IntEnum):

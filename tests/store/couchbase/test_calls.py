@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.store.couchbase.calls import Arrivals, Calls
+from saga.support.clock import SystemClock
 
 PATIENCE_S = 5
 CLOCK = SystemClock()

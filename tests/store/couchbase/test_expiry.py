@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from saga.administration.doctor import examined
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.config import Settings
+from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.lifecycle import Options, serve
+from saga.engine.prepared_service import prepare
 from saga.errors import ConfigurationError, StoreError
-from saga.runtime.lifecycle import Options, serve
-from saga.runtime.prepared import prepare
-from saga.runtime.room import Limits
+from saga.ops.doctor import examined
 from saga.store.couchbase.adapter import CouchbaseOptions
 from saga.store.couchbase.server_time import AT_S_MAX, ServerTime, longest_s
 from saga.store.couchbase.settings import CouchbaseSettings

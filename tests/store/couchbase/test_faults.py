@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable, TooLarge
 from saga.store.couchbase import listing
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
+from saga.support.clock import SystemClock
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.conftest import Stores, settings_for

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.clock import SystemClock
 from saga.errors import StoreError, StoreUnavailable
 from saga.store.couchbase.keys import (
     HEAD_BYTES,
@@ -22,6 +21,7 @@ from saga.store.couchbase.keys import (
 from saga.store.couchbase.listing import keys_of
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.port import Document
+from saga.support.clock import SystemClock
 from tests.store.couchbase.conftest import Stores
 
 LONG = "payment::" + "ü" * 200

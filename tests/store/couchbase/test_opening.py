@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from saga.adapter_description import UNCLOSED
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.store.couchbase import driver
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
+from saga.support.adapter_description import UNCLOSED
 from tests.servers.couchbase import CouchbaseMock
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.conftest import Stores

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from saga import wiring
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.client_events import to_record
-from saga.clock import SystemClock
-from saga.config import Settings
-from saga.observe.moments import DeadLettered, Moment, Stuck
-from saga.runtime.lifecycle import Options
-from saga.runtime.prepared import topics_of
+from saga.clients.events import to_record
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.engine.lifecycle import Options
+from saga.engine.prepared_service import topics_of
 from saga.store.couchbase.store import CouchbaseStore
+from saga.support.clock import SystemClock
+from saga.telemetry.events import DeadLettered, Moment, Stuck
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order import order

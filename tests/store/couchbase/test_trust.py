@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
+from saga.support.clock import SystemClock
 from tests.servers.listening import listening
 from tests.servers.trusted_tls import impostor
 
@@ -23,7 +23,7 @@ REFUSED, UNKNOWN = 0x20, 0x81
 CONNECTS = """
 import asyncio, os, sys
 from pathlib import Path
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 

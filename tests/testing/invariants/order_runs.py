@@ -10,27 +10,28 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
-from saga import Service, envelope
+from saga import Service
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.client_events import to_record
+from saga.clients.events import to_record
+from saga.engine.consumer.batching import Batches
+from saga.engine.consumer.record_router import Letter, received
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import take_turn
+from saga.engine.isolated_ports import SetClock, Undisturbed
+from saga.engine.outage_watch import Watching
+from saga.engine.persistence import dead_letters
+from saga.engine.ports import Ports
+from saga.engine.prepared_service import prepare
+from saga.engine.progress_cache import KnownPages
+from saga.engine.service_runtime import Participant, participant_of
 from saga.errors import Conflict, Exists
 from saga.messages import Event, Message, Outgoing, Partition, Position, Record
+from saga.messaging import envelope
+from saga.messaging.timers import Wake
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
 from saga.progress.spill import saga_of
-from saga.runtime import deadletters
-from saga.runtime.batches import Batches
-from saga.runtime.beginning import begin
-from saga.runtime.cache import KnownPages
-from saga.runtime.intake import Letter, received
-from saga.runtime.participant import Participant, participant_of
-from saga.runtime.ports import Ports
-from saga.runtime.prepared import prepare
-from saga.runtime.turn import take_turn
-from saga.runtime.watching import Watching
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
-from saga.testing.single_turns import SetClock, Undisturbed
-from saga.wakes import Wake
 from services.inventory import inventory
 from services.inventory.stock import Stock
 from services.order.events import OrderPlaced
@@ -175,12 +176,12 @@ class Shop:
             await take_turn(service, begin(service, wake, position, None))
 
     async def _take(self, service: Participant, record: Record) -> None:
-        """Take a record as `saga.runtime.polling` does."""
+        """Take a record as `saga.engine.consumer.poll_loop` does."""
         if record.topic not in service.topics:
             return
         taken = received(record, service)
         if isinstance(taken, Letter):
-            self.append(deadletters.unreadable(service.name, record, taken.reason, self.clock.now, None))
+            self.append(dead_letters.unreadable(service.name, record, taken.reason, self.clock.now, None))
         elif isinstance(taken, Message):
             position = Position(record.topic, record.partition, record.offset)
             if isinstance(taken, Wake):

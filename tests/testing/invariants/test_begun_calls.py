@@ -8,10 +8,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
+from saga.engine.execution import document_updates
 from saga.errors import BreakerOpen
 from saga.progress.document import Call, Entry, Snapshot, decode, encode
 from saga.progress.history import TRANSITIONS_MAX
-from saga.runtime import documents
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
 from tests.testing.invariants.order_runs import (
@@ -176,7 +176,7 @@ async def test_a_document_that_was_written_over_is_found() -> None:
 
 
 async def test_where_there_are_many_markers_some_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PRUNE_FROM", 2)
+    monkeypatch.setattr(document_updates, "PRUNE_FROM", 2)
     run = await a_run(an_order("o-1"), an_order("o-2"))
     ((*_, last),) = run.services["inventory"].documents.values()
     assert len(msgspec.json.decode(last)["_saga"]["markers"]) < 4

@@ -7,11 +7,11 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace as with_
 
-from saga import envelope, wakes
-from saga.clock import from_iso
 from saga.messages import Message, Outgoing, Partition, Record
+from saga.messaging import envelope, timers
 from saga.progress import ids
 from saga.progress.document import DeadLetter, Emitted, Entry, Kept, Snapshot, Timer, decode, decode_entry, encode
+from saga.support.clock import from_iso
 from saga.testing.invariants.check import unsound, violations
 from saga.testing.invariants.evidence import Evidence, Violation
 from services.inventory import inventory
@@ -398,11 +398,11 @@ async def test_a_partition_that_is_not_committed_is_found() -> None:
 
 async def test_an_uncommitted_timer_is_a_fault_only_while_its_saga_waits_for_it() -> None:
     run = await confirmed()
-    outgoing = wakes.to_record("payment", "o-1", "wake-3", due_ms=400_000, now_ms=0)
-    timers = Partition(outgoing.topic, 0)
-    lies = Record(*timers, 0, outgoing.key, outgoing.value, outgoing.headers, 0)
-    run = replace(run, ends={**run.ends, timers: 1}, log=(*run.log, lies))
-    assert timers.topic in run.services["payment"].service.topics
+    outgoing = timers.to_record("payment", "o-1", "wake-3", due_ms=400_000, now_ms=0)
+    place = Partition(outgoing.topic, 0)
+    lies = Record(*place, 0, outgoing.key, outgoing.value, outgoing.headers, 0)
+    run = replace(run, ends={**run.ends, place: 1}, log=(*run.log, lies))
+    assert place.topic in run.services["payment"].service.topics
     assert "nothing waits" not in kinds(run)
     waits = with_snapshot(run, "payment", lambda p: with_(p, wake=Timer(id="wake-3", due_ms=400_000)))
     found(waits, "nothing waits", "payment.wake.4m/0 is committed up to 0", service="payment")

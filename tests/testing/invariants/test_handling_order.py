@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace as with_
 
-from saga import Service, envelope
+from saga import Service
+from saga.messaging import envelope
 from saga.progress.document import Entry, Kept, Outcome
 from saga.progress.roles import Role, Roles
 from saga.testing.invariants import progress_checks

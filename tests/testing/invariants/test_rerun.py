@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Saga
-from saga.clock import from_iso
 from saga.progress.document import Kept, decode, encode
+from saga.support.clock import from_iso
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.invariants.rerun import rerun_differences
 from services.order.events import InventoryRejected, OrderCancelled, OrderPlaced, PaymentDeclined, ShipmentRefused

@@ -57,7 +57,7 @@ def test_a_run_without_a_world_loads_the_plugin_alone(tmp_path: Path) -> None:
 def test_a_run_with_a_simulated_world_loads_no_other_kind_of_test(tmp_path: Path) -> None:
     names = loaded(tmp_path, WORLD)
     assert "saga.testing.simulation.simulated_world" in names
-    assert "saga.runtime.turn" in names
+    assert "saga.engine.execution.message_processor" in names
     assert folders(names).isdisjoint({"processes", "conformance", "idempotence", "trials", "stateful", "strategies"})
     assert not [name for name in names if name.startswith(("saga.cli.", "saga.broker.kafka", "saga.store.couchbase"))]
 

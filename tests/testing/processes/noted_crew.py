@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from saga.testing.processes.crew import Member
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ that did not."""
 
 from dataclasses import replace
 
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.testing.fault_kinds import EVERYTHING, FaultKind, Faults, faults
 from saga.testing.invariants.check import violations

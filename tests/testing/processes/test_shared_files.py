@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from saga.clock import SystemClock
 from saga.errors import SagaError
 from saga.messages import Outgoing, Position, Topic
-from saga.names import ARCHIVES, PROGRESS
+from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history, record
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.history import Archive
 from saga.progress.record import Ended, Hand
-from saga.sqlite.lock import WriteLock
 from saga.store.sqlite import SqliteStore
+from saga.store.sqlite_files.lock import WriteLock
+from saga.support.clock import SystemClock
 from saga.testing.invariants.progress_lives import broken_chain, lives_of
 from saga.testing.processes.shared_files import SharedFiles
 from services.order import order

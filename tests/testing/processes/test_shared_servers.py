@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.errors import SagaError, StoreUnavailable
 from saga.messages import Outgoing, Topic
+from saga.support.clock import SystemClock
 from saga.testing.processes import ProcessWorld
 from saga.testing.processes.accidents import Accidents
 from saga.testing.processes.crew import Crew

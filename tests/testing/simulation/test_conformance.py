@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from saga.clock import SystemClock
 from saga.messages import Partition, Record
+from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Recreate, Remove
 from saga.testing.conformance.changes import ChangesConformance, OpensNoting

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from saga.declarations.values import Declared
-from saga.runtime.prepared import Prepared, prepare
+from saga.engine.prepared_service import Prepared, prepare
 from saga.testing.simulation import workers
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.processes import Process

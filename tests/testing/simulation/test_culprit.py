@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.clock import SystemClock
+from saga.support.clock import SystemClock
 from saga.testing.simulation.guard import Guard
 from tests.testing.simulation.guarded_code import LIBRARIES, SAGA, caught_in, first_of, placed
 
@@ -65,7 +65,7 @@ def test_the_system_clock_is_told_with_the_line_that_asks_it() -> None:
     with Guard() as guard:
         world(partial(runtime, SystemClock().now_ms))
     (stray,) = guard.caught
-    assert (stray.file, stray.through) == (str(SAGA / "runtime" / "made.py"), "saga.clock.SystemClock.now_ms")
+    assert (stray.file, stray.through) == (str(SAGA / "runtime" / "made.py"), "saga.support.clock.SystemClock.now_ms")
 
 
 def test_what_the_world_itself_asks_is_not_blamed_on_the_test_that_runs_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from saga import Service
 from saga.messages import Partition
-from saga.observe.moments import DeadlineBehindLog, DeadlinePassedLog
+from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog
 from saga.testing import World, faults, simulate
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory

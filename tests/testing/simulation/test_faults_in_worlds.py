@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from saga.messages import Event, texts_of
-from saga.observe.moments import Lost
+from saga.telemetry.events import Lost
 from saga.testing.fault_kinds import EVERYTHING, FaultKind
 from saga.testing.simulation.plan import APPLICATION, POSSIBLE, WAYS, Operation, Planned, Scheduled
 from saga.testing.simulation.simulated_world import SimulatedWorld

@@ -27,8 +27,8 @@ import msgspec
 import pytest
 import structlog
 
-from saga.clock import SystemClock
 from saga.errors import SagaError
+from saga.support.clock import SystemClock
 from saga.testing.simulation.guard import CAUGHT_MAX, Guard
 from saga.testing.simulation.loop import SimulatedLoop
 from tests.testing.simulation.guarded_code import LIBRARIES, caught_in, first_of, placed
@@ -94,7 +94,7 @@ THROUGH: dict[str, tuple[str, Callable[[], object]]] = {
     "socket.socket.__init__": ("socket.socket", lambda: socket.socket().close()),
     "subprocess.run": ("_posixsubprocess.fork_exec", lambda: subprocess.run(["true"], check=True)),
     "threading.Thread.start": ("_thread.start_", lambda: a_thread().start()),
-    "saga.clock.SystemClock.now_ms": ("time.time_ns", lambda: SystemClock().now_ms()),
+    "saga.support.clock.SystemClock.now_ms": ("time.time_ns", lambda: SystemClock().now_ms()),
 }
 
 

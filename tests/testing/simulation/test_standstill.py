@@ -1,7 +1,7 @@
 """A record that cannot be read: its partition stands, people are told, and all goes on when it is mended."""
 
 from saga.messages import Partition
-from saga.observe.moments import GoesOn, Moment, StandsStill
+from saga.telemetry.events import GoesOn, Moment, StandsStill
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Noted
 from services.order.events import OrderConfirmed

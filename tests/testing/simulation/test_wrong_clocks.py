@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from saga import Later, Saga, Service
-from saga.observe.moments import StartInFuture
+from saga.telemetry.events import StartInFuture
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock

@@ -1,0 +1,278 @@
+"""Listening of clients: events that are heard outside, as they come, from now, from the beginning, or as a group."""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack
+from typing import Generic, Literal, Self, TypeAlias, TypeVar
+
+from saga.broker.administration import Administration, Reading
+from saga.broker.port import Membership, Subscription
+from saga.clients.event_reader import Hearing
+from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema
+from saga.messages import Event, Partition, Record, Standstill
+from saga.messaging.names import CLIENTS
+from saga.support.clock import Clock
+from saga.support.printable import printable, quoted
+
+log = logging.getLogger("saga.client")
+E = TypeVar("E", bound=Event)
+_IS_GROUP = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+
+Begin: TypeAlias = Literal["now", "beginning"]
+POLL_S, AGAIN_S = 0.5, 0.5
+"""Longest wait for records, and pause when the broker is away."""
+RECORDS_MAX = 500
+"""Records that are taken at once."""
+COMMIT_EVERY_S = 1.0
+"""Time after which the group is told what was heard, while there is more to hear."""
+
+
+def check_group(group: str, begin: Begin = "now") -> str:
+    """Check the name of a group. Raises `SagaError`."""
+    if begin != "now":
+        raise SagaError(
+            "begin= and group= say the same: a group begins at the beginning, and goes on where it was; give one"
+        )
+    if not _IS_GROUP(group):
+        raise SagaError(f"{quoted(group)} cannot be a group: it is at most 64 letters, digits, `-`, `_` and `.`")
+    return group
+
+
+class Alone:
+    """Records of all partitions, for a client that is in no group: nobody remembers how far it is."""
+
+    def __init__(self, broker: Administration, topics: Collection[str], begin: Begin, clock: Clock) -> None:
+        self._broker, self._topics, self._begin, self._clock = broker, sorted(topics), begin, clock
+        self._at: Mapping[Partition, int] | None = None
+        self._log_ids: Mapping[str, str] = {}
+        self._reading: Reading | None = None
+        self._stack = AsyncExitStack()
+
+    async def open(self) -> None:
+        """Begin, or go on where it was. Raises `BrokerError`."""
+        if self._at is None:
+            self._log_ids = await self._broker.log_ids(self._topics)
+            bounds = await self._broker.bounds(self._topics)
+            self._at = {p: found.end if self._begin == "now" else found.begin for p, found in bounds.items()}
+        if self._reading is None:
+            self._reading = await self._stack.enter_async_context(self._broker.read(self._at, self._log_ids))
+
+    async def poll(self) -> list[Record]:
+        """Wait for the next records, a moment. Raises `BrokerError`: what it was reading with is of no use any more."""
+        await self.open()
+        reading = self._reading
+        assert reading is not None
+        try:
+            records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
+            self._at, self._log_ids = reading.positions(), reading.log_ids()
+        except BrokerUnavailable:
+            await self.close()
+            raise
+        return list(records)
+
+    def has(self, record: Record) -> bool:
+        """True: all partitions are ours."""
+        return True
+
+    async def heard(self, record: Record) -> None:
+        """Nobody remembers it."""
+
+    def standstills(self) -> Collection[Standstill]:
+        """Partitions that cannot be read now."""
+        return () if self._reading is None else self._reading.standstills()
+
+    async def close(self) -> None:
+        """Let go of the broker; `open` goes on from here."""
+        self._reading = None
+        await self._stack.aclose()
+
+
+class Shared:
+    """Records of the partitions that its group has given to this client: a broker's listener."""
+
+    def __init__(self, broker: Administration, topics: Collection[str], group: str, clock: Clock) -> None:
+        self._broker, self._topics, self._group, self._clock = broker, sorted(topics), group, clock
+        self._membership: Membership | None = None
+        self._has: dict[Partition, int] = {}
+        """Partitions that are ours, each with the offset of the next record that was not heard."""
+        self._uncommitted: set[Partition] = set()
+        self._committed_s = clock.monotonic_s()
+        self._stack = AsyncExitStack()
+
+    async def open(self) -> None:
+        """Join the group. Raises `BrokerError`."""
+        if self._membership is None:
+            joining = self._broker.join(Subscription(f"{CLIENTS}{self._group}", self._topics), self)
+            self._membership = await self._stack.enter_async_context(joining)
+
+    async def poll(self) -> list[Record]:
+        """Wait for the next records, a moment, and commit before. Raises `BrokerError`."""
+        await self.open()
+        assert self._membership is not None
+        await self._commit(self._uncommitted)
+        return list(await self._membership.poll(list(self._has), records_max=RECORDS_MAX, timeout_s=POLL_S))
+
+    def has(self, record: Record) -> bool:
+        """True if it is for us to hear: its partition is still ours, and it was not heard."""
+        return record.offset >= self._has.get(Partition(*record[:2]), record.offset + 1)
+
+    async def heard(self, record: Record) -> None:
+        """Note that it was heard; now and then the group is told."""
+        partition = Partition(*record[:2])
+        if partition in self._has:
+            self._has[partition] = record.offset + 1
+            self._uncommitted.add(partition)
+            if self._clock.monotonic_s() - self._committed_s >= COMMIT_EVERY_S:
+                await self._commit(self._uncommitted)
+
+    async def _commit(self, partitions: Collection[Partition]) -> None:
+        """Commit what was heard of these partitions. While the broker is away it stays to be committed; what others
+        have by now comes again there."""
+        offsets = {partition: self._has[partition] for partition in partitions if partition in self._has}
+        if self._membership is None or not offsets:
+            return
+        self._committed_s = self._clock.monotonic_s()
+        try:
+            await self._membership.commit(offsets)
+        except Fenced:
+            log.info("group %s: what was heard last comes again elsewhere", self._group)
+        except BrokerUnavailable as why:
+            log.info("group %s: what was heard is not committed yet: %s", self._group, printable(str(why)))
+            return
+        self._uncommitted = {p for p in self._uncommitted if self._has.get(p) != offsets.get(p)}
+
+    def standstills(self) -> Collection[Standstill]:
+        """Partitions that cannot be read now."""
+        return () if self._membership is None else self._membership.standstills()
+
+    async def close(self) -> None:
+        """Leave the group, which commits what was heard."""
+        await self._stack.aclose()
+        self._membership = None
+
+    # ---------------------------------------------------------------- what the group says
+
+    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        self._has.update(partitions)
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        await self._commit(self._uncommitted & set(partitions))
+        self.lost(partitions)
+
+    def lost(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            self._has.pop(partition, None)
+            self._uncommitted.discard(partition)
+
+    def expired(self, partition: Partition, first: int, after: int) -> None:
+        log.warning("%s/%d: records %d to %d were removed before they were heard", *partition, first, after - 1)
+
+    def replaced(self, partition: Partition, position: int) -> None:
+        log.warning(
+            "%s/%d: the topic was deleted and created again: what the old one held from offset %d on was not heard",
+            *(*partition, position),
+        )
+
+    def raised(self, topic: str, before: int, now: int) -> None:
+        log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
+
+
+class Listening(Generic[E]):
+    """Events as they come: `async for event in client.listen(OrderConfirmed)`. See `Client.listen`."""
+
+    def __init__(
+        self,
+        hearing: Hearing[E],
+        taking: Alone | Shared,
+        clock: Clock,
+        ready: Callable[[], Awaitable[None]],
+        closed: Callable[["Listening[E]"], None],
+    ) -> None:
+        """Begin with nothing. `ready`: returns when the topics are there; `closed`: called when this is over."""
+        self._hearing, self._taking, self._clock, self._ready, self._closed = hearing, taking, clock, ready, closed
+        self._waiting: deque[Record] = deque()
+        self._given: Record | None = None
+        """Record whose event was given last: it counts as heard when the next one is asked for."""
+        self._is_open, self._begun = True, False
+        self._told: set[Standstill] = set()
+        self._trouble = ""
+
+    async def __aenter__(self) -> Self:
+        """Begin to listen now, and not when the first event is asked for. Raises `SagaError`."""
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Stop, as `aclose`."""
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> E:
+        """Wait for the next event. An outage of the broker is waited for, and told to the log once. Raises
+        `UnknownSchema`: it is of a contract's version that is not here; `KeysUnavailable` and `KeyMissing`. All keep
+        their place: when it is asked for again the same event is tried again."""
+        if self._given is not None:
+            given, self._given = self._given, None
+            await self._taking.heard(given)
+        while self._is_open:
+            while self._waiting:
+                record = self._waiting[0]
+                if not self._taking.has(record):
+                    self._waiting.popleft()
+                    continue
+                event = await self._event_in(record)
+                self._waiting.popleft()
+                if event is not None:
+                    self._given = record
+                    return event
+                await self._taking.heard(record)
+            await self._take()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop listening: what was given last does not count as heard, unless another one was asked for."""
+        if self._is_open:
+            self._is_open = False
+            self._closed(self)
+            try:
+                await self._taking.close()
+            except BrokerUnavailable as why:
+                log.warning("the broker was away when listening ended: %s", printable(str(why)))
+
+    async def _begin(self) -> None:
+        await self._ready()
+        await self._taking.open()
+        self._begun = True
+
+    async def _event_in(self, record: Record) -> E | None:
+        """Event in a record, if it is one to be heard. One that says so and can never be read is told to the log."""
+        try:
+            return await self._hearing.event_in(record)
+        except UnknownSchema:
+            raise
+        except BadInput as why:
+            log.warning("%s/%d/%d is not heard: %s", *record[:3], printable(str(why)))
+            return None
+
+    async def _take(self) -> None:
+        """Take what comes next, and begin if that was not done yet. An outage is logged once, and waited for."""
+        try:
+            if not self._begun:
+                await self._begin()
+            self._waiting.extend(await self._taking.poll())
+            self._trouble = ""
+        except BrokerUnavailable as why:
+            if not self._is_open:  # it was closed meanwhile
+                return
+            if not self._trouble:
+                log.warning("nothing is heard, which is tried again: %s", printable(str(why)))
+            self._trouble = str(why)
+            await self._clock.sleep(AGAIN_S)
+        still = set(self._taking.standstills())
+        for standstill in still - self._told:
+            log.warning("%s", printable(standstill.reason))
+        self._told = still

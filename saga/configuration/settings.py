@@ -1,0 +1,337 @@
+"""Settings, from a file, the environment or flags: read once, checked as a whole, handed on as values."""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, RECORD_BYTES_MAX
+from saga.configuration import adapters
+from saga.errors import ConfigurationError
+from saga.messages import Topic
+from saga.messaging.transition_events import TOPIC
+from saga.policies.concurrency import INFLIGHT_MIN
+from saga.registry import settings as registry_settings
+from saga.registry.settings import RegistryOptions
+from saga.support import addresses, setting_readers
+from saga.support.adapter_description import OPEN_S_MAX, Options, Problem
+from saga.support.addresses import check_hook, check_hosts, check_http, scheme_of
+from saga.support.setting_readers import SettingReader
+
+T = TypeVar("T")
+
+FILE = "SAGA_CONFIG"
+OTHERS: Mapping[str, str] = {
+    "SAGA_CONTRACTS": "Folder of the contracts; without it the nearest `contracts/` above a module.",
+    "SAGA_SCHEMA_BASE": "Beginning of the URI of each schema in what is published, as "
+    "`https://example.org/schemas/`; without it `urn:saga:`.",
+    FILE: "A TOML file with settings, a line each: `drain_s = 30`.",
+}
+"""Variables that are read elsewhere, and are no settings: no file may hold them."""
+TEST_PREFIX = "SAGA_TEST_"
+"""Prefix of variables that belong to tests."""
+
+
+LINK = re.compile(r"SERVICE_(?:HOST|PORT(?:_[A-Z0-9_]+)?)|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?")
+"""Endings that Kubernetes puts behind a Service's name in the variables it gives to every pod of its namespace."""
+
+HIDDEN = " (what was given is not shown: it may hold a secret)"
+
+
+class Given(NamedTuple):
+    """Text of a setting, and where it was given."""
+
+    text: str
+    said: str
+    """Place at which the setting was given, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings: each by its variable, by a line of the file, and some by a flag. The defaults need no server.
+
+    `docs/settings.md` is made from these descriptions, those of `saga.configuration.adapters`, and what `known` says.
+    """
+
+    broker: str = "embedded:///.saga/broker.db"
+    """Address of the log: one file, or the servers of a Kafka to ask first."""
+    store: str = "sqlite:///.saga/{service}.db"
+    """Address of a service's documents; `{service}` becomes its name."""
+    keys: str = ""
+    """Folder of the keys of sensitive fields, which all services and clients share. Without it nothing is
+    encrypted."""
+    http: str = ""
+    """Address at which each process answers `/health/live`, `/health/ready` and `/metrics`. Without it nothing
+    listens."""
+    monitor: str = ""
+    """Address at which `saga monitor` answers, by default 127.0.0.1:8642, and at which `saga trace`, `saga stuck` and
+    `saga rates` ask it. Without it these read the topic `saga.transitions` themselves."""
+    inflight_max: int = 1000
+    """Messages in flight per worker, at most; a quarter of them at most from one partition."""
+    inflight_min: int = INFLIGHT_MIN
+    """Lower bound of what a slow store leaves in flight; equal to SAGA_INFLIGHT_MAX it disables adapting. A maximum
+    below this default takes its place."""
+    inflight_bytes_max: int = 64 << 20
+    """Bytes that the messages in flight may have together before no more are taken."""
+    changes_from: Literal["beginning", "now"] = "beginning"
+    """Documents whose changes a service first takes: from the `beginning` those that are there count as new, from `now`
+    on they do not. With Couchbase the connector's configuration has it."""
+    connect: str = ""
+    """Address of the Kafka Connect that brings changes of Couchbase's documents, for `saga doctor`."""
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """Bytes that one record of the log may have, headers and key included. Services and clients refuse a larger event
+    before anything is written. On Kafka each topic has to take as much: `max.message.bytes`."""
+    cache_max: int = 2000
+    """Progress documents kept in memory per service."""
+    deaths_max: int = 3
+    """Deaths of processes with a message in hand after which it is a dead letter; with the first of them others may
+    have been in hand, too."""
+    open_s: float = OPEN_S_MAX
+    """Seconds for which a process waits at its start while nothing of what it opens comes on: broker, stores and
+    resources. Time in which it could not run does not count."""
+    drain_s: float = 20.0
+    """Seconds that running handlers get to end, when the service is to stop."""
+    hook: str = ""
+    """URL, or command, that is called once for each dead letter that blocks a saga, and for each escalation. Without it
+    nobody is called."""
+    hook_secret_file: str = ""
+    """File with the key with which calls of the hook are signed. Without it they are not."""
+    hook_calls_max: int = 20
+    """Calls of the hook within a minute, at most; others wait."""
+    monitor_users: str = ""
+    """File of the users who may act on the monitor's page, a line of `saga password` for each. Without it the page only
+    shows."""
+    monitor_hosts: str = ""
+    """Names under which the monitor's page is reached, with commas between them; by its address and as `localhost` it
+    always is. Others are refused."""
+    transitions: Literal["on", "off"] = "on"
+    """Telling of each transition, without its payload, on the topic `saga.transitions`: to monitors, and to `saga
+    verify-history`."""
+    transitions_days: float = 7
+    """Days for which they are kept there."""
+    log: Literal["auto", "json", "text"] = "auto"
+    """Form of the lines that `saga run` writes; `auto` is `text` on a terminal, else `json`."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level of the lines that are written."""
+    traces: Literal["off", "on"] = "off"
+    """Traces for OpenTelemetry, over OTLP on HTTP; its own variables (`OTEL_...`) say where to, and which."""
+    options: tuple[object, ...] = ()
+    """Settings that only one adapter has, or the schema registry: a value of each kind that is not all defaults."""
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Self:
+        """Read settings from variables; those that are absent or blank have their defaults.
+
+        Raises `ConfigurationError` with all problems at once: of each setting, and of those that do not go together.
+        Names that begin with `SAGA_` and mean nothing are problems too: a typing error would otherwise go unnoticed
+        until it hurts. What Kubernetes gives to pods for a Service whose name begins with `saga` is passed over.
+        """
+        return cls._of(_in_variables(environ))
+
+    @classmethod
+    def from_environment(cls, **flags: str | None) -> Self:
+        """Read settings from the file that SAGA_CONFIG names, then the variables of this process, then `flags` by name;
+        what comes later wins, and what is blank is not given. Raises `ConfigurationError`."""
+        given = {f"SAGA_{name.upper()}": Given(text or "", f"the {name} given") for name, text in flags.items()}
+        in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
+        return cls._of({**in_file, **_in_variables(os.environ), **_without_blanks(given)}, troubles)
+
+    @classmethod
+    def _of(cls, given: Mapping[str, Given], troubles: Sequence[str] = ()) -> Self:
+        """Check what was given, and make settings of it. `troubles`: those of the file, which then is not known whole:
+        what does not go together may only seem so. Raises `ConfigurationError`."""
+        values: dict[str, object] = {}
+        wrong: dict[str, object] = {}
+        kinds = known()
+        problems = list(troubles)
+        for name, (text, said) in sorted(given.items()):
+            kind, field_ = kinds.get(name), name.removeprefix("SAGA_").lower()
+            if kind is None:
+                problems.append(_unknown(name, said))
+                continue
+            try:
+                values[field_] = kind.read(text)
+            except ValueError as why:
+                problems.append(f"{said} is {text!r}: {why}" if kind.may_show(text) else f"{said}: {why}{HIDDEN}")
+                wrong[field_] = f"{scheme_of(text)}://"  # of an address that is wrong, this much is meant
+        meant = {name: address for name, address in wrong.items() if name in ("broker", "store")}
+        together = () if troubles else cls._made({**values, **meant})._problems_together()
+        problems += [text for fields, text in together if not fields & wrong.keys()]
+        if problems:
+            raise ConfigurationError("The settings cannot work", problems)
+        return cls._made(values)
+
+    @classmethod
+    def _made(cls, values: Mapping[str, object]) -> Self:
+        """Make settings of what was read, by field."""
+
+        def read(kind: type[T]) -> T:
+            mine = {name: value for name, value in values.items() if name in kind.__annotations__}
+            return msgspec.convert(mine, kind)
+
+        made: list[object] = [read(options.kind) for options in all_options()]
+        return replace(read(cls), options=tuple(each for each in made if each != type(each)()))
+
+    def of(self, kind: type[T]) -> T:
+        """Settings that only one adapter has, by their class."""
+        return next((each for each in self.options if isinstance(each, kind)), None) or kind()
+
+    @property
+    def told(self) -> Topic | None:
+        """Topic on which transitions are told; `None`: they are not."""
+        return TOPIC._replace(retention_days=self.transitions_days) if self.transitions == "on" else None
+
+    def _problems_together(self) -> Iterator[Problem]:
+        """Problems of settings that are right each by itself, but do not go together."""
+        if (
+            self.inflight_min > self.inflight_max and self.inflight_min != INFLIGHT_MIN
+        ):  # nobody has to repeat a default
+            yield (
+                frozenset({"inflight_min", "inflight_max"}),
+                f"SAGA_INFLIGHT_MIN={self.inflight_min} is more than SAGA_INFLIGHT_MAX={self.inflight_max}: make it "
+                "less, or the same to have as many in flight however slow the store is",
+            )
+        yield from adapters.problems(self)
+        yield from registry_settings.problems(self.of(RegistryOptions))
+
+
+def address_given(name: Literal["broker", "store"], flag: str | None) -> str:
+    """Address as the settings name it, for who connects to nobody: other settings, such as a password, may be missing.
+    Raises `ConfigurationError`."""
+    return str(_given_alone(name, flag))
+
+
+def told_given() -> Topic | None:
+    """Topic on which transitions are told, as `address_given` gives an address."""
+    values = {name: _given_alone(name, None) for name in ("transitions", "transitions_days")}
+    return msgspec.convert(values, Settings).told
+
+
+def _given_alone(name: str, flag: str | None) -> object:
+    """Value of one setting, whatever is wrong with others. Raises `ConfigurationError`."""
+    variable = f"SAGA_{name.upper()}"
+    in_file, troubles = _in_file(os.environ.get(FILE, "").strip())
+    by_flag = _without_blanks({variable: Given(flag or "", f"the {name} given")})
+    given = {**in_file, **_in_variables(os.environ), **by_flag}.get(variable)
+    if given is None:
+        if troubles:
+            raise ConfigurationError("The settings cannot work", troubles)
+        return getattr(Settings(), name)
+    reader = known()[variable]
+    try:
+        return reader.read(given.text)
+    except ValueError as why:
+        shown = f" is {given.text!r}: {why}" if reader.may_show(given.text) else f": {why}{HIDDEN}"
+        raise ConfigurationError("The settings cannot work", [f"{given.said}{shown}"]) from None
+
+
+def _without_blanks(given: Mapping[str, Given]) -> dict[str, Given]:
+    """Leave out what is blank: so an unset variable of a compose file, or of a shell, overrides nothing."""
+    return {name: Given(text.strip(), said) for name, (text, said) in given.items() if text.strip()}
+
+
+def _in_variables(environ: Mapping[str, str]) -> dict[str, Given]:
+    """Settings in the environment; also names that begin like one and mean nothing."""
+    linked = tuple(
+        name.removesuffix("SERVICE_HOST")
+        for name in environ
+        if name.startswith("SAGA_") and name.endswith("_SERVICE_HOST") and f"{name[:-4]}PORT" in environ
+    )
+    return _without_blanks(
+        {
+            name: Given(text, name)
+            for name, text in environ.items()
+            if name.startswith("SAGA_") and name not in OTHERS and not name.startswith(TEST_PREFIX)
+            if not any(name.startswith(of) and LINK.fullmatch(name.removeprefix(of)) for of in linked)
+        }
+    )
+
+
+def _in_file(path: str) -> tuple[dict[str, Given], list[str]]:
+    """Settings in a TOML file, `broker = "kafka://host:9092"`, and what is wrong with the file itself."""
+    if not path:
+        return {}, []
+    try:
+        given = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as why:
+        return {}, [f"{FILE} is {path!r}: {why}"]
+    nested = [name for name, value in given.items() if isinstance(value, dict | list)]
+    return (
+        _without_blanks(
+            {
+                f"SAGA_{name.upper()}": Given(str(value), f"{name} in {path}")
+                for name, value in given.items()
+                if name not in nested
+            }
+        ),
+        [f"{path}: {name} is no single value; a setting is a line as in: drain_s = 30" for name in nested],
+    )
+
+
+READERS: Mapping[str, SettingReader] = {
+    "SAGA_KEYS": setting_readers.FOLDER,
+    "SAGA_HTTP": setting_readers.address(check_http, "HOST:PORT"),
+    "SAGA_MONITOR": setting_readers.address(check_http, "HOST:PORT"),
+    "SAGA_INFLIGHT_MAX": setting_readers.number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_MIN": setting_readers.number(int, 1, 100_000, "messages"),
+    "SAGA_INFLIGHT_BYTES_MAX": setting_readers.number(int, 1, 1 << 40, "bytes"),
+    "SAGA_CONNECT": setting_readers.checked(addresses.check_connect, "http://HOST:PORT", addresses.is_plain),
+    "SAGA_CHANGES_FROM": setting_readers.word("beginning", "now"),
+    "SAGA_RECORD_BYTES_MAX": setting_readers.number(int, RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT, "bytes"),
+    "SAGA_CACHE_MAX": setting_readers.number(int, 0, 10_000_000, "documents"),
+    "SAGA_DEATHS_MAX": setting_readers.number(int, 2, 1000, "deaths"),
+    "SAGA_OPEN_S": setting_readers.number(float, 1, 3600, "seconds"),
+    "SAGA_DRAIN_S": setting_readers.number(float, 0, 3600, "seconds"),
+    "SAGA_HOOK": setting_readers.checked(
+        check_hook, "https://HOST/PATH, http://HOST/PATH or command:PATH ARGUMENTS", lambda _: False
+    ),
+    "SAGA_HOOK_SECRET_FILE": setting_readers.SECRET_FILE,
+    "SAGA_HOOK_CALLS_MAX": setting_readers.number(int, 1, 10_000, "calls"),
+    "SAGA_MONITOR_USERS": setting_readers.SECRET_FILE,
+    "SAGA_MONITOR_HOSTS": setting_readers.checked(
+        check_hosts, "names of hosts with commas between them, as in monitor.example", lambda _: True
+    ),
+    "SAGA_TRANSITIONS": setting_readers.word("on", "off"),
+    "SAGA_TRANSITIONS_DAYS": setting_readers.number(float, 1, 36_500, "days"),
+    "SAGA_TRACES": setting_readers.word("off", "on"),
+    "SAGA_LOG": setting_readers.word("auto", "json", "text"),
+    "SAGA_LOG_LEVEL": setting_readers.word("debug", "info", "warning", "error"),
+}
+"""Readers of the settings that have nothing to do with adapters, by variable."""
+
+
+def all_options() -> Iterator[Options]:
+    """Settings that belong together, of adapters and of the schema registry."""
+    yield from adapters.options()
+    yield registry_settings.OPTIONS
+
+
+def known() -> dict[str, SettingReader]:
+    """Readers of all settings by variable, in the order in which people are told of them."""
+    kinds = {
+        "SAGA_BROKER": setting_readers.address(
+            lambda a: adapters.broker_adapter(a).check(a), " or ".join(each.takes for each in adapters.BROKERS)
+        ),
+        "SAGA_STORE": setting_readers.address(
+            lambda a: adapters.store_adapter(a).check(a), ", ".join(each.takes for each in adapters.STORES)
+        ),
+    }
+    for options in all_options():
+        kinds |= options.readers
+    kinds |= READERS
+    return kinds
+
+
+def _unknown(name: str, said: str) -> str:
+    if name in OTHERS:
+        return f"{said}: give it as the variable {name}"
+    near = difflib.get_close_matches(name, [*known(), *OTHERS], n=1, cutoff=0.7)
+    if near:
+        return f"{said} is not a setting; did you mean {near[0]}?"
+    return f"{said} is not a setting; these are: {', '.join([*known(), *OTHERS])}"

@@ -1,0 +1,444 @@
+"""Wiring of settings to running services."""
+
+import asyncio
+import gc
+import importlib
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from os import environ, getpid
+from pathlib import Path
+from socket import gethostname
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from saga.broker.missing_topics import APPLY, topic_problems
+from saga.broker.port import Broker
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
+from saga.contracts.sealing import unsealable
+from saga.declarations.migrations import whole_chain
+from saga.declarations.values import Declared
+from saga.encryption.port import KeyRing, Keys
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.errors import raised_at
+from saga.engine.lifecycle import Options, serve
+from saga.engine.ports import Outside, Step
+from saga.engine.prepared_service import emitted_by, heard_by, needs_of, prepare, topics_of
+from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
+from saga.messages import Topic
+from saga.messaging.trace_context import Tracing
+from saga.registry.edge import problems_of
+from saga.registry.opening import behind
+from saga.registry.settings import RegistryOptions
+from saga.service import Service
+from saga.store.port import Store
+from saga.support.clock import LOOK_S, Clock, SystemClock, counted_s, patiently
+from saga.telemetry.alert_hook import Hook, calling, sender_to
+from saga.telemetry.events import Opened, Report, StillOpening, to_all
+from saga.telemetry.worker_view import Watch
+
+T = TypeVar("T")
+
+TOLD_EVERY_S = 5.0
+"""Pause between two lines about what is still being opened."""
+
+
+def load_services(names: Iterable[str]) -> list[Declared]:
+    """Load the services declared in these modules. Raises `ConfigurationError` with all that cannot be loaded."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # services are packages of the folder in which the command is called
+    found: dict[str, Declared] = {}
+    problems = []
+    for name in names:
+        try:
+            module = importlib.import_module(name)
+        except SagaError as why:
+            problems.append(f"{name}: {why}")
+            continue
+        except ImportError as why:
+            problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
+            continue
+        except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are told at once
+            where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else raised_at(why)
+            problems.append(f"{name}: fails while it is imported: {type(why).__name__}: {why} ({where})")
+            continue
+        declared = [value.declared for value in vars(module).values() if isinstance(value, Service)]
+        if not declared:
+            problems.append(f"{name}: declares no service; it needs a `name = Service(...)`")
+        for service in declared:
+            if not service.reactions:
+                problems.append(f"{name}: the service {service.name!r} has no handler; a service reacts to something")
+            elif found.setdefault(service.name, service) is not service:
+                problems.append(f"{name}: a second service is called {service.name!r}; rename it, or import the first")
+            else:
+                problems += [f"{name}: {why}" for why in _chain_of(service)]
+    if problems:
+        raise ConfigurationError("some services cannot be loaded:", problems)
+    return list(found.values())
+
+
+def _chain_of(service: Declared) -> Iterator[str]:
+    """Problem of its migrations as a chain, if there is one."""
+    try:
+        whole_chain(service)
+    except DeclarationError as why:
+        yield str(why)
+
+
+def _unimportable(name: str, why: ImportError) -> str:
+    """Reason why a module cannot be imported, and what to do: it is not there, or something that it imports is not."""
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+        return "name modules as Python does: services.payment for services/payment.py or services/payment/__init__.py"
+    if isinstance(why, ModuleNotFoundError) and why.name is not None and f"{name}.".startswith(f"{why.name}."):
+        return f"{why}; is it in the folder {Path.cwd()}, or installed?"
+    return f"{why}; it is imported there: install it, or mend the import"
+
+
+def broker_of(
+    address: str | None, clock: Clock, settings: Settings | None = None
+) -> AbstractAsyncContextManager[Broker]:
+    """Open the broker at `address`, or at the setting `SAGA_BROKER`."""
+    settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
+    broker = behind(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock)
+    return _in_time(broker, f"the broker {settings.broker}", settings.open_s)
+
+
+def store_of(service: str, clock: Clock, settings: Settings | None = None) -> AbstractAsyncContextManager[Store]:
+    """Open the store of a service."""
+    settings = settings or Settings.from_environment()
+    return _in_time(adapters.store_at(settings, service, clock), f"the store {settings.store}", settings.open_s)
+
+
+def keys_of(settings: Settings, clock: Clock, services: Sequence[Declared] = ()) -> Keys | None:
+    """Keys of sealed values; `None` if nothing is sealed. Raises `ConfigurationError`: the folder cannot be used, or a
+    sensitive field of these services cannot be sealed."""
+    if not settings.keys:
+        return None
+    keys = key_ring(Path(settings.keys), clock)
+    keys.check()
+    contracts = {n: c for declared in services for n, c in prepare(declared).contracts.items()}
+    versions = {v.path: v for v in (*(c.newest for c in contracts.values()), *(v for _, v in emitted_by(services)))}
+    problems = [f"{version.path}: {p}" for version in versions.values() for p in unsealable(version.record)]
+    if problems:
+        raise ConfigurationError("nothing was started: SAGA_KEYS is set, and not everything can be sealed:", problems)
+    return keys
+
+
+def key_ring(folder: Path, clock: Clock) -> KeyRing:
+    """Keys in a folder. Raises `ConfigurationError` if the library is not installed."""
+    try:
+        from saga.encryption.folder import KeyFolder
+    except ImportError as why:
+        problem = f"SAGA_KEYS is set: {why}; pip install 'saga-choreography[encryption]'"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    return KeyFolder(folder, clock)
+
+
+def tune_collector() -> None:
+    """Let Python's cyclic collector look less often: for a process that does nothing but run services.
+
+    A message in hand is some hundred objects, none of them in a cycle, and a thousand are in flight: with the defaults
+    the collector takes a fifth of the time and finds nothing. It looks when there are more new objects than those: with
+    half as many it took a twentieth, in pauses of 25 ms. What was there at the start is not looked at again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
+
+
+async def run(
+    services: Sequence[Declared],
+    settings: Settings,
+    report: Report,
+    stop: asyncio.Event,
+    clock: Clock | None = None,
+    *,
+    modules: Sequence[str] = (),
+) -> None:
+    """Run services in this process until `stop`; then drain. Raises `SagaError` for what keeps them from starting.
+    `modules`: where they are declared, for the command that a message names."""
+    # One that cannot start, or ends, takes the others of its process with it: they drain, and the process ends.
+    clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        watched = _watched([d.name for d in services], settings, report, stop, clock)
+        report, watch = await stack.enter_async_context(watched)  # first: it answers while the others are opened
+        report = await stack.enter_async_context(_told(settings, report, clock))
+        worker = f"{gethostname()}:{getpid()}"
+        report, tracing, through = await stack.enter_async_context(_traced(settings, report, worker, clock))
+        opening = Opening(stack, report, settings.open_s)
+        names = [d.name for d in services]
+        broker, stores = await opening.broker_and_stores(settings, names, clock)
+        await serve_all(
+            services,
+            broker,
+            stores,
+            Options(
+                clock=clock,
+                changes_from_beginning=settings.changes_from == "beginning",
+                report=report,
+                limits=limits_of(settings),
+                stop=stop,
+                worker=worker,
+                tracing=tracing,
+                through=through,
+                open_s=settings.open_s,
+                keys=keys_of(settings, clock, services),
+                watch=watch,
+                tells=settings.told,
+            ),
+            modules=modules,
+        )
+
+
+@asynccontextmanager
+async def _watched(
+    services: Sequence[str], settings: Settings, report: Report, stop: asyncio.Event, clock: Clock
+) -> AsyncIterator[tuple[Report, Watch | None]]:
+    """Listener of moments and watcher of workers: with SAGA_HTTP also those who answer there."""
+    if not settings.http:
+        yield report, None
+        return
+    try:
+        from saga.telemetry.http import answering
+    except ImportError as why:
+        problem = f"SAGA_HTTP is set: {why}; pip install 'saga-choreography[http]'"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    async with answering(settings.http, services, stop, clock) as answers:
+        yield to_all(report, answers.report), answers.watch
+
+
+@asynccontextmanager
+async def _told(settings: Settings, report: Report, clock: Clock) -> AsyncIterator[Report]:
+    """Listener of moments: with SAGA_HOOK also the one who calls people."""
+    if not settings.hook:
+        yield report
+        return
+    secret = _secret_in(settings.hook_secret_file)
+    hook = Hook(sender_to(settings.hook), clock, report, settings.hook_calls_max, secret)
+    async with calling(hook):
+        yield to_all(report, hook.listen)
+
+
+@asynccontextmanager
+async def _traced(
+    settings: Settings, report: Report, worker: str, clock: Clock
+) -> AsyncIterator[tuple[Report, Tracing | None, Outside]]:
+    """Listener of moments, choice of what is traced, and way of steps to the outside: with SAGA_TRACES those who
+    trace."""
+    if not _is_traced(settings):
+        yield report, None, Step.make
+        return
+    from saga.telemetry.traces import exporting, inside
+
+    async def through(step: Step) -> object:
+        with inside(step.trace):
+            return await step.make()
+
+    async with exporting(worker, clock) as traces:
+        yield to_all(report, traces), traces.tracing, through
+
+
+def current_trace(settings: Settings) -> Callable[[], str | None] | None:
+    """Way to the trace that an application is in just now, as a header; `None` if nothing is traced. Raises
+    `ConfigurationError`."""
+    if not _is_traced(settings):
+        return None
+    from saga.telemetry.traces import current
+
+    return current
+
+
+def _is_traced(settings: Settings) -> bool:
+    """Return whether anything is traced. Raises `ConfigurationError`: it is to be, and cannot."""
+    if settings.traces == "off":
+        return False
+    try:
+        from saga.telemetry.traces import is_off, problems
+    except ImportError as why:
+        problem = f"SAGA_TRACES is on: {why}; pip install 'saga-choreography[traces]'"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    if found := list(problems(environ)):
+        raise ConfigurationError("nothing was started: SAGA_TRACES is on, and cannot work:", found)
+    return not is_off(environ)
+
+
+def _secret_in(file: str) -> bytes:
+    """Key in a file; empty if there is no file."""
+    secret = Path(file).read_bytes().strip() if file else b""
+    if file and not secret:
+        raise ConfigurationError("nothing was started:", ["SAGA_HOOK_SECRET_FILE is empty: write a key into it"])
+    return secret
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Limits of what is in flight, as the settings say."""
+    return msgspec.convert(settings, Limits, from_attributes=True)
+
+
+async def serve_all(
+    services: Sequence[Declared],
+    broker: Broker,
+    stores: Mapping[str, Store],
+    options: Options,
+    *,
+    use: Mapping[str, Sequence[object]] = MappingProxyType({}),
+    modules: Sequence[str] = (),
+) -> None:
+    """Run services as `run` does, on a broker and on stores that are open. `use`: fakes of resources, for each
+    service."""
+    await with_topics(services, broker, modules, options.clock, options.open_s, options.tells)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for declared in services:
+                store, fakes = stores[declared.name], use.get(declared.name, ())
+                work = serve(prepare(declared), store=store, broker=broker, options=options, use=fakes)
+                tasks.create_task(work, name=declared.name)
+    except ExceptionGroup as several:
+        errors = list(_single(several))
+        if not all(isinstance(error, SagaError) for error in errors):
+            raise  # a defect: its traceback is wanted
+        if len(errors) == 1:
+            raise errors[0] from several
+        raise ConfigurationError("several services cannot run:", [str(error) for error in errors]) from several
+
+
+async def with_topics(
+    services: Sequence[Declared],
+    broker: Broker,
+    modules: Sequence[str],
+    clock: Clock,
+    open_s: float,
+    told: Topic | None = None,
+) -> None:
+    """Return when all topics that the services read and write are there, their dead letters too, and we may use them.
+    `told`: the one on which they tell their transitions."""
+    needs, more = needs_of(services, told), [told] if told else []
+
+    async def looked() -> tuple[list[str], Sequence[str]]:
+        each = [await topic_problems(topics_of(d) + more, broker, needs.reads, needs.writes) for d in services]
+        missing = [problem for problems in each for problem in problems]
+        return missing, await broker.forbidden(needs.reads, needs.writes, needs.groups)
+
+    try:
+        problems, forbidden = await patiently(open_s, looked())
+    except TimeoutError as why:
+        raise BrokerUnavailable("the broker does not say which topics it has: see whether it runs") from why
+    if problems:
+        command = f"{APPLY} {' '.join(modules) or 'MODULES'}"
+        raise ConfigurationError(
+            f"nothing was started: make the topics as the contracts want them: {command}",
+            [*dict.fromkeys(problems), *forbidden],
+        )
+    if forbidden:
+        raise ConfigurationError("nothing was started: have this user allowed what its services do:", forbidden)
+    if wrong := await problems_of(broker, emitted_by(services), heard_by(services)):
+        raise ConfigurationError("nothing was started: the schema registry is not as its events need it:", wrong)
+
+
+def _single(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
+    """Errors that people are to see: groups only say which tasks they came through."""
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _single(error)
+        else:
+            yield error
+
+
+@asynccontextmanager
+async def _in_time(opened: AbstractAsyncContextManager[T], what: str, open_s: float) -> AsyncIterator[T]:
+    async with AsyncExitStack() as stack:
+        try:
+            inside = await patiently(open_s, stack.enter_async_context(opened))
+        except TimeoutError as why:
+            raise _not_open([what], open_s) from why
+        yield inside
+
+
+def _not_open(what: Sequence[str], open_s: float) -> ConfigurationError:
+    """Error about what has not come on for too long. What knows why it cannot be opened has said so before."""
+    advice = "see whether it runs and can be reached, or, where it is a file, whether another process holds it"
+    return ConfigurationError(
+        f"nothing was started: nothing that is opened has come on for {open_s:g} s (SAGA_OPEN_S):",
+        [f"{each} is not open: {advice}" for each in what],
+    )
+
+
+class Opening:
+    """Broker and stores of a process, opened side by side: one after another, many services would never start. It waits
+    as long as anything comes on, and says what it waits for."""
+
+    def __init__(self, stack: AsyncExitStack, report: Report, open_s: float) -> None:
+        """`stack`: closes what was opened."""
+        self._stack, self._report, self._open_s = stack, report, open_s
+        self._began_s = self._told_s = asyncio.get_running_loop().time()
+        self._pending: dict[asyncio.Task[Any], tuple[str, str, AbstractAsyncContextManager[Any]]] = {}
+
+    async def broker_and_stores(
+        self, settings: Settings, services: Sequence[str], clock: Clock
+    ) -> tuple[Broker, dict[str, Store]]:
+        """Open the broker, and a store for each service. Raises `SagaError` for the first that cannot be opened."""
+        broker = self._begin(
+            services[0],
+            f"the broker {settings.broker}",
+            behind(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock),
+        )
+        stores = {
+            name: self._begin(name, f"the store {settings.store}", adapters.store_at(settings, name, clock))
+            for name in services
+        }
+        try:
+            await self._opened()
+        finally:
+            await self._given_up()
+        return broker.result(), {name: store.result() for name, store in stores.items()}
+
+    def _begin(self, service: str, what: str, opens: AbstractAsyncContextManager[T]) -> "asyncio.Task[T]":
+        task: asyncio.Task[T] = asyncio.get_running_loop().create_task(_enter(opens), name=f"open {what}")
+        self._pending[task] = service, what, opens
+        return task
+
+    async def _opened(self) -> None:
+        loop, waited_s = asyncio.get_running_loop(), 0.0
+        while self._pending:
+            began_s = loop.time()
+            done, _ = await asyncio.wait(self._pending, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            waited_s = 0.0 if done else waited_s + counted_s(began_s, loop.time())
+            for task in done:
+                self._ended(task)
+            if waited_s >= self._open_s:
+                raise _not_open([what for _, what, _ in self._pending.values()], self._open_s)
+            self._tell(waited_s)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """See to it that what has opened is closed. Raises what kept it from opening."""
+        service, what, opens = self._pending.pop(task)
+        task.result()
+        self._stack.push_async_exit(opens)
+        took_s = round(asyncio.get_running_loop().time() - self._began_s, 3)
+        self._report(Opened(service=service, what=what, took_s=took_s))
+
+    def _tell(self, waited_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._pending and now_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = now_s
+            since_s, left_s = round(now_s - self._began_s, 1), round(self._open_s - waited_s, 1)
+            for service, what, _ in self._pending.values():
+                self._report(StillOpening(service=service, what=what, since_s=since_s, left_s=left_s))
+
+    async def _given_up(self) -> None:
+        """End what is still being opened, and have closed what has opened meanwhile."""
+        pending, self._pending = self._pending, {}
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+        for task, (_, _, opens) in pending.items():
+            if not task.cancelled() and task.exception() is None:
+                self._stack.push_async_exit(opens)
+
+
+async def _enter(opens: AbstractAsyncContextManager[T]) -> T:
+    return await opens.__aenter__()

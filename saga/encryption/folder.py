@@ -1,0 +1,390 @@
+"""Folder of keys, which all services and clients share: keys that wrap, one wrapped secret for each subject, and a book
+of what people did with them.
+
+    keys/2026-11-23T10-00-00Z.key     wraps secrets; the last by name wraps new ones
+    keys/subjects/3f/3f09....json     wrapped secret of one subject, or the mark that it was forgotten
+    keys/made/3f                      names of the secrets that were ever made (`saga.encryption.made`)
+    keys/book.jsonl                   who made, wrapped anew, forgot or revealed what, when and why
+
+A secret is made once, by whoever seals first for its subject; it is never replaced but by the mark of its erasure, and
+by itself, wrapped with a newer key. A file that is absent is no erasure: it may come back, and who needs it waits.
+
+Keys change while all goes on. A new secret becomes visible under the lock of the folder, and only if the key that
+wraps it is still the newest; so whoever has the lock, and finds a key named by no secret, knows that none will name it.
+"""
+
+import asyncio
+import base64
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from saga.encryption.keys import SECRET_BYTES, SubjectKey, name_of_subject, unwrapped, wrapped
+from saga.encryption.made import MadeNames
+from saga.encryption.port import KeyState
+from saga.encryption.text import Unopened
+from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
+from saga.support.clock import Clock, iso
+
+CACHE_S: Final = 60.0
+"""Seconds that a process goes on with a key that it has read: so long after an erasure it may still open."""
+CACHE_MAX: Final = 10_000
+"""Keys that a process keeps, at most."""
+ENDING: Final = ".key"
+MAKE_ONE: Final = ": make one, saga keys new"
+LOCK_RETRY_S: Final = 0.01
+"""Seconds between two attempts to get the lock of the folder."""
+LOCK_ATTEMPTS_MAX: Final = 1000
+"""Attempts to get the lock of the folder, before it is reported that another process does not give it back."""
+
+
+class KeyFolder:
+    """Keys of a folder: see `saga.encryption.port.Keys`."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder, self._clock = folder, clock
+        self._known: dict[str, tuple[float, SubjectKey | None]] = {}
+        self._made_names = MadeNames(folder / "made")
+
+    def check(self) -> None:
+        """Raises `ConfigurationError` for a folder with which nothing can be sealed."""
+        try:
+            self._wrapping_key(self._newest())
+        except KeysUnavailable as why:
+            said = str(why).removesuffix(MAKE_ONE)
+            raise ConfigurationError("nothing was started:", [f"SAGA_KEYS: {said}; make one: saga keys new"]) from why
+
+    async def of_subject(self, subject: str) -> SubjectKey | None:
+        return await self._cached(name_of_subject(subject), make=True)
+
+    async def named(self, name: str) -> SubjectKey | None:
+        return await self._cached(name, make=False)
+
+    async def _cached(self, name: str, *, make: bool) -> SubjectKey | None:
+        now_s = self._clock.monotonic_s()
+        until_s, key = self._known.get(name, (now_s, None))
+        if until_s <= now_s:
+            key = await asyncio.to_thread(self._made if make else self._read, name)
+            self._known.pop(name, None)
+            while len(self._known) >= CACHE_MAX:
+                del self._known[next(iter(self._known))]
+            self._known[name] = now_s + CACHE_S, key
+        return key
+
+    # ------------------------------------------------------------ secrets of subjects
+
+    def _made(self, name: str) -> SubjectKey | None:
+        with suppress(FileNotFoundError):
+            return self._key_in(name)
+        with self._trouble(self._made_names.file_of(name), "read"):
+            was_made = name in self._made_names
+        secret = secrets.token_bytes(SECRET_BYTES)
+        while not was_made:
+            newest = self._newest()
+            try:
+                was_made = self._write(name, self._wrapped(name, secret, newest), replaces=False)
+            except KeysUnavailable:
+                if newest == self._newest():
+                    raise
+        return self._read(name)
+
+    def _read(self, name: str) -> SubjectKey | None:
+        try:
+            return self._key_in(name)
+        except FileNotFoundError:
+            is_empty = not self._wrapping()
+            raise (KeysUnavailable if is_empty else KeyMissing)(
+                f"{self._place(name)} is not there, and no mark of an erasure: see whether this is the folder that all "
+                "services share, and restore what it lacks"
+                + ("" if is_empty else "; if nothing is missing, the text was never sealed with a key of this folder")
+            ) from None
+
+    def _key_in(self, name: str) -> SubjectKey | None:
+        """Raises `FileNotFoundError` if there is neither a secret nor a mark, and `KeysUnavailable`."""
+        content = self._content(name)
+        while "erased" not in content:
+            try:
+                return SubjectKey(name, self._secret(name, content))
+            except KeysUnavailable:
+                before, content = content, self._content(name)
+                if content == before:  # or it was wrapped anew in between, and the older key was removed
+                    raise
+        return None
+
+    def _content(self, name: str) -> dict[str, Any]:
+        try:
+            content = msgspec.json.decode(self._place(name).read_bytes())
+        except FileNotFoundError:
+            raise
+        except (OSError, msgspec.DecodeError) as why:
+            raise KeysUnavailable(f"{self._place(name)} cannot be read: {why}") from why
+        if not isinstance(content, dict) or not content.keys() & {"erased", "wrapped"}:
+            raise KeysUnavailable(f"{self._place(name)} is no key of a subject: restore it")
+        return content
+
+    def _secret(self, name: str, content: Mapping[str, Any]) -> bytes:
+        by = str(content.get("by"))
+        try:
+            return unwrapped(base64.b64decode(str(content["wrapped"])), name, self._wrapping_key(by))
+        except (Unopened, ValueError) as why:
+            raise KeysUnavailable(
+                f"{self._place(name)} cannot be opened with {by}: one of them was changed; restore it"
+            ) from why
+
+    def _wrapped(self, name: str, secret: bytes, by: str) -> dict[str, str]:
+        content = wrapped(secret, name, self._wrapping_key(by), secrets.token_bytes(32))
+        return {"by": by, "wrapped": base64.b64encode(content).decode()}
+
+    # ------------------------------------------------------------ keys that wrap
+
+    def _newest(self) -> str:
+        """Name of the key that wraps new secrets. Raises `KeysUnavailable`."""
+        if names := self._wrapping():
+            return max(names)
+        raise KeysUnavailable(f"there is no key in {self.folder}{MAKE_ONE}")
+
+    def _wrapping(self) -> list[str]:
+        """Names of the keys that wrap. Raises `KeysUnavailable`."""
+        try:
+            return [path.name for path in self.folder.iterdir() if path.suffix == ENDING]
+        except OSError as why:
+            raise KeysUnavailable(f"the folder of keys {self.folder} cannot be read: {why.strerror}") from why
+
+    def _wrapping_key(self, name: str) -> bytes:
+        place = self.folder / Path(name).name
+        try:
+            key = base64.b64decode(place.read_bytes().strip(), validate=True)
+        except OSError as why:
+            raise KeysUnavailable(
+                f"the key {place} cannot be read: {why.strerror}; everyone needs it until saga keys rewrap has wrapped "
+                "with a newer one"
+            ) from why
+        except ValueError:
+            key = b""
+        if len(key) != SECRET_BYTES:
+            raise KeysUnavailable(f"{place} is no key: it has to hold {SECRET_BYTES} bytes as base64; restore it")
+        return key
+
+    # ------------------------------------------------------------ what people do
+
+    def new(self, who: str, why: str) -> str:
+        """Make a key that wraps: from now on new secrets are wrapped with it. Returns its name."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as trouble:
+            raise KeysUnavailable(f"the folder of keys {self.folder} cannot be made: {trouble.strerror}") from trouble
+        with self._alone():
+            name = self._newer_name(max(self._wrapping(), default=""))
+            with self._beside(self.folder / name, base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n") as file:
+                os.link(file, self.folder / name)
+        self.note("new", name, who, why)
+        return name
+
+    def _newer_name(self, newest: str) -> str:
+        """Name of a key that is made now, which sorts last. If a clock was ahead when the newest was made, it begins as
+        that one does."""
+        now = iso(self._clock.now_ms()).replace(":", "-")
+        name = f"{now}{ENDING}"
+        if name > newest:
+            return name
+        stem = newest.removesuffix(ENDING)
+        name = f"{stem.partition('_')[0]}_{now}{ENDING}"
+        return name if name > newest else f"{stem}_{now}{ENDING}"
+
+    def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
+        """Wrap all secrets with the newest key. Returns how many there were to be wrapped, and the keys that nothing
+        needs any more."""
+        count = 0
+        with self._trouble(self.folder, "wrapped"):
+            while found := [name for name in self._subjects() if self._is_older(self._content(name))]:
+                for name in found:
+                    with self._alone():  # or the mark of an erasure meanwhile would be replaced
+                        count += self._wrap_again(name)
+            self.note("rewrap", self._newest(), who, why)
+            with self._alone():  # nobody makes a key or a secret now: what this second look finds is all there is
+                for copy in self.folder.glob(f".*{ENDING}.*"):  # of a process that was killed while it made a key
+                    copy.unlink(missing_ok=True)
+                names = list(self._subjects())
+                self._made_names.add_all(names)
+                return count + sum(map(self._wrap_again, names)), self._unneeded()
+
+    def _is_older(self, content: Mapping[str, Any]) -> bool:
+        """Return whether a secret is there, and wrapped with another key than the newest."""
+        return "erased" not in content and content.get("by") != self._newest()
+
+    def _wrap_again(self, name: str) -> bool:
+        """Wrap a secret with the newest key, under the lock. Returns whether it had another one."""
+        content = self._content(name)
+        if not self._is_older(content):
+            return False
+        return self._write(name, self._wrapped(name, self._secret(name, content), self._newest()), replaces=True)
+
+    def _unneeded(self) -> list[str]:
+        """Name the keys that no secret names and none will, under the lock. Raises `KeysUnavailable` where one cannot
+        be read: its copy in a backup may name any key."""
+        for trouble in self._lost():
+            raise KeysUnavailable(f"which keys are needed cannot be told: {trouble}")
+        with self._trouble(self.folder, "read"):
+            used = {self._content(name).get("by") for name in self._subjects()}
+        return sorted(set(self._wrapping()) - used - {self._newest()})
+
+    def _lost(self) -> Iterator[str]:
+        """Troubles with secrets that were made and are not there."""
+        with self._trouble(self.folder / "made", "read"):
+            made = self._made_names.all()  # before the secrets: one that is made meanwhile is not lost
+        for name in sorted(made - set(self._subjects())):
+            yield (
+                f"{self._place(name)} is lost, a secret or the mark of an erasure: restore it; if there is no copy of "
+                f"it, what was sealed with it cannot be read any more: then take its line out of "
+                f"{self._made_names.file_of(name)}"
+            )
+
+    def forget(self, subject: str, who: str, why: str) -> bool:
+        """Remove the secret of a subject for good. Returns whether there was one."""
+        name = name_of_subject(subject)
+        with self._alone():
+            place = self._place(name)
+            with self._trouble(place, "removed"):
+                had_secret = name in self._made_names
+                for copy in place.parent.glob(f".{place.name}.*"):  # of a process that was killed while it wrote
+                    copy.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                had_secret = "erased" not in self._content(name)
+            mark = {"erased": iso(self._clock.now_ms()), "who": who, "why": why}
+            self._write(name, mark, replaces=True)
+        self._known.pop(name, None)
+        self.note("forget", name, who, why)
+        return had_secret
+
+    def note(self, did: str, what: str, who: str, why: str) -> None:
+        """Write a line into the book: durable when this returns."""
+        line = {"time": iso(self._clock.now_ms()), "did": did, "what": what, "who": who, "why": why}
+        try:
+            book = os.open(self.folder / "book.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(book, msgspec.json.encode(line) + b"\n")
+                os.fsync(book)
+            finally:
+                os.close(book)
+        except OSError as trouble:
+            raise KeysUnavailable(f"the book of {self.folder} cannot be written: {trouble.strerror}") from trouble
+
+    def book(self) -> list[dict[str, str]]:
+        """Lines of the book, oldest first. Raises `KeysUnavailable`."""
+        try:
+            return [msgspec.json.decode(line) for line in (self.folder / "book.jsonl").read_bytes().splitlines()]
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.DecodeError) as why:
+            raise KeysUnavailable(f"the book of {self.folder} cannot be read: {why}") from why
+
+    def state(self) -> KeyState:
+        """Look at all keys. Raises `KeysUnavailable` if there is no folder."""
+        subjects, erased, troubles = 0, 0, list(self._lost())
+        for name in self._subjects():
+            try:
+                content = self._content(name)
+                if "erased" in content:
+                    erased += 1
+                    continue
+                self._secret(name, content)
+                subjects += 1
+            except FileNotFoundError:  # somebody takes it away at this moment
+                continue
+            except KeysUnavailable as why:
+                troubles.append(str(why))
+        places = [place for place in map(self.folder.joinpath, ("", "subjects", "made")) if place.exists()]
+        unwritable = next((str(place) for place in places if not os.access(place, os.W_OK | os.X_OK)), "")
+        unneeded = list[str]()
+        if not troubles and not unwritable:
+            with self._alone():
+                unneeded = self._unneeded()
+        return KeyState(subjects, erased, troubles, unneeded, unwritable)
+
+    # ------------------------------------------------------------ files
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the one lock of all who make keys and secrets visible, or replace them."""
+        try:
+            lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as why:
+            raise KeysUnavailable(f"the folder of keys {self.folder} cannot be written: {why.strerror}") from why
+        try:
+            self._wait_for(lock)
+            yield
+        finally:
+            os.close(lock)
+
+    def _wait_for(self, lock: int) -> None:
+        """Get the lock. Raises `KeysUnavailable` where its owner, which may be frozen, does not give it back."""
+        pause = threading.Event()
+        for _ in range(LOCK_ATTEMPTS_MAX):
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pause.wait(LOCK_RETRY_S)
+            except OSError as why:
+                raise KeysUnavailable(f"{self.folder / '.lock'} cannot be locked: {why.strerror}") from why
+        raise KeysUnavailable(
+            f"another process has had {self.folder / '.lock'} for {LOCK_ATTEMPTS_MAX * LOCK_RETRY_S:.0f} seconds: "
+            "ask again; if it does not end, see which process it is (fuser, lsof)"
+        )
+
+    @contextmanager
+    def _trouble(self, place: Path, what: str) -> Iterator[None]:
+        """Raise `KeysUnavailable` for what the system refuses."""
+        try:
+            yield
+        except OSError as why:
+            raise KeysUnavailable(f"{place} cannot be {what}: {why.strerror}") from why
+
+    def _place(self, name: str) -> Path:
+        return self.folder / "subjects" / name[:2] / f"{name}.json"
+
+    def _subjects(self) -> Iterator[str]:
+        return (path.stem for path in sorted((self.folder / "subjects").glob("??/*.json")))
+
+    def _write(self, name: str, content: Mapping[str, str], *, replaces: bool) -> bool:
+        """Write a secret or a mark. Without `replaces` one that is there already stays; and nothing is written, which
+        returns false, if the key that wraps it is no longer the newest. With it, the lock has to be held."""
+        place = self._place(name)
+        with self._beside(place, msgspec.json.encode(content)) as file:
+            if replaces:
+                os.replace(file, place)
+            else:
+                with self._alone():
+                    if content["by"] != self._newest():
+                        return False
+                    with suppress(FileExistsError):
+                        os.link(file, place)
+        with self._trouble(self._made_names.file_of(name), "written"):
+            self._made_names.add(name)
+        return True
+
+    @contextmanager
+    def _beside(self, place: Path, content: bytes) -> Iterator[Path]:
+        """Write a file beside its place, durably; who has put it there returns. Raises `KeysUnavailable`."""
+        beside = place.parent / f".{place.name}.{secrets.token_hex(8)}"
+        with self._trouble(place, "written"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield beside
+            finally:
+                beside.unlink(missing_ok=True)
+            folder = os.open(place.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)

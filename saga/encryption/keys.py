@@ -1,0 +1,102 @@
+"""Keys of subjects: what a sealed text is made with. A subject is a person, or a saga: whoever may be forgotten.
+
+The encryption is deterministic (AES-SIV, RFC 5297): equal values of one subject in one place are equal texts. So a
+message that is said again is the same message, and a rerun says the same bytes. Who sees two texts can tell whether
+they are equal, and nothing else.
+"""
+
+import base64
+from hashlib import blake2b
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from saga.encryption.text import NAME_LENGTH, PREFIX, OtherSecret, Unopened
+
+SECRET_BYTES: Final = 32
+"""Size of the secret of a subject, and of a key that wraps them."""
+_NONCE_BYTES: Final = 12
+_MARK_BYTES: Final = 4
+"""Bytes at the beginning of what is sealed that tell which secret it was sealed with."""
+
+
+class SubjectKey:
+    """Key of one subject."""
+
+    __slots__ = ("_mark", "_mark_of_recorded", "_seal", "digest", "name")
+
+    def __init__(self, name: str, secret: bytes) -> None:
+        self.name = name
+        self._seal = AESSIV(_derived(secret, b"saga: seal", 64))
+        self._mark = _derived(secret, b"saga: mark", _MARK_BYTES)
+        self._mark_of_recorded = _derived(secret, b"saga: mark of a recorded value", _MARK_BYTES)
+        self.digest = _derived(secret, b"saga: digest", 32)
+        """Key of digests of what may be sensitive: without it nobody can tell by trying what was digested."""
+
+    def seal(self, plain: bytes, place: str) -> str:
+        """Encrypt. `place`: where it belongs; it opens nowhere else."""
+        return self._encrypt(self._mark, plain, place)
+
+    def seal_recorded(self, plain: bytes, place: str) -> str:
+        """The same of a value that a service records. Its mark tells that it is bound to a place within its saga."""
+        return self._encrypt(self._mark_of_recorded, plain, place)
+
+    def _encrypt(self, mark: bytes, plain: bytes, place: str) -> str:
+        sealed = mark + self._seal.encrypt(b"=" + plain, [place.encode()])  # never empty: not all versions take it
+        return f"{PREFIX}{self.name}:{base64.urlsafe_b64encode(sealed).decode()}"
+
+    def open_recorded(self, text: str, place: str, place_before: str) -> bytes:
+        """Decrypt what `seal_recorded` gave. `place_before`: where it belongs, if it was sealed by a release that did
+        not tell apart the places of one saga. Raises as `open`."""
+        try:
+            sealed = _bytes_in(text)
+            if not sealed.startswith(self._mark_of_recorded):
+                return self.open(text, place_before)
+            return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
+        except (InvalidTag, ValueError) as why:
+            raise Unopened from why
+
+    def open(self, text: str, place: str, place_before: str | None = None) -> bytes:
+        """Decrypt. `place_before`: where it belongs, if it was sealed by a release that did not tell apart all places,
+        nor which secret it had. Raises `Unopened`, and `OtherSecret`."""
+        try:
+            sealed = _bytes_in(text)
+            if sealed.startswith(self._mark):
+                return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
+        except (InvalidTag, ValueError) as why:
+            raise Unopened from why
+        try:
+            return self._seal.decrypt(sealed, [(place_before or place).encode()])[1:]
+        except (InvalidTag, ValueError):
+            raise OtherSecret from None
+
+
+def _bytes_in(text: str) -> bytes:
+    """Bytes that a sealed text holds. Raises `ValueError`."""
+    return base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
+
+
+def name_of_subject(subject: str) -> str:
+    """Name of a subject's key."""
+    return blake2b(subject.encode(), digest_size=NAME_LENGTH // 2, person=b"saga subject").hexdigest()
+
+
+def wrapped(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:
+    """Encrypt the secret of a subject with a key that wraps them. `nonce`: random bytes, new each time."""
+    nonce = nonce[:_NONCE_BYTES]
+    return nonce + AESGCM(by).encrypt(nonce, secret, name.encode())
+
+
+def unwrapped(content: bytes, name: str, by: bytes) -> bytes:
+    """Decrypt the secret of a subject. Raises `Unopened`."""
+    try:
+        return AESGCM(by).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], name.encode())
+    except (InvalidTag, ValueError) as why:
+        raise Unopened from why
+
+
+def _derived(secret: bytes, what: bytes, length: int) -> bytes:
+    return HKDF(SHA256(), length, salt=None, info=what).derive(secret)

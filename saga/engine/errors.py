@@ -1,0 +1,102 @@
+"""Exceptions that end a turn, or one run of a handler, from within; and failures as people read them.
+
+BaseException
+└─ Halted               this turn goes no further; whatever it did is repeated or found by the next one
+   ├─ Refused           the progress is another one by now: reload and decide again
+   └─ Draining          the worker is to stop, or to lose the partition
+saga.errors.Permanent
+└─ NotDeterministic     a rerun asked for something else than recorded
+"""
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType
+
+from saga.encryption.sensitive_fields import without
+from saga.errors import Permanent
+from saga.support.printable import shortened
+
+
+class Halted(BaseException):
+    """End of this turn, as by a crash. It is no `Exception`, so that no `except Exception` in a handler swallows it."""
+
+
+class Refused(Halted):
+    """Refusal of a write, or of an update that nobody asks for any more: the progress is another one by now."""
+
+
+class Draining(Halted):
+    """Refusal to begin anything new: the worker stops or loses the partition. It counts as no attempt of anything."""
+
+
+class NotDeterministic(Permanent):
+    """Failure of a rerun that asked for another step, or other input, than recorded."""
+
+    def __init__(self, said: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
+        """`way`: how its handler may go on, where another version of it began the run. `disputed`: name and number of
+        what the record has, and of what was asked for: see `saga.progress.document.Kept`."""
+        self.way, self.disputed = way, disputed
+        super().__init__(f"not deterministic: {said}")
+
+
+def unexpected(why: BaseException, who: str) -> RuntimeError:
+    """Make the failure of an attempt that ended with what is no `Exception`."""
+    return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
+
+
+PACKAGE = str(Path(__file__).parents[1])
+"""Folder of the toolkit's own code: people are told of theirs."""
+FRAMES_MAX, CAUSES_MAX, PLACES_MAX = 12, 3, 24
+"""Places that are kept of each exception, exceptions of which some are kept, and places in all, at most."""
+PLACE_BYTES_MAX = 300
+REASON_BYTES_MAX = 2000
+"""Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
+
+
+def said_by(why: Exception, secrets: Sequence[str] = ()) -> str:
+    """Words of an exception, as they can be written down: bounded, and text whatever it is made of. `secrets`: texts
+    that are hidden in it, for a handler may quote any value that it was given."""
+    try:
+        text = f"{type(why).__name__}: {why}"
+    except Exception as worse:  # noqa: BLE001 - a handler may raise anything
+        text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
+    if secrets:
+        text = without(text, secrets)
+    return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
+
+
+def raised_at(why: Exception) -> str | None:
+    """File, line and function that raised an exception: the last of the service's own code, or of what it calls."""
+    last = None
+    for frame, line in traceback.walk_tb(why.__traceback__):
+        if not (code := frame.f_code).co_filename.startswith(PACKAGE):
+            last = code, line
+    return None if last is None else _place(*last)
+
+
+def stack_of(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
+    """Places of the service's own code, or of what it calls, that led to an exception, outermost first; behind them
+    those of what it was raised from. Of many the innermost. `secrets`: as `said_by` takes them."""
+    places: list[str] = []
+    for _ in range(CAUSES_MAX):
+        places += _theirs(why)[-FRAMES_MAX:]
+        if not isinstance(why.__cause__, Exception):
+            break
+        why = why.__cause__
+        places.append(shortened(f"from {said_by(why, secrets)}", PLACE_BYTES_MAX))
+    return tuple(places[:PLACES_MAX])
+
+
+def _theirs(why: Exception) -> list[str]:
+    """Places that led to an exception, outermost first, less the toolkit's own. No source is read for it: an outage
+    has very many of them."""
+    return [
+        _place(code, line)
+        for frame, line in traceback.walk_tb(why.__traceback__)
+        if not (code := frame.f_code).co_filename.startswith(PACKAGE)
+    ]
+
+
+def _place(code: CodeType, line: int) -> str:
+    return shortened(f"{code.co_filename}:{line} in {code.co_name}", PLACE_BYTES_MAX)

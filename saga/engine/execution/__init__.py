@@ -1,0 +1,1 @@
+"""Carry out decisions: call handlers, replay recorded steps, handle failures, abort runs."""

@@ -1,0 +1,125 @@
+"""An original that never finishes, half done: what it began is put out of reach, what it said with `undo_with` is done
+in its place, and what nobody can undo is shown to a person."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from saga.declarations.returns import Nothing
+from saga.declarations.values import Parameter
+from saga.engine.errors import said_by
+from saga.engine.execution import abort_actions, document_updates
+from saga.engine.execution.failure_handling import Ask
+from saga.engine.execution.handler_runner import perform
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.persistence import progress_repository
+from saga.engine.processing_state import RunKey, TurnState
+from saga.engine.service_runtime import Participant
+from saga.messaging.operator_commands import Command
+from saga.progress import compensate, ids, operators
+from saga.progress.actions import CloseSealed
+from saga.progress.document import Call, Intent, Snapshot
+from saga.progress.record import Hand, Written
+from saga.view import Saga
+
+
+async def close_sealed(service: Participant, turn: TurnState, action: CloseSealed) -> TurnState:
+    """Close its documents to the original, take back what it said how to, and write down what remains of it."""
+    remains, intent = await _remains(service, turn, action.intent), action.intent
+    if not intent.undo_with:
+        written = _closed(turn.known, progress_repository.in_hand(service, turn), action, remains, ())
+        return await progress_repository.write(service, turn, written)
+
+    async def take_back(saga: Saga[Any]) -> None:
+        remains.extend(await _taken_back(service, saga, intent))
+
+    original = service.handlers[intent.handler]
+    handler = replace(
+        original,
+        kind="compensation",
+        function=take_back,
+        parameters=(Parameter(name="saga", role="saga"),),
+        emits=(),
+        shape=Nothing(),
+        version=intent.handler_version,
+    )
+
+    def ends(p: Snapshot, hand: Hand, calls: tuple[Call, ...]) -> Written:
+        return _closed(p, hand, action, remains, calls)
+
+    run: RunKey = ("lieu", intent.handler, intent.cause)
+    return await perform(service, turn, Ask(action=action, handler=handler, run=run, ends=ends))
+
+
+def _closed(p: Snapshot, hand: Hand, action: CloseSealed, remains: Sequence[str], calls: tuple[Call, ...]) -> Written:
+    command = action.message
+    if isinstance(command, Command):
+        kept = next(k for k in p.queue if k.dead == command.dead)
+        return operators.discarded(p, hand, command, kept, remains=remains, calls=calls)
+    return compensate.closed_for_good(p, hand, action.role, action.message, remains=remains, calls=calls)
+
+
+async def _taken_back(service: Participant, saga: Saga[Any], intent: Intent) -> list[str]:
+    """Make the calls with which a run is taken back, newest first; those that could not be made, or were refused."""
+    left = []
+    for said in reversed(intent.undo_with):
+        try:
+            if isinstance(saga, RunningSaga):
+                said = await saga.seals.revealed_taking_back(intent.handler, said)
+                saga.hides += abort_actions.secrets_in(said)
+            call, args, named = abort_actions.found(service, saga, said)
+            await (call(*args, **named) if said.saga else saga.step(cast(Any, call), *args, **named))
+        except abort_actions.NotFound as why:
+            left.append(str(why))
+        except service.answers[intent.handler] as why:
+            left.append(f"{said.call} was refused: {said_by(why)}")
+    return left
+
+
+async def _remains(service: Participant, turn: TurnState, intent: Intent) -> list[str]:
+    """Calls of the original that nothing takes back, for a person to put right, newest first."""
+    remains = []
+    for call, sure in _begun_calls(intent):
+        if call.kind == "step":
+            how = "ran" if call.by is None else f"ran, as {call.by} says"
+            remains.append(_describe(call, how if sure else "may have happened"))
+        elif call.kind == "update" and not _is_declared(service, call):
+            remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
+        elif call.kind == "update" and await _applied(service, turn, intent, call):
+            remains.append(_describe(call, "was applied"))
+    return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.left)]
+
+
+def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
+    """Calls that the original began, newest first; true for those whose answer is known."""
+    if intent.undo_with:  # the others are of what takes its place
+        return [] if intent.maybe is None else [(intent.maybe, False)]
+    calls = [(call, True) for call in intent.calls if call.answer is None]
+    if (begun := intent.open_call) is not None:
+        calls.append((begun, False))
+    return calls[::-1]
+
+
+def _is_declared(service: Participant, call: Call) -> bool:
+    """Return whether the collection of an update is one of the service's: the name comes from a stored document, and
+    nothing is written elsewhere."""
+    collection = (call.document or "").partition("/")[0]
+    return any(collection == declared.collection for declared in service.documents.values())
+
+
+async def _applied(service: Participant, turn: TurnState, intent: Intent, call: Call) -> bool:
+    """Return whether an update took effect; if not, it never will."""
+    assert call.document is not None
+    saga = turn.message.saga
+    collection, _, key = call.document.partition("/")
+    marker = ids.update_id(service.name, saga, intent.handler, intent.cause, call.name, call.number)
+    mark = document_updates.Marker(saga=saga, handler=intent.handler, kind="do", cause=intent.cause, never=True)
+    found = await document_updates.never(service, turn.position, collection, key, marker, mark)
+    return not found.never and found.answer is None
+
+
+def _describe(call: Call, what: str) -> str:
+    if not call.name:
+        return f"and {call.number} before these, which `saga show --steps` tells, {what}"
+    where = f" on {call.document}" if call.document else ""
+    return f"{call.in_words}{where} {what}"

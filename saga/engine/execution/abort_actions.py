@@ -1,0 +1,142 @@
+"""Calls that take a run back: recorded so that another process, of a later version perhaps, finds each by its name.
+
+A name is looked up in what the service declares, and never imported: whoever can write a document of the store could
+otherwise have the service run any code.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import iscoroutinefunction, isfunction, isroutine, signature, unwrap
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from saga.declarations.annotations import returns_of, type_at
+from saga.declarations.limits import limits_of
+from saga.encryption import sensitive_fields
+from saga.encryption.sensitive_fields import marks_of, unmarked
+from saga.engine.recorded_values import recorded
+from saga.engine.service_runtime import Participant
+from saga.errors import Permanent
+from saga.progress.taking_back import TakeBack
+from saga.view import Saga
+
+
+class NotFound(Exception):
+    """Raised for a call that this version does not have, or whose arguments it cannot read."""
+
+
+def said(
+    service: Participant,
+    saga: Saga[Any],
+    call: Callable[..., Awaitable[object]],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> TakeBack:
+    """The call as it is recorded. Raises `Permanent` for one that cannot be found again, or repeated."""
+    name = _name(service, call)
+    returns_of(call)  # its result has to be recorded, as a step's
+    places = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+    mine = tuple(place for place, value in places.items() if value is saga)
+    if mine and limits_of(call) is not None:
+        raise Permanent(f"{name} takes the saga, so it is no step, and its limits would not hold: limit what it calls")
+    values = {
+        place: Raw(b"null") if place in mine else recorded(value, name, f"argument {place} of", type_at(call, place))
+        for place, value in places.items()
+    }
+    return TakeBack(
+        call=name,
+        args=tuple(values[str(i)] for i in range(len(args))),
+        named={place: values[place] for place in kwargs},
+        saga=mine,
+    )
+
+
+def found(
+    service: Participant, saga: Saga[Any], back: TakeBack
+) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
+    """The call and its arguments, as the service has it now. Raises `NotFound`."""
+    call = _of_name(service, back.call)
+    if call is None:
+        raise NotFound(f"{back.call} is not there any more")
+
+    def given(place: str, value: Raw) -> object:
+        if place in back.saga:
+            return saga
+        try:
+            type_ = type_at(call, place)
+            if type_ is None:
+                return msgspec.json.decode(value)
+            if marks_of(type_) is not None:
+                return msgspec.convert(unmarked(msgspec.json.decode(value)), type_, strict=False)
+            return msgspec.json.decode(value, type=type_)
+        except (msgspec.ValidationError, TypeError, Permanent) as why:
+            raise NotFound(f"{back.call} takes other arguments now: {why}") from why
+
+    args = [given(str(i), value) for i, value in enumerate(back.args)]
+    named = {name: given(name, value) for name, value in back.named.items()}
+    try:
+        signature(call).bind(*args, **named)
+    except TypeError as why:
+        raise NotFound(f"{back.call} takes other arguments now: {why}") from why
+    return call, args, named
+
+
+def secrets_in(said: TakeBack) -> list[str]:
+    """Texts by which the sensitive arguments of a call could be read."""
+    return [
+        text
+        for value in (*said.args, *said.named.values())
+        for text in sensitive_fields.secrets_in(msgspec.json.decode(value))
+    ]
+
+
+def _name(service: Participant, call: Callable[..., Awaitable[object]]) -> str:
+    bound, function = getattr(call, "__self__", None), getattr(call, "__func__", call)
+    own = getattr(function, "__name__", type(call).__name__)
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', own)}"
+    for resource in service.declared.resources if bound is not None else ():
+        if service.resources.get(resource.gives) is bound and getattr(bound, own, None) == call:
+            name = f"{resource.name}.{own}"
+    if _of_name(service, name) == call:
+        return name
+    raise Permanent(
+        f"{own} could not be found again after a crash: undo_with takes a method of a resource of this service, or "
+        "an `async def` at the top of a module in which a handler of it is declared, or that is imported there by its "
+        "name; hand over all that it needs, the saga too if it changes documents"
+    )
+
+
+def _of_name(service: Participant, name: str) -> Callable[..., Awaitable[object]] | None:
+    """Call of this name, as the service's declaration knows it; `None` if it knows none. Names come from stored
+    documents, which others may be able to write: nothing is imported, and nothing else is looked at."""
+    if ":" in name:
+        return _function(service, name)
+    resource, _, method = name.partition(".")
+    declared = next((each for each in service.declared.resources if each.name == resource), None)
+    given = None if declared is None else service.resources.get(declared.gives)
+    if declared is None or method.startswith("_"):
+        return None
+    if not any(isroutine(getattr(kind, method, None)) for kind in (declared.gives, type(given))):
+        return None
+    found: Callable[..., Awaitable[object]] | None = getattr(given, method, None)
+    return found
+
+
+def _function(service: Participant, name: str) -> Callable[..., Awaitable[object]] | None:
+    """An `async def` at the top of a module in which a handler is declared, or imported there by its name. Functions of
+    Python's own library are none that take a run back."""
+    module, _, own = name.partition(":")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    for reaction in service.handlers.values():
+        for function in (reaction.function, unwrap(reaction.function)):
+            there = getattr(function, "__globals__", {}).get(own)
+            if (
+                isfunction(there)
+                and iscoroutinefunction(there)
+                and (there.__module__, there.__qualname__) == (module, own)
+            ):
+                return there
+    return None

@@ -1,0 +1,80 @@
+"""Runs that people have stopped: paused, sent to the dead letters, or beyond a limit. Nothing of them has begun, so it
+is no attempt of anything; and what has begun is never sent away, only made to wait."""
+
+from msgspec.structs import replace
+
+from saga.engine.errors import said_by
+from saga.engine.execution import failure_handling
+from saga.engine.execution.failure_handling import Ask, PutOffBy
+from saga.engine.limits import NotNow
+from saga.engine.persistence import progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
+from saga.messaging import active_controls
+from saga.messaging.controls import Noted
+from saga.policies.turns import AWAY_S_MAX
+from saga.progress import giving_up
+from saga.progress.actions import Run
+from saga.progress.document import Intent, Snapshot
+from saga.progress.giving_up import Failure
+from saga.support.clock import from_iso
+
+
+async def after(service: Participant, turn: TurnState, ask: Ask) -> TurnState | None:
+    """State after what people have switched has stopped a run; `None`: it may begin."""
+    controls, now_ms = service.controls.in_force, service.ports.clock.now_ms()
+    entry = active_controls.pause_of(controls, service.name, ask.action.name, now_ms)
+    if entry is not None:
+        return await _waits(service, turn, ask, entry)
+    if not _is_new(turn.known, ask):
+        return None
+    entry = active_controls.route_of(controls, ask.action.name, {m.type for m in ask.action.parts}, now_ms)
+    return None if entry is None else await _sent_away(service, turn, ask, entry)
+
+
+def _is_new(p: Snapshot, ask: Ask) -> bool:
+    """True for a run of a handler on a message, of which nothing has begun: nobody would know what stands of it, and
+    nobody takes back what a compensation or a deadline is for."""
+    action = ask.action
+    return (
+        isinstance(action, Run)
+        and action.goes_on is None
+        and not action.role.is_deadline
+        and failure_handling.opened(p, ask.run) is None
+    )
+
+
+async def has_no_turn(service: Participant, turn: TurnState, ask: Ask, refusal: NotNow) -> TurnState:
+    """Put off a run beyond the limit that people have set to its handler."""
+    return await failure_handling.put_off(
+        service, turn, ask, PutOffBy(said_by(refusal.why), refusal.left_s), _intent(turn, ask)
+    )
+
+
+async def _waits(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
+    """Have a run wait until its pause is over, or until somebody has to look whether it is."""
+    clock = service.ports.clock
+    left_s = AWAY_S_MAX / 2  # with what spreads it: who ends a pause waits for what comes of it
+    if entry.switch.until is not None:
+        left_s = min(left_s, max(0.0, (from_iso(entry.switch.until) - clock.now_ms()) / 1000))
+    reason = active_controls.words_of(service.name, entry)
+    return await failure_handling.put_off(service, turn, ask, PutOffBy(reason, left_s), _intent(turn, ask))
+
+
+def _intent(turn: TurnState, ask: Ask) -> Intent | None:
+    """The open intent, with what the run has got since; `None` if it has not begun anything."""
+    intent, calls = failure_handling.opened(turn.known, ask.run), turn.results_of(ask.run)
+    return intent if intent is None or len(calls) <= len(intent.calls) else replace(intent, calls=calls)
+
+
+async def _sent_away(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
+    """Make a dead letter of a message, as a person wants."""
+    p = turn.known
+    failure = Failure(
+        reason=active_controls.words_of(service.name, entry),
+        remedy=f"end the route, then replay it: saga control route {service.name} ... --off; saga dead replay",
+        attempts=failure_handling.failed_before(p, ask)[0] + len(turn.attempts_of(ask.run)),
+        blame="person",
+    )
+    written = giving_up.dead(p, progress_repository.in_hand(service, turn), ask.action, failure, None)
+    return (await progress_repository.write(service, turn, written)).forgetting(ask.run)

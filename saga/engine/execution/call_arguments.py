@@ -1,0 +1,80 @@
+"""Arguments of a call: as a rerun's are compared with them, and as people read them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from hashlib import blake2b
+from itertools import chain
+from typing import cast
+from uuid import UUID
+
+import msgspec
+
+from saga.declarations.annotations import type_at
+from saga.encryption.sensitive_fields import HIDDEN, marks_of
+from saga.errors import Permanent
+from saga.progress.document import UNENCODABLE
+
+BYTES_MAX = 256
+"""Bytes of the arguments that are recorded for people, at most: the run's intent is written before each of its calls,
+and holds them all."""
+
+SCALARS = (str, bool, int, float, bytes, Decimal, UUID, datetime, date, time, timedelta, Enum)
+"""Types of values that have no fields."""
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def written(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
+    """Arguments as JSON, the same for all that are equal. Raises `Permanent` naming the one that cannot be written."""
+    try:
+        return _encoder.encode((args, kwargs))
+    except UNENCODABLE as why:
+        for where, argument in (*enumerate(args, 1), *kwargs.items()):
+            try:
+                _encoder.encode(argument)
+            except UNENCODABLE as its:
+                raise Permanent(
+                    f"argument {where} of {name!r} cannot be recorded: {its}; hand over plain values"
+                ) from its
+        raise Permanent(f"the arguments of {name!r} cannot be recorded: {why}; hand over plain values") from why
+
+
+def digest_of(written: bytes) -> str:
+    """Digest that tells two inputs of a call apart."""
+    return blake2b(written, digest_size=12).hexdigest()
+
+
+def in_words(
+    call: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], *, first: int = 0
+) -> str:
+    """Arguments as people read them. One whose annotation marks anything as sensitive is hidden, and of an object the
+    class alone is named: its fields may be marked, or hold what is. Nothing, where annotations cannot be read. `first`:
+    number of the parameter that takes the first of `args`.
+
+    >>> def charge(order: str, cents: int, *, note: str) -> None: ...
+    >>> in_words(charge, ("order-17", 4200), {"note": "tea"})
+    '"order-17", 4200, note="tea"'
+    """
+    places = chain(
+        ((str(n), "", value) for n, value in enumerate(args, first)), ((n, f"{n}=", v) for n, v in kwargs.items())
+    )
+    try:
+        return ", ".join([lead + _shown(value, type_at(call, place)) for place, lead, value in places])
+    except Permanent:  # what they would mark is not known
+        return ""
+
+
+def _shown(value: object, type_: object) -> str:
+    return _encoder.encode(_plain(value) if marks_of(type_) is None else HIDDEN).decode()
+
+
+def _plain(value: object) -> object:
+    """Value in which no object is looked into. A class that is made of a list, say, has fields of its own."""
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        return [_plain(part) for part in cast(Iterable[object], value)]
+    if kind is dict:
+        return {name: _plain(part) for name, part in cast(Mapping[object, object], value).items()}
+    return value if value is None or isinstance(value, SCALARS) else f"<{kind.__name__}>"

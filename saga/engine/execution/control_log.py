@@ -1,0 +1,119 @@
+"""Controls as they hold in this process: a wish is written into the service's book, and the book is read now and
+then."""
+
+from saga.engine.known_controls import READ_S
+from saga.engine.persistence import dead_letters, progress_repository
+from saga.engine.service_runtime import Participant
+from saga.errors import Ambiguous, BadInput, Conflict, Exists
+from saga.messages import Outgoing, Position
+from saga.messaging import active_controls, controls
+from saga.messaging.controls import Control
+from saga.messaging.names import ARCHIVES
+from saga.progress import ids
+from saga.progress.document import DeadLetter
+from saga.store.port import Document
+from saga.telemetry.events import ControlTurned, ControlUnknown
+
+
+async def is_on(service: Participant, at: Position, flag: str, saga: str) -> bool:
+    """Return whether a flag is on for a saga, by a book that was read lately."""
+    if service.ports.clock.monotonic_s() >= service.controls.until_s:
+        await look(service, at)
+    return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
+
+
+async def look(service: Participant, at: Position) -> None:
+    """Read the book, unless somebody else just has. Raises `SagaError` for one that cannot be read: what is paused in
+    it is not known."""
+    known, clock, key = service.controls, service.ports.clock, controls.book_key(service.name)
+    if known.gate is None:
+        known.gate = service.ports.one_run().gate
+    async with known.gate:
+        now_s = clock.monotonic_s()
+        if now_s >= known.until_s:
+            there = await progress_repository.patiently(service, at, "get", service.ports.store.get, ARCHIVES, key)
+            _learn(service, there, now_s)
+
+
+def _learn(service: Participant, there: Document | None, now_s: float) -> None:
+    """Go by what the book said then from now on, and tell people what has changed."""
+    known, clock = service.controls, service.ports.clock
+    cas = 0 if there is None else there.cas
+    if known.cas != cas:
+        book = controls.decode(service.name, None if there is None else there.content)
+        before, known.in_force, known.cas = known.in_force, active_controls.in_force(book), cas
+        for kind in known.in_force.unknown:
+            if kind not in before.unknown:
+                service.ports.watching.report(ControlUnknown(service=service.name, kind=kind))
+    known.until_s = now_s + READ_S
+    active = active_controls.active(known.in_force, clock.now_ms())
+    if active == known.told:
+        return
+    for target, entry in known.told.items():
+        if target not in active:
+            _tell(service, entry, is_on=False)
+    for target, entry in active.items():
+        if known.told.get(target) != entry:
+            _tell(service, entry, is_on=True)
+    known.told, known.stops = active, bool(active)
+    service.limits(active)
+
+
+def _tell(service: Participant, entry: controls.Noted, *, is_on: bool) -> None:
+    kind, what, name = active_controls.target_of(service.name, entry.switch)
+    service.ports.watching.report(
+        ControlTurned(
+            service=service.name,
+            control=kind,
+            what=what,
+            name=name,
+            is_on=is_on,
+            who=entry.who,
+            why=entry.why,
+            until=entry.switch.until,
+        )
+    )
+
+
+async def noted(service: Participant, at: Position, control: Control) -> None:
+    """Write a wish into the book, once, or that it is refused; return when it is durable. One for which there is no
+    room is a dead letter."""
+    store, key = service.ports.store, controls.book_key(service.name)
+    while True:
+        there = await progress_repository.patiently(service, at, "get", store.get, ARCHIVES, key)
+        try:
+            book = controls.decode(service.name, None if there is None else there.content)
+            refused = active_controls.refusal(
+                service.name, control.switch, service.names, active_controls.in_force(book)
+            )
+            more = controls.noted(book, control, refused)
+        except BadInput as why:
+            await progress_repository.send_letter(service, at, _letter(service.name, control, str(why)))
+            return
+        if more is None:
+            return
+        content = controls.encode(more)
+        try:
+            if there is None:
+                cas = await progress_repository.patiently(service, at, "write", store.insert, ARCHIVES, key, content)
+            else:
+                cas = await progress_repository.patiently(
+                    service, at, "write", store.replace, ARCHIVES, key, content, cas=there.cas
+                )
+        except (Conflict, Exists, Ambiguous):
+            continue  # somebody else wrote, or nobody knows: what is in there by now tells
+        _learn(service, Document(content, cas), service.ports.clock.monotonic_s())
+        return
+
+
+def _letter(service: str, control: Control, reason: str) -> Outgoing:
+    dead = DeadLetter(
+        id=ids.dead_id(service, control.saga, "a control", control.id, 0),
+        what="dead letter",
+        handler="a control",
+        reason=reason,
+        remedy="give up controls: nothing can be switched any more",
+        message=control,
+        blame="code",
+    )
+    return dead_letters.letter(service, dead, control.time, f"{service}.commands", None)

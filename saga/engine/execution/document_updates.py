@@ -1,0 +1,365 @@
+"""Business documents: updated exactly once for each cause, without a transaction. The marker in the document is the
+record; docs/protocol.md, "Business documents", says which loss stands behind each read and write here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import Raw, Struct
+
+from saga.declarations.annotations import accepts_none, returns_of
+from saga.declarations.answers import check_recorded, declared_answer
+from saga.declarations.values import DocumentKind
+from saga.encryption.sensitive_fields import marks_of
+from saga.engine.errors import Refused, unexpected
+from saga.engine.persistence.progress_repository import patiently, tell_refused
+from saga.engine.processing_state import RunKey
+from saga.engine.recorded_values import recorded
+from saga.engine.service_runtime import Participant
+from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
+from saga.messages import Position
+from saga.messaging.names import PROGRESS
+from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
+from saga.store.port import Document
+
+T = TypeVar("T")
+
+PRUNE_FROM = 64
+"""Markers in a document from which on an update first drops those that nobody needs any more."""
+MARKERS_MAX = 1000
+"""Markers of open intents in a document, at most: then an update without one fails, transiently."""
+PAUSE_S = 0.002
+PAUSE_S_MAX = 0.1
+
+
+class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An update that was made, was refused, or never will be made."""
+
+    saga: str
+    handler: str
+    kind: Kind
+    cause: str
+    value: Raw = Raw(b"null")
+    answer: str | None = None
+    """The declared exception by which the function refused; `value` then holds its arguments."""
+    never: bool = False
+
+
+class Head(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The document's field `_saga`."""
+
+    markers: dict[str, Marker]
+    absent: bool = False
+    """True if there are only markers: for services the document is not there."""
+
+
+class _Headed(Struct):
+    head: Head = msgspec.field(name="_saga", default=Head(markers={}))
+
+
+class _OpenIntent(Struct):
+    handler: str
+    kind: Kind
+    cause: str
+
+
+class _Open(Struct):
+    """Part of a progress that says which runs are open."""
+
+    intents: tuple[_OpenIntent, ...] = ()
+
+
+_headed = msgspec.json.Decoder(_Headed)
+_open = msgspec.json.Decoder(_Open)
+_fields = msgspec.json.Decoder(dict[str, Raw])
+
+
+def _as_it_is(value: Raw) -> Raw:
+    return value
+
+
+class Update(Struct, frozen=True, kw_only=True):
+    """Update of a business document, as one run asks for it."""
+
+    declared: DocumentKind
+    key: str
+    marker: str
+    saga: str
+    run: RunKey
+    change: Callable[..., Any]
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    until_s: float
+    """Time of the monotonic clock until which the replace is tried again while others change the document."""
+    seen: list[tuple[Any, object]] = []
+    """Values with sensitive parts that the run has seen, each with its type."""
+    close: Callable[[Raw], Raw] = _as_it_is
+    """Function that seals what is marked in JSON."""
+
+
+def result_of(change: Callable[..., object], kind: type) -> Any:
+    """Type of the result of an update: it stands beside the document in the return annotation."""
+    returned = returns_of(change)
+    for option in get_args(returned) if get_origin(returned) is not tuple else (returned,):
+        if get_origin(option) is tuple and len(get_args(option)) == 2:
+            return get_args(option)[1]
+    return None
+
+
+def as_kind(content: bytes, kind: type[T]) -> T | None:
+    """A stored document as the service's class; `None` where only markers are left of it: for tools and tests."""
+    return None if _headed.decode(content).head.absent else msgspec.json.decode(content, type=kind)
+
+
+async def read(service: Participant, position: Position, declared: DocumentKind, key: str) -> Any:
+    """The document as it is now; `None` if absent."""
+    document = await patiently(service, position, "get", service.ports.store.get, declared.collection, key)
+    return _body(declared, key, document, _head(document))
+
+
+async def apply(service: Participant, position: Position, update: Update) -> Marker:
+    """Apply it once, or find that it was. Raises `Refused` when nobody asks for it any more, and `Permanent`.
+
+    Updates of one document that come up meanwhile in this process go into one replace.
+    """
+    made = await service.ports.together(
+        f"{update.declared.collection}/{update.key}",
+        update,
+        lambda updates: apply_all(service, position, updates),
+    )
+    if isinstance(made, BaseException):
+        raise made
+    return made
+
+
+async def apply_all(
+    service: Participant, position: Position, updates: Sequence[Update]
+) -> Sequence[Marker | Exception | Refused]:
+    """Make these updates of one document: for each its marker, or what it raises."""
+    collection, key = updates[0].declared.collection, updates[0].key
+    store, pause_s, refused = service.ports.store, PAUSE_S, False
+    while True:
+        document = await patiently(service, position, "get", store.get, collection, key)
+        head = _head(document)
+        body = _body(updates[0].declared, key, document, head)
+        made: list[Marker | Exception | Refused] = []
+        new: dict[str, Marker] = {}
+        changed = False
+        for update in updates:
+            # A function that changes a mapping in place and then refuses must leave nothing of it to the others.
+            before = msgspec.json.encode(body) if len(updates) > 1 and body is not None else None
+            known = head.markers.get(update.marker)
+            # After the document: a worker that has lost its intent meanwhile must not replace what it read before.
+            if refused and known is None and service.ports.clock.monotonic_s() >= update.until_s:
+                made.append(_too_hot(update))
+            elif known is None and (refusal := await _refusal(service, position, update)) is not None:
+                made.append(refusal)
+            elif known is not None:
+                made.append(Refused() if known.never else known)
+            else:
+                try:
+                    marker, after = _changed(update, body)
+                except Exception as why:  # noqa: BLE001 - the function is the service's own; its failure is this update's
+                    made.append(why)
+                    body = _restored(update.declared, before, body)
+                    continue
+                new[update.marker] = marker
+                made.append(marker)
+                if after is None:
+                    body = _restored(update.declared, before, body)
+                else:
+                    body, changed = after, True
+        if not new:
+            return made
+        markers = {**await _needed(service, position, head.markers), **new}
+        head = Head(markers=markers, absent=head.absent and not changed)
+        try:
+            if await _put(service, position, collection, key, document, body if changed else None, head):
+                return made
+        except TooLarge as why:
+            if len(updates) == 1:
+                return [_cannot_grow(updates[0], why)]
+            # One of them may be at fault: the others go on without it.
+            return [(await apply_all(service, position, [update]))[0] for update in updates]
+        refused = True
+        await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
+        pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+
+def _too_hot(update: Update) -> TimeoutError:
+    return TimeoutError(
+        f"document {update.key!r} of {update.declared.collection!r} was changed by others, each time it was to be "
+        "replaced, until the handler's timeout: it is too hot"
+    )
+
+
+async def never(
+    service: Participant, position: Position, collection: str, key: str, marker: str, mark: Marker
+) -> Marker:
+    """Mark that an update never will do anything, or what it has done: its intent is about to be ended otherwise."""
+    store, pause_s = service.ports.store, PAUSE_S
+    while True:
+        document = await patiently(service, position, "get", store.get, collection, key)
+        head = _head(document)
+        if marker in head.markers:
+            return head.markers[marker]
+        absent = document is None or head.absent
+        markers = {**head.markers, marker: mark}
+        if await _put(service, position, collection, key, document, None, Head(markers=markers, absent=absent)):
+            return mark
+        await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
+        pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+
+def _cannot_grow(update: Update, why: TooLarge) -> Permanent:
+    """Failure of the one update that makes its document larger than the store takes."""
+    return Permanent(
+        f"document {update.key!r} of {update.declared.collection!r} would be too large: {why}; "
+        "let it hold less, or split it into several"
+    )
+
+
+def _head(document: Document | None) -> Head:
+    if document is None:
+        return Head(markers={}, absent=True)
+    try:
+        return _headed.decode(document.content).head
+    except UNREADABLE as why:
+        raise Permanent(f"the document is no JSON object as the toolkit writes it: {why}") from why
+
+
+def _body(declared: DocumentKind, key: str, document: Document | None, head: Head) -> Any:
+    """The document as the service's class; `None` if absent. Raises `Permanent` for one that does not fit."""
+    if document is None or head.absent:
+        return None
+    try:
+        return msgspec.json.decode(document.content, type=declared.kind)
+    except UNREADABLE as why:
+        raise Permanent(
+            f"document {key!r} of {declared.collection!r} is no {declared.kind.__name__}: {why}; "
+            "give new fields a default, or mend the document"
+        ) from why
+
+
+def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
+    """The marker, and the new document: `None` where nothing but the markers changes."""
+    kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
+    run_kind, handler, cause = update.run
+    marker = Marker(saga=update.saga, handler=handler, kind=run_kind, cause=cause)
+    if marks_of(kind) is not None:
+        update.seen.append((kind, current))
+    if current is None and not accepts_none(update.change):
+        raise Permanent(
+            f"there is no document {update.key!r} in {update.declared.collection!r}: create it, "
+            f"or let the first parameter of {name} be `{kind.__name__} | None`"
+        )
+    try:
+        returned = update.change(current, *update.args, **update.kwargs)
+    except update.declared.answers as why:
+        answer = declared_answer(why, update.declared.answers)
+        refused = _with(marker, name, why.args, answer.__name__)
+        check_recorded(answer, why, refused.value, name)
+        return refused, None
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as why:  # it would fail whoever acts for this update, too
+        raise unexpected(why, name) from why
+    result: object = None
+    if isinstance(returned, tuple) and len(returned) == 2:
+        returned, result = returned
+    if not isinstance(returned, kind):
+        update.seen.append((kind, returned))
+        raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
+    made = _with(marker, name, result, None, result_of(update.change, kind))
+    return msgspec.structs.replace(made, value=update.close(made.value)), returned
+
+
+def _restored(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
+    """The document as it was before a function that did not change it."""
+    return body if before is None else msgspec.json.decode(before, type=declared.kind)
+
+
+def _with(marker: Marker, name: str, value: object, answer: str | None, type_: Any = None) -> Marker:
+    if marks_of(type_) is not None:
+        return msgspec.structs.replace(
+            marker, value=recorded(value, name, "what is given back by", type_), answer=answer
+        )
+    try:
+        return msgspec.structs.replace(marker, value=Raw(msgspec.json.encode(value)), answer=answer)
+    except UNENCODABLE as why:
+        raise Permanent(f"what {name!r} gives back cannot be recorded: {why}; give plain values") from why
+
+
+async def _put(  # what is written, where, and in the place of what
+    service: Participant,
+    position: Position,
+    collection: str,
+    key: str,
+    document: Document | None,
+    body: Any,
+    head: Head,
+) -> bool:
+    """Insert, or replace the very version that was read. Return whether it happened for certain.
+
+    Fields that the service's class does not know are kept, and the document's expiry too: it is never ours.
+    """
+    fields: dict[str, Any] = {} if document is None else dict(_fields.decode(document.content))
+    if body is not None:
+        fields |= _fields.decode(msgspec.json.encode(body))
+    content = msgspec.json.encode({**fields, "_saga": head})
+    store = service.ports.store
+
+    async def once() -> int:
+        if document is None:
+            return await store.insert(collection, key, content)
+        return await store.replace(collection, key, content, cas=document.cas, keep_expiry=True)
+
+    try:
+        await patiently(service, position, "update", once)
+    except (Conflict, Exists, Ambiguous) as why:
+        tell_refused(service, None, "update", why)
+        return False
+    return True
+
+
+async def _refusal(service: Participant, position: Position, update: Update) -> StoreError | Refused | None:
+    """Why an update that has left no mark is not made: nobody asks for it any more, or nobody can tell."""
+    try:
+        return None if await _is_open(service, position, update.saga, update.run) else Refused()
+    except StoreError as why:
+        return why
+
+
+async def _is_open(service: Participant, position: Position, saga: str, run: RunKey) -> bool:
+    """Return whether the run's intent is open in the progress as it is now."""
+    intents = await _intents(service, position, saga)
+    if intents is None:
+        raise StoreError(f"the progress of saga {saga!r} cannot be read any more: nobody knows what it has begun")
+    return any((i.kind, i.handler, i.cause) == run for i in intents)
+
+
+async def _intents(service: Participant, position: Position, saga: str) -> tuple[_OpenIntent, ...] | None:
+    """Open intents of a saga; `None` if its progress cannot be read."""
+    key = progress_key(service.name, saga)
+    document = await patiently(service, position, "get", service.ports.store.get, PROGRESS, key)
+    try:
+        return () if document is None else _open.decode(document.content).intents
+    except UNREADABLE:
+        return None
+
+
+async def _needed(service: Participant, position: Position, markers: Mapping[str, Marker]) -> dict[str, Marker]:
+    """Markers without those whose run is not open any more, if there are many. Runs are read after the markers."""
+    if len(markers) <= PRUNE_FROM:
+        return dict(markers)
+    open_ = {saga: await _intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}
+    needed = {key: m for key, m in markers.items() if _is_needed(m, open_[m.saga])}
+    if len(needed) >= MARKERS_MAX:
+        raise SagaError(f"{len(needed)} updates of one document are under way: it is too hot, or its sagas are stuck")
+    return needed
+
+
+def _is_needed(marker: Marker, intents: tuple[_OpenIntent, ...] | None) -> bool:
+    """True if its run may be open: of a saga that cannot be read nobody knows, and others go on."""
+    return intents is None or any(i.cause == marker.cause for i in intents)

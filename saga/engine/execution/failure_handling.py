@@ -1,0 +1,426 @@
+"""Attempts that failed: again at once, or parked until the next one, or given up as a dead letter."""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from saga.declarations.values import Reaction
+from saga.engine.errors import NotDeterministic, raised_at, stack_of
+from saga.engine.execution import escalations, waiting_runs
+from saga.engine.execution.beginning import undecodable
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.known_schemas import READ_S_MIN
+from saga.engine.persistence import oversized, progress_repository
+from saga.engine.persistence.dead_letters import DEADLY, of_deaths
+from saga.engine.processing_state import NOWHERE, RunKey, Stopped, TurnState
+from saga.engine.recorded_values import disputable
+from saga.engine.service_runtime import Participant
+from saga.errors import (
+    BadInput,
+    BreakerOpen,
+    KeyMissing,
+    NewerHandler,
+    Permanent,
+    SchemaUnasked,
+    TooLarge,
+    UnknownSchema,
+    UpcasterFailed,
+)
+from saga.messaging.operator_commands import Command
+from saga.policies import turns
+from saga.policies.blame import Blame, blame_of
+from saga.policies.retry import attempts_under, counted, delay_s, parks, without_end
+from saga.progress import continuations, giving_up, record
+from saga.progress import put_off as put_off_runs
+from saga.progress.actions import CloseSealed, Run, Undo
+from saga.progress.decide import kept_undo
+from saga.progress.document import Attempt, Call, Intent, Snapshot
+from saga.progress.giving_up import Failure
+from saga.progress.record import Hand, Written
+from saga.support.clock import iso
+from saga.telemetry.events import Failed, Parked, PutOff, Retrying
+
+HISTORY_MAX = 20
+"""Attempts of which a transition tells, at most: the last ones."""
+PAUSE_S_MAX = 30.0
+"""Longest pause in place where people wait for what comes of it, or are to be told: whatever the rules say."""
+NOT_DETERMINISTIC = (
+    "let the handler make the same steps, in the same order, with the same arguments in every rerun, as the version"
+    " that began it does, and replay it; or look what the outside did, and say it: saga dead resolve"
+)
+NEWER_HANDLER = (
+    "deploy the release that began it, then have it tried again: saga dead replay; or look what the outside did, and"
+    " say it, which has this release go on: saga dead resolve"
+)
+REASON_MAX = 200
+"""Characters of what it says of each."""
+
+
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
+    """A run to be made: of a handler on its parts, of a compensation on an outcome and the result it undoes, or of what
+    takes the place of a handler that never finishes."""
+
+    action: Run | Undo | CloseSealed
+    handler: Reaction
+    run: RunKey
+    ends: Callable[[Snapshot, Hand, tuple[Call, ...]], Written] | None = None
+    """Record of its end, with its calls; left out: that of a handler, or of a compensation."""
+
+    @property
+    def version(self) -> int:
+        """Version of the handler under which it runs, if nothing of it has begun yet."""
+        c = self.action.goes_on
+        return self.handler.version if c is None else c.handler_version
+
+
+class PutOffBy(NamedTuple):
+    """Reason that a run is not let through now."""
+
+    reason: str
+    left_s: float
+    """Seconds after which to ask again."""
+    where: str | None = None
+    """Place in the service's code that asked."""
+    grows: bool = False
+    """True if nobody knows how long it will be: each pause is as long as it has waited, up to a minute."""
+
+
+class Verdict(NamedTuple):
+    """Consequences of a failed attempt."""
+
+    hopeless: bool
+    """True if it was the last one: it becomes a dead letter."""
+    parks: bool
+    wait_s: float
+    """Seconds until the next one."""
+    attempt: int
+    attempts_max: int
+    """Number of this one, and of all that there may be, under the rules that hold."""
+    attempts: int
+    """Number of all that have failed."""
+    under: dict[str, int]
+    """Number of them under each of the rules that have a name."""
+    history: tuple[Attempt, ...]
+    """Attempts among them that failed in this turn."""
+    is_look: bool = False
+    """True if it was no attempt: what it waits for was not there, and all that is known already."""
+
+    def is_written(self, ask: Ask) -> bool:
+        """True if what follows first is a write, which the store refuses if the progress is not what it has."""
+        return self.parks and not self.hopeless and not ask.action.undoes
+
+
+def answered(saga: RunningSaga) -> tuple[Call, ...]:
+    """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
+    anew, and another worker's state may lead it another way."""
+    return tuple(saga.calls) if saga.intent.begins is not None else ()
+
+
+async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
+    """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
+    turn, ports = saga.turn, service.ports
+    if isinstance(why, SchemaUnasked):
+        await service.schemas.ask(why.id, ports.registry)
+        return turn.carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
+    words, calls = saga.words_of(why), answered(saga)
+    if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.contracts, ports.watching):
+        return turn.carrying(ask.run, calls, turn.attempts_of(ask.run))
+    if isinstance(why, TimeoutError) and ports.watching.outages > saga.outages:  # it went by while the lane waited
+        return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
+    is_put_off = saga.put_off_s is not None or saga.lets_pass(why)
+    verdict = _judged(service, saga, ask, why, words)
+    looks = verdict.is_look and turn.unsaid is None
+    if not turn.certain and (is_put_off or looks or not verdict.is_written(ask)):
+        # On an old progress anything may fail: it counts if that one is what the store has. A write asks by itself.
+        known = await progress_repository.load(service, turn)
+        if known.over or known.cas != turn.cas:
+            return known.carrying(ask.run, calls, turn.attempts_of(ask.run))
+        turn = known
+    if is_put_off:
+        return await _put_off(service, saga, turn, ask, why)
+    if looks:  # it waits on, and its wake is sent on
+        return _looked_at(turn, ask, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
+    ports.watching.report(_failed(saga, why))
+    if verdict.hopeless:
+        written = giving_up.dead(
+            turn.known,
+            progress_repository.in_hand(service, turn),
+            ask.action,
+            _last_failure(saga, why, words, verdict),
+            None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
+        )
+        return (await progress_repository.write(service, turn, written)).forgetting(ask.run)
+    where = raised_at(why)
+    _tell(service, turn, ask, verdict, words, where)
+    if ask.action.undoes:  # it is tried without end, and people are told
+        turn = await _escalated(service, turn, ask, verdict, words, calls)
+    elif isinstance(why, UnknownSchema) and verdict.attempt % verdict.attempts_max == 0:
+        waiting_runs.escalate(service, turn.message.saga, ask.handler.name, verdict.attempts, words)
+    if verdict.parks and turn.unsaid is None:  # else what people have to be told would be forgotten
+        bad = _undecodable(service, ask) if isinstance(why, UnknownSchema) else None
+        failure = replace(_failure(words, where, verdict), bad=bad)
+        return await _parked(service, turn, ask, failure, _with_calls(turn, ask, saga), verdict.wait_s)
+    if turn.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # of a repair, with other sagas before it
+        raise escalations.left(ask.handler.name, verdict.attempt, words)
+    is_awaited = turn.unsaid is not None or isinstance(ask.action.message, Command)
+    await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX) if is_awaited else verdict.wait_s, turn.position)
+    return turn.carrying(ask.run, calls, verdict.history)
+
+
+def _judged(service: Participant, saga: RunningSaga, ask: Ask, why: Exception, words: str) -> Verdict:
+    """Judge a failed attempt, on the progress on which it was made."""
+    turn = saga.turn
+    rule, retry = saga.rule(why)
+    is_awaited = isinstance(why, UnknownSchema | NewerHandler)  # what a rollout brings by itself is nobody's to mend
+    blame = None if is_awaited else blame_of(type(why), called=why is saga.outside)
+    history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule, blame))
+    before, named = failed_before(turn.known, ask)
+    attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
+    waits = isinstance(why, UnknownSchema | KeyMissing | NewerHandler)  # nobody deploys, or restores a key, in place
+    attempt, is_unknown = attempts_under(rule, attempts, named), isinstance(why, UnknownSchema)
+    may_come = is_unknown and (service.ports.waits_for_schemas or attempt < retry.attempts_max)
+    hopeless = not may_come and (
+        isinstance(why, BadInput | NotDeterministic | TooLarge)
+        or (
+            isinstance(ask.action, Run)
+            and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
+        )
+    )
+    if ask.action.undoes and attempt >= retry.attempts_max:
+        retry = without_end(retry)
+    clock, is_look = service.ports.clock, False
+    wait_s = delay_s(retry, attempt, clock.chance())
+    if is_unknown or isinstance(why, NewerHandler):
+        is_look = before > 0 and waiting_runs.is_told(
+            turn.known, ask.action.name, words, retry, attempt, clock.now_ms()
+        )
+        wait_s = waiting_runs.wait_s(turn.known, retry, attempt)
+    elif waits:
+        wait_s = max(wait_s, READ_S_MIN)  # each attempt looks at what is there by then
+    return Verdict(
+        hopeless=hopeless,
+        # Of a command it is a person who waits, and no outcome to be kept.
+        parks=(waits or parks(retry, attempt)) and not isinstance(ask.action.message, Command),
+        wait_s=wait_s,
+        attempt=attempt,
+        attempts_max=retry.attempts_max,
+        attempts=attempts,
+        under=named,
+        history=history,
+        is_look=is_look,
+    )
+
+
+async def _escalated(  # a compensation that fails is told with all that is known of it
+    service: Participant, turn: TurnState, ask: Ask, verdict: Verdict, words: str, calls: tuple[Call, ...]
+) -> TurnState:
+    """Tell people, after each round of attempts, of a compensation that fails."""
+    undoes = ask.action.result.event if isinstance(ask.action, Undo) else ask.action.message
+    due = None
+    if verdict.attempt % verdict.attempts_max == 0:
+        letter = escalations.failing(turn, ask.handler.name, ask.action.message, undoes, verdict.attempts, words)
+        rounds = verdict.attempt // verdict.attempts_max
+        due = escalations.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
+    return await escalations.say(service, turn, due)
+
+
+def _failed(saga: RunningSaga, why: Exception) -> Failed:
+    """Moment of a failed attempt, for those who count by class."""
+    return Failed(
+        service=saga.service.name,
+        saga=saga.turn.message.saga,
+        handler=saga.handler.name,
+        kind=type(why).__name__,
+        blame=blame_of(type(why), called=why is saga.outside),
+    )
+
+
+def _tell(  # a failed attempt is told with all that is known of it
+    service: Participant, turn: TurnState, ask: Ask, verdict: Verdict, words: str, where: str | None
+) -> None:
+    kind = Parked if verdict.parks else Retrying
+    service.ports.watching.report(
+        kind(
+            service=service.name,
+            saga=turn.message.saga,
+            handler=ask.handler.name,
+            message=ask.action.message.id,
+            attempt=verdict.attempt,
+            attempts_max=verdict.attempts_max,
+            delay_s=verdict.wait_s,
+            error=words,
+            where=where,
+        )
+    )
+
+
+async def deadly(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
+    """Give up a run of which the process dies, and nothing else of the turn."""
+    p, (before, _) = turn.known, failed_before(turn.known, ask)
+    failure = Failure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
+    written = giving_up.dead(p, progress_repository.in_hand(service, turn), ask.action, failure, opened(p, ask.run))
+    return replace((await progress_repository.write(service, turn, written)).forgetting(ask.run), deaths=0)
+
+
+async def _put_off(service: Participant, saga: RunningSaga, turn: TurnState, ask: Ask, why: Exception) -> TurnState:
+    """A call was not let through."""
+    turn = turn.carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
+    refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, raised_at(why), isinstance(why, BreakerOpen))
+    return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
+
+
+async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy, intent: Intent | None) -> TurnState:
+    """Put a run off that a pause, a limit or a breaker holds up; that is no attempt. Wait in the lane for a short time,
+    then park the run, its attempts unchanged, for a minute at most. If the history has that wait already, send the wake
+    on without a write. `intent`: with the last results, if it has begun."""
+    ports, p, history, begun = service.ports, turn.known, turn.attempts_of(ask.run), opened(turn.known, ask.run)
+    before, named = failed_before(p, ask)
+    since_ms, left_s = put_off_runs.waits_since_ms(p, ask.action, before + len(history), why.reason), why.left_s
+    if why.grows and since_ms is not None:
+        left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
+    left_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
+    passed_s = ports.clock.monotonic_s() - turn.stages.begun_s
+    # What people wish is never parked: it is no message of the saga.
+    in_memory = turns.stays(left_s, passed_s) or turn.unsaid is not None or isinstance(ask.action.message, Command)
+    ports.watching.report(
+        PutOff(
+            service=service.name,
+            saga=turn.message.saga,
+            handler=ask.handler.name,
+            message=ask.action.message.id,
+            delay_s=left_s,
+            is_parked=not in_memory,
+            error=why.reason,
+        )
+    )
+    if in_memory:
+        await ports.assignment.pause(min(left_s, PAUSE_S_MAX), turn.position)
+        return turn.unread()
+    is_new = since_ms is None or intent != begun
+    if not is_new and put_off_runs.has_wake(p, ask.action, has_begun=begun is not None):
+        return _looked_at(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
+    failure = Failure(
+        reason=why.reason,
+        where=why.where,
+        remedy="",
+        attempts=before + len(history),
+        under=counted(named, [failed.rule for failed in history]),
+        history=history[-HISTORY_MAX:],
+        put_off=True,
+    )
+    return await _parked(service, turn, ask, failure, intent, left_s)
+
+
+async def _parked(  # a run is parked with all that is known of it
+    service: Participant, turn: TurnState, ask: Ask, failure: Failure, intent: Intent | None, wait_s: float
+) -> TurnState:
+    """Park a run. It has a wake now, and is not ready in this turn again, which would never end while a write takes
+    longer than the delay: the saga's other messages would not be taken, and the offset would not be committed."""
+    action, due_ms = ask.action, service.ports.clock.now_ms() + ceil(wait_s * 1000)
+    hand = progress_repository.in_hand(service, turn)
+    written = giving_up.parked(turn.known, hand, action, failure, intent, due_ms=due_ms)
+    return _looked_at((await progress_repository.write(service, turn, written)).forgetting(ask.run), ask, due_ms)
+
+
+def _looked_at(turn: TurnState, ask: Ask, due_ms: int) -> TurnState:
+    """The turn in which a run, and none that its handler has on another message, is not looked at again before then."""
+    later = Stopped(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
+    return replace(turn, stopped=(*turn.stopped, later))
+
+
+def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
+    """Number of attempts that had failed before this turn, and how many of them under rules that have a name: the
+    progress knows."""
+    if p.wake is None:  # what is parked has one
+        return 0, {}
+    name, message = ask.action.role.name, ask.action.message.id
+    if ask.action.undoes:
+        kept = kept_undo(p, name, ask.action.message)
+    else:
+        kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
+    if kept is not None:
+        return kept.attempts, kept.under
+    c = continuations.of(p, name, message) if p.later else None
+    return (0, {}) if c is None else (c.attempts, c.under)
+
+
+def _attempt(service: Participant, saga: RunningSaga, words: str, rule: str, blame: Blame | None) -> Attempt:
+    clock = service.ports.clock
+    return Attempt(
+        time=iso(clock.now_ms()),
+        ms=round((clock.monotonic_s() - saga.begun_s) * 1000),
+        reason=words[:REASON_MAX],
+        worker=service.ports.worker,
+        rule=rule,
+        blame=blame,
+    )
+
+
+def _failure(words: str, where: str | None, verdict: Verdict, remedy: str = "") -> Failure:
+    return Failure(
+        reason=words,
+        where=where,
+        remedy=remedy,
+        attempts=verdict.attempts,
+        under=verdict.under,
+        history=verdict.history[-HISTORY_MAX:],
+    )
+
+
+def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdict) -> Failure:
+    failure = _failure(words, raised_at(why), verdict, _remedy(why, verdict.attempts_max))
+    return replace(
+        failure,
+        under={},
+        stack=stack_of(why, saga.secrets()),
+        blame=blame_of(type(why), called=why is saga.outside),
+        disputed=_disputed_calls(saga, why),
+    )
+
+
+def _disputed_calls(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int], ...]:
+    """Steps and reads that a person may answer whatever is recorded: this release cannot go by the record."""
+    if isinstance(why, NewerHandler):
+        return disputable(saga.intent.calls)
+    return why.disputed if isinstance(why, NotDeterministic) else ()
+
+
+def _undecodable(service: Participant, ask: Ask) -> str | None:
+    """Reason why the message that is parked cannot be decoded itself: it may be another part."""
+    return None if ask.action.undoes else undecodable(service, ask.action.role, ask.action.message)
+
+
+def opened(p: Snapshot, run: RunKey) -> Intent | None:
+    """The open intent of a run."""
+    return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
+
+
+def _with_calls(turn: TurnState, ask: Ask, saga: RunningSaga) -> Intent | None:
+    """The open intent with the last results; `None` if the run had not begun anything."""
+    open_ = opened(turn.known, ask.run)
+    if open_ is None:
+        return None
+    return replace(open_, calls=saga.answers, undo_with=saga.taken_back_with if open_.kind == "do" else open_.undo_with)
+
+
+def _remedy(why: Exception, attempts_max: int) -> str:
+    if isinstance(why, NotDeterministic):
+        return f"{why.way}{NOT_DETERMINISTIC}"
+    if isinstance(why, NewerHandler):
+        return NEWER_HANDLER
+    if isinstance(why, UpcasterFailed):
+        return "mend the upcaster and deploy it, then have it tried again: saga dead replay"
+    if isinstance(why, KeyMissing):
+        return (
+            "restore the key, then have it tried again: saga dead replay; or discard it: whoever sent it has forged it"
+        )
+    if isinstance(why, BadInput):
+        return "mend its sender; this dead letter has the original, or says where it is"
+    if isinstance(why, TooLarge):
+        return oversized.REMEDY
+    if isinstance(why, Permanent):
+        return "mend the handler"
+    return f"look why {attempts_max} attempts failed; " + record.REPLAY

@@ -1,0 +1,319 @@
+"""One run of a handler: call it, and write down how it ended."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from math import ceil
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from saga.declarations.values import Parameter, Reaction
+from saga.engine import state_migration
+from saga.engine.errors import Halted, Refused, unexpected
+from saga.engine.execution import admission, control_log, failure_handling
+from saga.engine.execution.failure_handling import HISTORY_MAX, Ask, answered, failed_before, opened
+from saga.engine.execution.saga_context import RunningSaga
+from saga.engine.execution.value_codec import STATE, Seals
+from saga.engine.limits import NotNow
+from saga.engine.persistence import progress_repository
+from saga.engine.prepared_service import Prepared
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
+from saga.errors import KeyMissing, NewerHandler, Permanent, TooLarge
+from saga.messages import Event, Message, name_of
+from saga.messaging.message_ids import identity_of_own
+from saga.policies.turns import STAYS_S
+from saga.progress import going_on, ids, record
+from saga.progress.actions import Run, Undo
+from saga.progress.compensate import undone
+from saga.progress.continuations import cause_of
+from saga.progress.document import Continuation, Intent
+from saga.progress.record import Ended, Written
+from saga.support.clock import iso
+
+_MS = timedelta(milliseconds=1)
+Gave: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], Continuation | None]
+"""Result of a call of a handler: its events, encoded; what it changed of the state; its next turn, if there is one."""
+
+
+def run(service: Participant, turn: TurnState, action: Run) -> Coroutine[object, object, TurnState]:
+    """Run a handler on a message, from its start or from its intent."""
+    intent, parts = action.intent, action.parts
+    if intent is not None:
+        action, cause = replace(action, message=intent.message), intent.cause
+    else:
+        cause = cause_of(parts[: len(action.role.takes)], action.goes_on)
+    name = action.role.name
+    return perform(service, turn, Ask(action=action, handler=service.handlers[name], run=("do", name, cause)))
+
+
+def undo(service: Participant, turn: TurnState, action: Undo) -> Coroutine[object, object, TurnState]:
+    """Run a compensation on the result that it undoes."""
+    handler, cause = service.handlers[action.name], action.result.event.id
+    return perform(service, turn, Ask(action=action, handler=handler, run=("undo", action.role.name, cause)))
+
+
+async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in: bool = False) -> TurnState:
+    """Call it once, up to the write that ends it or its attempt. `is_let_in`: people have not stopped it."""
+    if turn.deaths:
+        return await failure_handling.deadly(service, turn, ask)
+    clock, controls = service.ports.clock, service.controls
+    began = clock.monotonic_s()
+    if began >= controls.until_s:
+        await control_log.look(service, turn.position)
+        began = clock.monotonic_s()
+    if controls.stops and not is_let_in:
+        return await _let_in(service, turn, ask)
+    kind, name, cause = ask.run
+    p = turn.known
+    intent = (opened(p, ask.run) if p.intents else None) or Intent(
+        handler=name,
+        kind=kind,
+        name=ask.handler.name if kind == "undo" else "",
+        cause=cause,
+        message=ask.action.message,
+        parts=ask.action.parts,
+        state=p.state,
+        version=p.version,
+        handler_version=ask.version,
+        time="",
+    )
+    if service.is_private or service.migrations or service.ports.keys is not None:
+        saga = await running(service, turn, ask, intent)
+    else:  # nothing of it is sealed, or of an older version
+        seals = Seals(service, turn)
+        goes_on, state = ask.action.goes_on, intent.state
+        saga = RunningSaga(service, turn, ask.handler, ask.run, intent, goes_on, seals, state, began)
+    try:
+        try:
+            spans, work = turn.stages.spans, called(service, ask, intent.parts, saga)
+            gave = await (work if spans is None else spans.around("handler", ask.handler.name, work, intent.parts))
+        except Exception as why:
+            if saga.halt is why:
+                raise
+            if saga.halt is not None:
+                raise saga.halt from why
+            turn.stages.handler_s += clock.monotonic_s() - began
+            return await failure_handling.failed(service, saga, ask, why)
+        turn.stages.handler_s += clock.monotonic_s() - began
+        written = _ended(service, saga.turn, ask, gave, saga)
+        try:
+            return (await progress_repository.write(service, saga.turn, written)).forgetting(ask.run)
+        except TooLarge as why:  # what it leaves behind, on top of what is there
+            return await failure_handling.failed(service, saga, ask, why)
+    except Refused:  # decided again; what is answered already is not asked for again
+        return saga.turn.unread().carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
+
+
+async def running(service: Participant, turn: TurnState, ask: Ask, intent: Intent) -> RunningSaga:
+    """The saga as this run sees it, with the keys of all that it is handed; without those it has failed already."""
+    seals, state, p = Seals(service, turn), intent.state, turn.known
+    older_state = None
+    try:
+        if service.is_private or service.ports.keys is not None:
+            await seals.begin(ask.handler.name, intent)
+            state = await seals.revealed_state(intent.state, intent.version)
+        if service.migrations and p.version != service.version:
+            older_state = await seals.revealed_state(p.state, p.version)
+    except (KeyMissing, Permanent) as why:  # it fails the attempt, before anything is called
+        state, intent, seals.trouble = {}, replace(intent, version=service.version), why
+    began = service.ports.clock.monotonic_s()
+    saga = RunningSaga(service, turn, ask.handler, ask.run, intent, ask.action.goes_on, seals, state, began)
+    if older_state is not None:
+        saga.older_state = older_state
+    return saga
+
+
+async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
+    """Call it if nothing that people have switched stops it, within the limit that they have set."""
+    after = await admission.after(service, turn, ask)
+    if after is not None:
+        return after
+    limiter = service.limiters.get(ask.action.name)
+    if limiter is None or not limiter.is_needed:
+        return await perform(service, turn, ask, is_let_in=True)
+    try:
+        call = await limiter.enter(turn.position, service.ports.clock.monotonic_s() + STAYS_S)
+    except NotNow as refusal:
+        return await admission.has_no_turn(service, turn, ask, refusal)
+    try:
+        return await perform(service, turn, ask, is_let_in=True)
+    finally:
+        limiter.leave(call, failed=False)
+
+
+async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Gave:
+    """Call the handler. Raises whatever fails the attempt."""
+    handler, ports = ask.handler, service.ports
+    try:
+        if saga.version > handler.version and not saga.is_resolved:
+            raise NewerHandler(handler.name, saga.version, handler.version)
+        parts = saga.seals.opened_parts(parts)
+        saga.given = arguments = _arguments(service, ask, parts, saga)
+        returned = await ports.clock.within(handler.timeout_s, handler.function(**arguments))
+    except TimeoutError as why:
+        if saga.failure is not None:
+            raise saga.failure from why
+        raise TimeoutError(f"{handler.name} took longer than its timeout_s={handler.timeout_s}, or: {why}") from why
+    except asyncio.CancelledError as why:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            saga.left = True
+            raise
+        if saga.failure is not None:
+            raise saga.failure from why
+        # Nobody cancels this lane: something that the handler waited for was, and that is a failure as any other.
+        raise RuntimeError(f"{handler.name} waited for something that was cancelled") from why
+    except ExceptionGroup as why:  # of a task group: what a step of it raised says more, and may be in `retry.never`
+        raise saga.failure or why from why
+    except (Exception, Halted, GeneratorExit, KeyboardInterrupt):
+        raise
+    except BaseException as why:  # it would end the process, and the next one: the message comes again
+        # A task group wraps what its steps raise, and how a turn is halted is no `Exception` either.
+        raise saga.halt or saga.failure or unexpected(why, handler.name) from why
+    finally:
+        if saga.has_begun:
+            await saga.settled()
+        saga.ended = True
+    if saga.halt is not None:
+        raise saga.halt
+    if saga.failure is not None:
+        raise saga.failure
+    saga.check_whole()
+    events = handler.events_of(returned)
+    if len(events) > 1:
+        _check_one_outcome(service, handler, events)
+    encoded = [service.encode(event, saga.turn.message.saga) for event in events]
+    if service.ports.keys is not None:
+        encoded = [await saga.seals.sealed(event, *said) for event, said in zip(events, encoded, strict=True)]
+    return encoded, saga.delta(), _wait(service, handler, returned, saga) if handler.may_wait else None
+
+
+def _wait(service: Participant, handler: Reaction, returned: object, saga: RunningSaga) -> Continuation | None:
+    """The next turn that the handler wants; `None` if it has come to its end. Raises `Permanent` for one too late."""
+    later = handler.wait_of(returned)
+    if later is None:
+        return None
+    until = () if later.until is None or not issubclass(later.until, Event) else (name_of(later.until),)
+    c = saga.goes_on
+    first_ms = saga.time_ms if c is None else c.first_ms
+    due_ms = saga.time_ms + ceil(later.after / _MS)
+    if due_ms - first_ms > service.memory_s * 1000:
+        raise Permanent(
+            f"{handler.name} returned {later!r}, and would have waited for {timedelta(milliseconds=due_ms - first_ms)} "
+            f"then: no handler waits longer in all than the memory of {service.name!r}, "
+            f"{timedelta(seconds=service.memory_s)}. Give the service a longer memory="
+        )
+    return Continuation(
+        handler=handler.name,
+        parts=saga.intent.parts[: len(service.roles.handlers[handler.name].takes)],
+        n=0,
+        turn=1 if c is None else c.turn + 1,
+        handler_version=saga.version,
+        first_ms=first_ms,
+        seen_ms=saga.time_ms,
+        due_ms=due_ms,
+        until=until,
+        undo_with=saga.taken_back_with,
+    )
+
+
+def _check_one_outcome(service: Prepared, handler: Reaction, events: Sequence[Event]) -> None:
+    outcomes = [name for name in map(name_of, map(type, events)) if name in service.roles.outcomes]
+    if len(outcomes) > 1:
+        raise Permanent(f"{handler.name} returned {' and '.join(outcomes)}: a saga ends with one outcome; return one")
+
+
+def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Mapping[str, object]:
+    """The handler's arguments by name."""
+    arguments: dict[str, object] = {}
+    handler, classes = ask.handler, service.classes[ask.handler.name]
+    for parameter in handler.parameters:
+        if parameter.role == "event":
+            if parameter.optional or len(parts) != 1:
+                part = next((m for m in parts if classes.get(m.type) in parameter.events), None)
+            else:
+                part = parts[0]  # it, or one that can never be decoded: then nothing else is asked for
+            if part is None and not parameter.optional:
+                raise Permanent(_not_kept(handler, parameter))
+            arguments[parameter.name] = None if part is None else service.given(handler.name, part)
+        elif parameter.role == "saga":
+            arguments[parameter.name] = saga
+        else:
+            assert parameter.gives is not None
+            arguments[parameter.name] = service.resources[parameter.gives]
+    return arguments
+
+
+def _not_kept(handler: Reaction, parameter: Parameter) -> str:
+    """Reason that a compensation cannot be given what its original took."""
+    names = " | ".join(event.__name__ for event in parameter.events)
+    return (
+        f"{handler.name} takes {names}, which {handler.undoes} took, and that is not kept with what it did: the "
+        f"release that did it did not name it. Let {handler.name} take {names} | None, or roll back until it is undone"
+    )
+
+
+def _ended(
+    service: Participant,
+    turn: TurnState,
+    ask: Ask,
+    gave: Gave,
+    saga: RunningSaga,
+) -> Written:
+    """The transition of a run that came to its end, or that goes on later."""
+    events, delta, next_turn = gave
+    p, cause, failed = turn.known, saga.intent.cause, turn.attempts_of(ask.run)
+    if service.migrations and ask.ends is None:
+        p, delta = state_migration.migrated(service, p, delta, saga.older_state, partial(saga.seals.close, what=STATE))
+    hand = progress_repository.in_hand(service, turn)
+    if (
+        ask.handler.may_wait and not saga.intent.time
+    ):  # nothing else tells at what time it saw for how long it had waited
+        hand = replace(hand, now_ms=saga.time_ms)
+    emitted = [
+        Message(
+            id=identity_of_own(
+                service.name,
+                ids.event_id(type_, service.name, p.saga, ask.handler.name, cause, index),
+                service.contracts[type_].owner,
+            ),
+            type=type_,
+            schema=schema,
+            saga=p.saga,
+            source=service.name,
+            time=hand.time,
+            value=value,
+            started=p.started or turn.message.started,
+            trace=ask.action.message.trace,
+            principal=record.principal_of(p, turn.message),
+        )
+        for index, (type_, schema, value) in enumerate(events)
+    ]
+    ended = Ended(
+        message=ask.action.message,
+        cause=cause,
+        parts=saga.intent.parts,
+        attempt=failed_before(p, ask)[0] + len(failed) + 1,
+        failures=failed[-HISTORY_MAX:],
+        delta=delta,
+        events=emitted,
+        calls=saga.answers,
+    )
+    if ask.ends is not None:
+        return ask.ends(p, hand, ended.calls)
+    if isinstance(ask.action, Undo):
+        return undone(p, hand, ask.action.role, ask.action.result, ended)
+    if ask.handler.may_wait:
+        ended = replace(ended, shown=tuple(m.id for m in ended.parts[len(ask.action.role.takes) :]))
+    if next_turn is not None:
+        ended = replace(ended, reason=_goes_on(next_turn))
+        return going_on.gone_on(p, hand, ask.action.role, ended, next_turn)
+    return record.handled(p, hand, ask.action.role, ended)
+
+
+def _goes_on(c: Continuation) -> str:
+    """Time at which a run goes on, or what lets it go on, for people."""
+    return f"it goes on at {iso(c.due_ms)}{', or with ' if c.until else ''}{' or '.join(c.until)}"

@@ -1,0 +1,115 @@
+"""The heart: what a service does with one message. docs/protocol.md gives the reason for each line.
+
+| dies | then |
+|---|---|
+| before the write | redelivered; steps and updates that finished are not repeated, their results are recorded |
+| after the write, before publishing | redelivered; its events are published then, or before the saga's next write |
+| after publishing, before the commit | redelivered; found in the inbox; receivers drop repeats by id |
+| two workers own the partition | the second write is refused, and decided again by whoever owns it now |
+| the write's answer is lost | never written again blindly: reload and decide again |
+| the publish's answer is lost | publish again; same ids |
+"""
+
+from msgspec.structs import replace
+
+from saga.engine.errors import Refused
+from saga.engine.execution import abort, handler_runner, timer_endings
+from saga.engine.execution.beginning import as_read, judged
+from saga.engine.execution.value_codec import seal_answer
+from saga.engine.persistence import overflow_store, oversized, progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
+from saga.errors import SchemaUnasked, TooLarge
+from saga.progress.actions import (
+    Act,
+    Action,
+    AwaitLog,
+    CloseSealed,
+    Done,
+    Heed,
+    Note,
+    Recall,
+    Reload,
+    Rename,
+    Run,
+    SendOn,
+    Undo,
+    Write,
+)
+from saga.progress.operators import heeded
+from saga.progress.step import RELOAD, is_all, next_action, next_snapshot, noted
+from saga.progress.timing import is_overdue
+
+
+async def take_turn(service: Participant, turn: TurnState) -> TurnState:
+    """Handle one message to its end. When this returns nothing is left to do, and its offset may be committed."""
+    while not turn.over:
+        turn = await advance(service, turn)
+    return turn
+
+
+async def advance(service: Participant, turn: TurnState) -> TurnState:
+    """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
+    action: Action = RELOAD
+    try:
+        if turn.bad:
+            turn = judged(service, turn)
+        if turn.progress is not None:  # else nothing can be decided, and most messages are the first of their saga here
+            now = progress_repository.now(service)
+            if turn.progress.deadlines:
+                now = await timer_endings.with_log(service, turn, now)
+            action = next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
+        match action:
+            case Run():
+                turn = await handler_runner.run(service, turn, action)
+            case Done() | SendOn() | AwaitLog():
+                return await timer_endings.rests(service, turn, action)
+            case Reload():
+                return await progress_repository.load(service, turn)
+            case Recall():
+                return await overflow_store.recalled(service, turn)
+            case Undo():
+                turn = await handler_runner.undo(service, turn, action)
+            case CloseSealed():
+                turn = await abort.close_sealed(service, turn, action)
+            case Heed():
+                service.schemas.doubt()
+                heeds = await seal_answer(service, turn, action)
+                written = heeded(turn.known, progress_repository.in_hand(service, turn), heeds)
+                turn = await progress_repository.write(service, turn, written)
+            case Note() | Rename():
+                written = noted(turn.known, progress_repository.in_hand(service, turn), action)
+                turn = await progress_repository.write(service, turn, written)
+            case Write():
+                written = next_snapshot(turn.known, progress_repository.in_hand(service, turn), action)
+                turn = await progress_repository.write(service, turn, written)
+    except (Refused, SchemaUnasked) as why:
+        return await _again(service, turn, why)
+    except TooLarge as why:
+        return await _too_large(service, turn, action, why)
+    return replace(turn, over=True) if _ends(service, turn) else turn
+
+
+async def _again(service: Participant, turn: TurnState, why: Refused | SchemaUnasked) -> TurnState:
+    """The turn from which it is decided again: on the progress as it is by then, or with what the registry says."""
+    if isinstance(why, Refused):
+        return turn.unread()
+    await service.schemas.ask(why.id, service.ports.registry)
+    return turn
+
+
+async def _too_large(service: Participant, turn: TurnState, action: Action, why: TooLarge) -> TurnState:
+    """Give up what the store does not take. Raises the error for what nobody can give up."""
+    if isinstance(action, Heed):
+        return await oversized.unheeded(service, turn, action.command, why)
+    if not isinstance(action, Act):
+        raise why
+    return await oversized.given_up(service, turn, action, why)
+
+
+def _ends(service: Participant, turn: TurnState) -> bool:
+    """Return whether nothing is left to do, where that is cheap to see. What became due meanwhile is done now."""
+    p = turn.progress
+    if p is None or not turn.certain or not is_all(p, service.roles, turn):
+        return False
+    return not p.deadlines or not is_overdue(p, service.ports.clock.now_ms())

@@ -1,0 +1,278 @@
+"""Seals of one run: what it is handed is opened before, and what it records or says is sealed, each with the key of its
+subject. Without keys nothing is sealed, and what others have sealed fails the attempt: it is tried again later."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.contracts import sealing
+from saga.contracts.codec import MARKER
+from saga.contracts.library import Library, binding_of
+from saga.encryption.sensitive_fields import MARK, replaced, replaced_at, unmarked
+from saga.encryption.text import ERASED, OtherSecret, Unopened, is_sealed, name_in, names_in, place_of_recorded
+from saga.engine.foreign_values import WriterOf, single_object
+from saga.engine.persistence.progress_repository import patiently
+from saga.engine.processing_state import RunKey, TurnState
+from saga.engine.service_runtime import Participant
+from saga.errors import BadInput, KeyMissing, Permanent
+from saga.messages import Event, Message
+from saga.progress.actions import Answer, Disregard, Heeds
+from saga.progress.document import Call, Intent
+from saga.progress.operators import answered_call
+from saga.progress.taking_back import TakeBack
+
+if TYPE_CHECKING:
+    from saga.encryption.keys import SubjectKey
+
+_KEYED = "k"
+"""Beginning of a digest that was made with a key: no other one has it."""
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Seals:
+    """Keys of one run."""
+
+    own: "SubjectKey | None" = None
+    """Key of whom the run is about; `None` without keys, and if that one was forgotten."""
+    trouble: KeyMissing | Permanent | None = None
+    """Reason that something which the run is handed cannot be opened."""
+
+    def __init__(self, service: Participant, turn: TurnState) -> None:
+        self._service, self._turn = service, turn
+        self._known: dict[str, SubjectKey | None] = {}
+
+    async def begin(self, handler: str, intent: Intent) -> None:
+        """Get the keys for a run that is handed this. Raises `KeyMissing`, before a key is made for its subject: that
+        would take the place of one that is missing."""
+        library = self._service.schemas.library
+        recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
+        await self._unlock(
+            *({name_in(found[1])} for part in intent.parts if (found := sealing.split_whole(part.value)) is not None),
+            _sealed_in([intent.state, *recorded]),
+        )
+        parts = [self._whole(part) for part in intent.parts]  # its sender may have sealed fields in it
+        writer_of = self._service.schemas.writers.get
+        await self._unlock(*(sealing.names_in(_readable(part, library, writer_of), library) for part in parts))
+        if (keys := self._service.ports.keys) is not None:
+            subject = self._subject_of(handler, parts)
+            self.own = await self._patiently(keys.of_subject, subject)
+
+    def _whole(self, part: Message) -> Message:
+        """A message that was sealed as a whole as it came; one that was not, or is not to be opened here, as it is."""
+        with suppress(BadInput):  # who is handed it says so
+            value = sealing.open_whole(part.value, part.type, part.saga, self._known.__getitem__)
+            return part if value is part.value else replace(part, value=value)
+        return part
+
+    def _subject_of(self, handler: str, parts: Sequence[Message]) -> str:
+        """Subject of the first message that has sensitive fields; else the saga."""
+        for part in parts:
+            if part.type in self._service.sensitive:
+                try:
+                    return sealing.subject_of(self._service.decode(handler, part))
+                except (BadInput, KeyError, KeyMissing):  # the run will say so, or it takes the place of another one
+                    break
+        return self._turn.message.saga
+
+    async def _unlock(self, *names: set[str]) -> None:
+        """Get the keys of these names. Raises `KeyMissing`."""
+        for name in sorted(set[str]().union(*names) - self._known.keys()):
+            if (keys := self._service.ports.keys) is None:
+                raise KeyMissing(sealing.NO_KEYS)
+            self._known[name] = await self._patiently(keys.named, name)
+
+    async def _patiently(self, ask: Any, what: str) -> "SubjectKey | None":
+        found: SubjectKey | None = await patiently(self._service, self._turn.position, "get a key", ask, what)
+        return found
+
+    # ------------------------------------------------------------ messages
+
+    def opened_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
+        """Messages with their sealed fields opened. Raises `BadInput`, and why there is a key missing for the run."""
+        if self.trouble is not None:
+            raise self.trouble
+        return [self._opened(part) for part in parts] if self._known else parts
+
+    def _opened(self, part: Message) -> Message:
+        if not names_in(part.value):
+            return part
+        library, keys = self._service.schemas.library, self._known.__getitem__
+        part = replace(part, value=sealing.open_whole(part.value, part.type, part.saga, keys))
+        value = _readable(part, library, self._service.schemas.writers.get)
+        if value[:2] == MARKER:
+            value = sealing.opened(value, library, part.saga, keys)
+        return replace(part, value=value)
+
+    async def sealed(self, event: Event, type_: str, schema: str, value: bytes) -> tuple[str, str, bytes]:
+        """Event as it goes out. Raises `Permanent` for one that is too large by that."""
+        keys = self._service.ports.keys
+        if keys is not None and type_ in self._service.sensitive:
+            key = await self._patiently(keys.of_subject, sealing.subject_of(event))
+            value = sealing.sealed(value, binding_of(type(event)).version, self._turn.message.saga, key)
+            self._service.check_size(type_, value)
+        return type_, schema, value
+
+    # ------------------------------------------------------------ digests
+
+    def digest(self, plain: str) -> str:
+        """Digest of arguments as it is recorded: with keys nobody can find out by trying what was digested."""
+        if self.own is None:
+            return plain
+        return _KEYED + blake2b(plain.encode(), key=self.own.digest, digest_size=12).hexdigest()
+
+    def may_be_same(self, plain: str, expected: str) -> bool:
+        """Return whether a digest that was recorded with other keys, or without, may be of these arguments. One of
+        which the key is gone may be of any."""
+        return self.own is None if expected.startswith(_KEYED) else plain == expected
+
+    # ------------------------------------------------------------ what is recorded
+
+    def close(self, recorded: Any, what: str) -> Any:
+        """Recorded value in which what is marked is sealed, each part for its place. `what`: the state, or a call."""
+        if self._service.ports.keys is None:
+            return recorded
+        return replaced_at(recorded, lambda path, value: self._close_value(value, self._place(what, path)))
+
+    def _place(self, what: str, path: str) -> str:
+        return place_of_recorded(self._service.name, self._turn.message.saga, what, path)
+
+    def _close_value(self, value: Any, place: str) -> Any:
+        if is_sealed(value) or self.own is None:
+            return {MARK: value if is_sealed(value) else ERASED}
+        return {MARK: self.own.seal_recorded(_encoder.encode(value), place)}
+
+    def reveal(self, recorded: Any, what: str) -> Any:
+        """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `_unlock`
+        goes before."""
+        return replaced_at(recorded, lambda path, value: self._reveal_value(value, self._place(what, path)))
+
+    def _reveal_value(self, value: Any, place: str) -> Any:
+        if not is_sealed(value):
+            return {MARK: value}
+        key = self._known[name_in(value)]
+        if key is None:
+            return {MARK: ERASED}
+        before = f"{self._service.name}|{self._turn.message.saga}"
+        try:
+            return {MARK: msgspec.json.decode(key.open_recorded(value, place, before))}
+        except OtherSecret:
+            raise KeyMissing(f"a recorded value: {sealing.OTHER_SECRET}") from None
+        except Unopened:
+            raise Permanent(
+                "a recorded value was sealed for another place, saga or service, or changed since: restore the "
+                "progress of this saga, or discard the run"
+            ) from None
+
+    def closed_raw(self, value: Raw, what: str) -> Raw:
+        """The same of JSON."""
+        if self._service.ports.keys is None or f'"{MARK}"'.encode() not in bytes(value):
+            return value
+        return Raw(_encoder.encode(self.close(msgspec.json.decode(value), what)))
+
+    async def revealed_raw(self, value: Raw, what: str) -> Raw:
+        """The same of JSON, with its keys."""
+        if not names_in(bytes(value)):
+            return value
+        recorded = msgspec.json.decode(value)
+        await self._unlock(_sealed_in(recorded))
+        return Raw(_encoder.encode(self.reveal(recorded, what)))
+
+    def closed_taking_back(self, handler: str, said: TakeBack) -> TakeBack:
+        """A call that takes a run of a handler back, with its marked arguments sealed."""
+        args = [self.closed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
+        named = {name: self.closed_raw(value, _argument(handler, said, name)) for name, value in said.named.items()}
+        return replace(said, args=tuple(args), named=named)
+
+    async def revealed_call(self, run: RunKey, call: Call) -> Call:
+        """A call of a run with its answer opened."""
+        value = await self.revealed_raw(call.value, call_of(run, call))
+        return call if value is call.value else replace(call, value=value)
+
+    async def revealed_taking_back(self, handler: str, said: TakeBack) -> TakeBack:
+        """A call that takes a run of a handler back, with its arguments opened."""
+        args = [await self.revealed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
+        named = {
+            name: await self.revealed_raw(value, _argument(handler, said, name)) for name, value in said.named.items()
+        }
+        return replace(said, args=tuple(args), named=named)
+
+    async def revealed_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
+        """Fields of a state of that version, opened. A field that cannot read `erased` has its default."""
+        await self._unlock(_sealed_in(fields))  # of a state that is migrated nobody has asked before
+        if not self._known:
+            return dict(fields)
+        older = self._service.migrations[version - 1 : version]
+        kind = older[0].takes if older else self._service.state
+        shown: dict[str, Any] = self.reveal(dict(fields), STATE)
+        return {name: value for name, value in shown.items() if _fits(name, value, kind)}
+
+
+async def seal_answer(service: Participant, turn: TurnState, action: Heeds) -> Heeds:
+    """Seal the answer that a person gives to a step as the step's own is, with the key of whom the run is about. It is
+    sealed as a whole, for nobody can tell by the name of a step what of it is sensitive. As of any exception that the
+    outside raises, its arguments stay as they are."""
+    if not isinstance(action, Answer):
+        return action
+    command, intent = action.command, action.intent
+    given = command.answered
+    assert given is not None
+    if given.raised is not None or (service.ports.keys is None and not names_in(given.value.encode())):
+        return action
+    run: RunKey = (intent.kind, intent.handler, intent.cause)
+    seals, call = Seals(service, turn), answered_call(intent, given)
+    try:
+        await seals.begin(intent.name or intent.handler, intent)
+        value = unmarked(
+            msgspec.json.decode(await seals.revealed_raw(Raw(given.value.encode()), given.place(command.dead)))
+        )
+    except (KeyMissing, Permanent) as why:
+        return Disregard(command, str(why))
+    closed = bytes(seals.closed_raw(Raw(_encoder.encode({MARK: value})), call_of(run, call)))
+    return replace(action, command=replace(command, answered=replace(given, value=closed.decode())))
+
+
+STATE = "state"
+"""Place of the state of a saga, for what is sealed in it."""
+
+
+def call_of(run: RunKey, call: Call) -> str:
+    """Place of the answer to a call, for what is sealed in it. Whatever was recorded of it is given back to this run
+    and this call alone."""
+    return repr((*run, call.kind, call.name, call.number))
+
+
+def _argument(handler: str, said: TakeBack, place: int | str) -> str:
+    """Place of an argument of a call that takes runs of a handler back: it goes from turn to turn of a run, and to what
+    is done in its place."""
+    return repr(("undo_with", handler, said.call, place))
+
+
+def _readable(part: Message, library: Library, writer_of: WriterOf) -> bytes:
+    """Value of a message as a single object: by now there may be a version as which it can be read. As it is, if there
+    is none."""
+    try:
+        return single_object(part, library, writer_of)
+    except BadInput:
+        return part.value
+
+
+def _sealed_in(recorded: Any) -> set[str]:
+    """Names of the keys of what is sealed in a recorded value. What is not marked is nobody's to open, whatever it
+    looks like."""
+    names = set[str]()
+    replaced(recorded, lambda value: names.add(name_in(value)) if is_sealed(value) else None)
+    return names
+
+
+def _fits(name: str, value: Any, kind: Any) -> bool:
+    """Return whether a state, in which all others have their default, can have this field."""
+    try:
+        msgspec.convert({name: unmarked(value)}, kind, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True

@@ -1,0 +1,119 @@
+"""Values that came in another form than ours, as JSON or in the wire format of a schema registry: made single objects
+as they are taken in, so that all behind it, what is kept too, knows one form."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from saga.contracts import plain, registered
+from saga.contracts.codec import MARKER, identify
+from saga.contracts.contract import Contract, Version
+from saga.contracts.library import Library
+from saga.contracts.plain import id_in
+from saga.contracts.sealing import split_whole
+from saga.errors import BadInput, SchemaUnasked, UnknownSchema
+from saga.messages import Message, Writer
+from saga.messaging.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, is_sensitive
+from saga.messaging.message_ids import has_no_id
+from saga.messaging.structured_mode import is_json, media_type
+
+WriterOf: TypeAlias = Callable[[int], Writer | None]
+"""What a registry says of an id; `None`: it was not asked."""
+
+
+def taken(message: Message, writer: Writer | None, library: Library) -> Message:
+    """The message with a single object as its value. One that cannot be made such stays as it came, without a reason:
+    that is found anew whenever it is looked at, for registry, schemas and keys may be others by then. `writer`: schema
+    that a registry has for it."""
+    if message.value[:2] == MARKER:
+        return message
+    try:
+        return replace(message, value=single_object(message, library, lambda _: writer))
+    except (BadInput, SchemaUnasked):
+        return message
+
+
+def identify_message(message: Message, topic: str, contract: Contract, library: Library) -> Message:
+    """The message by the id in the field that its contract names, if nothing else tells it; by its bytes where that
+    field cannot be read, and nothing in them is sensitive. `topic`: from which it came."""
+    if contract.id_field is None or not has_no_id(message.id):
+        return message
+    id_ = id_in(message.value, contract, library)
+    if id_ is None and is_sensitive(contract):  # who has a digest may find what was digested
+        return message
+    id_ = id_ or f"bytes-{blake2b(message.value, digest_size=16).hexdigest()}"
+    source = None if message.source == UNKNOWN_SOURCE else message.source
+    return replace(message, id=declared_identity(topic, message.type, source, id_))
+
+
+def single_object(message: Message, library: Library, writer_of: WriterOf) -> bytes:
+    """Value of a message that was taken in, as `codec.decode` takes it. `writer_of`: what a registry says of an id, as
+    far as it was asked. Raises `BadInput`; `UnknownSchema` for what a version may explain that is not deployed here
+    yet; and `SchemaUnasked` where a registry has to be asked first."""
+    if message.value[:2] == MARKER:
+        return message.value
+    if split_whole(message.value) is not None:
+        raise BadInput("the value was no event when it came, and is kept encrypted")
+    id_ = registered.id_in(message.value)
+    if (why := registered.elsewhere(message.foreign)) is not None:
+        raise BadInput(why)
+    if id_ is not None:
+        writer = writer_of(id_)
+        if writer is None:
+            raise SchemaUnasked(id_)
+        return registered.single_object(message.value, writer, message.type, library)
+    if _content_type(message) is None:
+        return message.value  # whatever it is: `codec.decode` says so
+    return _from_json(message, library)
+
+
+def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
+    """See whether the schema is known that the header of a value says, of which the rest is sealed. Raises as
+    `single_object` does for one that is not."""
+    if header[:2] == MARKER:
+        identify(header, library)
+    elif (id_ := registered.id_in(header)) is not None:
+        writer = writer_of(id_)
+        if writer is None:
+            raise SchemaUnasked(id_)
+        if why := registered.unreadable(header, writer):
+            raise BadInput(why)
+
+
+def _from_json(message: Message, library: Library) -> bytes:
+    """JSON as a single object, of the version that it says, or else of the newest. Raises `BadInput` and
+    `UnknownSchema`."""
+    contract = library.contracts[message.type]
+    newest = contract.newest
+    name, _, number = message.schema.rpartition(".v")
+    is_ours = name == newest.path.rpartition(".v")[0] and number.isascii() and number.isdigit()
+    if is_ours and int(number) > newest.number:
+        try:
+            return _as_version(message.value, newest)
+        except BadInput as why:
+            said = f"it says that it is of {message.schema}, which is not in {library.folder}"
+            raise UnknownSchema(b"", f"{why}; {said}") from None
+    said_version = next((each for each in contract.versions if each.path == message.schema), newest)
+    with suppress(plain.MoreFields):  # its sender may have added a field, and go on naming the version before
+        return _as_version(message.value, said_version)
+    try:
+        return _as_version(message.value, newest)
+    except plain.MoreFields as why:
+        raise UnknownSchema(
+            b"", f"{why}; a version newer than {newest.path} may have them, and none is deployed here"
+        ) from None
+
+
+def _as_version(value: bytes, version: Version) -> bytes:
+    return MARKER + version.fingerprint + plain.from_json(value, version)
+
+
+def _content_type(message: Message) -> str | None:
+    """Content type of JSON that the sender named; `None` if it named none, or another one."""
+    for name, value in message.foreign:
+        if name.lower() in ("content-type", f"{FOREIGN}content-type") and is_json(said := media_type(value or b"")):
+            return said
+    return None

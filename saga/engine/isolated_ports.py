@@ -1,0 +1,185 @@
+"""Ports of whoever makes something anew beside the service: documents in memory, a log that forgets, a clock that is
+set, and nothing outside."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Never, TypeVar, cast
+
+from saga.broker.port import RECORD_BYTES_MAX
+from saga.encryption.port import Keys
+from saga.engine.errors import Halted
+from saga.engine.outage_watch import Watching
+from saga.engine.ports import Ports
+from saga.engine.progress_cache import KnownPages
+from saga.errors import Exists
+from saga.messages import Outgoing, Position
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.store.port import Document, Store
+from saga.support.clock import SystemClock
+
+
+class Asked(Halted):
+    """End of a run that asks for the outside."""
+
+
+class Documents:
+    """Store in memory of one saga. It has no business documents: whoever asks for one asks for the outside."""
+
+    def __init__(self, document_bytes_max: int) -> None:
+        self.document_bytes_max = document_bytes_max
+        self.there: dict[tuple[str, str], tuple[Document, float | None]] = {}
+        self.trying = False
+        """True while a run is tried: what it writes before its first step ends it."""
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        if collection not in (PROGRESS, ARCHIVES):
+            raise Asked
+        found = self.there.get((collection, key))
+        return None if found is None else found[0]
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        if (collection, key) in self.there:
+            raise Exists(key)
+        return self._put(collection, key, content, 1, expiry_s)
+
+    async def replace(
+        self, collection: str, key: str, content: bytes, *, cas: int, expiry_s: float | None = None, **_: object
+    ) -> int:
+        return self._put(collection, key, content, cas + 1, expiry_s)
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        self.there.pop((collection, key), None)
+
+    def _put(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
+        if self.trying:
+            raise Asked
+        self.there[collection, key] = Document(content, cas), expiry_s
+        return cas
+
+
+class Then(SystemClock):
+    """Clock of the time at which a message was handled."""
+
+    at_ms = 0
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetful:
+    """Log that forgets: what is published while a progress is made anew is there already, or published later."""
+
+    record_bytes_max: int
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        return None
+
+
+class Alone:
+    """Assignment that nobody takes away, and in which nobody waits."""
+
+    def is_committed(self, position: Position, /) -> bool:
+        return False
+
+    def is_of_current_log(self, position: Position, /) -> bool:
+        return False
+
+    def check_running(self, position: Position, /) -> None:
+        return None
+
+    async def handled_ms(self, saga: str, due_ms: int, /) -> int:
+        return due_ms
+
+    def is_at_home(self, saga: str, position: Position, /) -> bool:
+        return True
+
+    async def pause(self, seconds: float, position: Position, /) -> Never:
+        raise Asked
+
+
+async def asked(*what: object) -> Any:
+    """Raise `Asked`, whatever is asked for."""
+    raise Asked
+
+
+def ports_alone(
+    service: str, documents: Documents, clock: Then, record_bytes_max: int, keys: Keys | None = None
+) -> Ports:
+    """Ports that raise `Asked` wherever a run asks for the outside."""
+    return Ports(
+        store=cast(Store, documents),  # what a turn uses of a store
+        log=Forgetful(record_bytes_max),
+        clock=clock,
+        watching=Watching(service, clock, lambda moment: None),
+        assignment=Alone(),
+        together=asked,
+        pages=KnownPages(bytes_max=0),
+        worker="rebuild",
+        outside=asked,
+        keys=keys,
+    )
+
+
+# -------------------------------------------------------------------- single messages, no worker
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class SetClock:
+    """Clock on which no time passes, but where `now` is set: what is recorded does not depend on when it runs."""
+
+    now: int = 0
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def chance(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        return None
+
+    async def within(self, seconds: float, what: Awaitable[T]) -> T:
+        return await what
+
+
+async def at_once(seconds: float, position: Position) -> None:
+    """A pause that takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """See `saga.engine.ports.Assignment` for the promises. No worker stops, and no partition goes."""
+
+    pause: Callable[[float, Position], Awaitable[None]] = at_once
+    is_committed: Callable[[Position], bool] = lambda position: False
+    is_of_current_log: Callable[[Position], bool] = lambda position: True
+
+    handled: Callable[[int], int] = lambda due_ms: due_ms
+    """Time up to which the log has been handled, given the due time of a deadline."""
+
+    def check_running(self, position: Position) -> None:
+        return None
+
+    async def handled_ms(self, saga: str, due_ms: int) -> int:
+        return self.handled(due_ms)
+
+    def is_at_home(self, saga: str, position: Position) -> bool:
+        return True
+
+
+@dataclass
+class Published:
+    """See `saga.engine.ports.Log` for the promises. It keeps what is published, in order."""
+
+    messages: list[Outgoing] = field(default_factory=list)
+    record_bytes_max: int = RECORD_BYTES_MAX
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        self.messages.extend(messages)

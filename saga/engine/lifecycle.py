@@ -1,0 +1,256 @@
+"""Life of one running service: the order in which all is opened, and closed.
+
+Opening: resources, worker, groups. Closing, once `stop` is set: polls, lanes (within the limit), commits, groups,
+resources. Store and broker belong to the caller, who closes them last.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+
+from saga.broker.port import Broker, Subscription
+from saga.changes.port import ChangeSource
+from saga.declarations.changes import kind_of
+from saga.declarations.values import Declared, Resource
+from saga.encryption.port import Keys
+from saga.engine.consumer.change_relay import Relay
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.sources import EventTopics, Sources
+from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.known_schemas import ReadAnew, beside
+from saga.engine.limits import Gates
+from saga.engine.outage_watch import Watching
+from saga.engine.persistence.overflow_store import EXPIRY_S_MORE
+from saga.engine.persistence.service_record import (
+    ServiceRecord,
+    WorkTimes,
+    ensure_record,
+    known_logs,
+    replaced_logs,
+    starts_of,
+)
+from saga.engine.persistence.transition_publisher import Telling
+from saga.engine.ports import Outside, Step
+from saga.engine.prepared_service import Prepared, relayed_by
+from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.time_limits import misfits
+from saga.engine.worker import Worker
+from saga.errors import ConfigurationError, DeclarationError
+from saga.messages import Topic
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.messaging.trace_context import Tracing
+from saga.store.port import Store
+from saga.support.adapter_description import OPEN_S_MAX
+from saga.support.clock import Clock
+from saga.telemetry.events import Misfit, Report, Started, Stopped
+from saga.telemetry.worker_view import Watch
+
+HAND_ON_S_MAX = 1.0
+"""Seconds for which a worker that stops keeps its partitions for what runs: most of it ends, and is not begun again by
+whoever has them next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Ways to run a service, whatever service it is."""
+
+    clock: Clock
+    report: Report
+    limits: Limits
+    stop: asyncio.Event
+    """Ends it: what runs then is drained."""
+    changes_from_beginning: bool = True
+    """True if documents that are there when a service first takes their changes count as new."""
+    open_s: float = OPEN_S_MAX
+    """Seconds that each resource may take to open."""
+    through: Outside = Step.make
+    """Way of the calls of steps to the outside."""
+    compares_logs: bool = True
+    """True if the ids of topics are compared with those that the store knows. False where no broker forgets a position:
+    then positions tell of each topic that was deleted and created again."""
+    worker: str = ""
+    """Name of the worker, for people: where an attempt failed."""
+    contracts: ReadAnew = beside
+    """Way to the contracts as they are deployed by now."""
+    waits_for_schemas: bool = True
+    """False where what is not deployed after ten attempts never will be: a message that waits for it is given up."""
+    gates: Gates = field(default_factory=Gates)
+    """Counts of limited calls: those of all services that run with these options, in one process."""
+    keys: Keys | None = None
+    """Keys of sealed values."""
+    tracing: Tracing | None = None
+    """Choice of what is traced; `None`: nothing is."""
+    watch: Watch | None = None
+    """Told of the worker, to look at it while it runs."""
+    record: ServiceRecord | None = None
+    """Record of the service, where it is known: `None`: its store has it."""
+    tells: Topic | None = None
+    """Topic on which its transitions are told to whoever watches; `None`: they are not."""
+
+
+async def serve(
+    prepared: Prepared, *, store: Store, broker: Broker, options: Options, use: Sequence[object] = ()
+) -> None:
+    """Run one worker of a service until it is to stop, then drain. `use`: fakes in the place of resources.
+
+    Raises `ConfigurationError` for a resource that does not open, or a store that lets documents go before their time:
+    then nothing was taken from the log.
+    """
+    clock, report, declared = options.clock, options.report, prepared.declared
+    async with AsyncExitStack() as stack:
+        resources = await open_resources(declared, stack, clock, options.open_s, use)
+        await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
+        if options.compares_logs:
+            await check_log(prepared.declared, store, broker)
+        assignment = WorkerAssignment(watching := Watching(declared.name, clock, report, tracing=options.tracing))
+        record = options.record or await ensure_record(declared, store, clock, watching)
+        through, worker_name, contracts = options.through, options.worker, options.contracts
+        telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
+        ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
+        times = None if options.record else WorkTimes(record, prepared.memory_s, store, clock)
+        ports = replace(ports, waits_for_schemas=options.waits_for_schemas, work=times)
+        service = participant_of(prepared, resources, ports, options.gates)
+        async with asyncio.TaskGroup() as tasks:
+            relay = await _relay(service, store, broker, options)
+            identity, starts = record.identity(worker_name), starts_of(record)
+            events = EventTopics(broker, Subscription(declared.name, sorted(service.topics), identity, starts))
+            sources = Sources([events])
+            log_ids = broker.log_ids if options.compares_logs else None
+            worker = Worker(service, assignment, options.limits, tasks, sources, telling, log_ids)
+            for what in misfits(declared):
+                report(Misfit(service=declared.name, what=what))
+            report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
+            relaying = None if relay is None else tasks.create_task(relay.run(options.stop), name="relay")
+            with nullcontext() if options.watch is None else options.watch(worker):
+                drained_s = await work(worker, options.stop)
+            if relaying is not None:
+                relaying.cancel()
+            report(Stopped(service=declared.name, drained_s=drained_s))
+
+
+async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
+    """Check that a log which is a file is the one that the store knows. Raises `ConfigurationError`, `SagaError`."""
+    if not broker.makes_topics:  # elsewhere topics are deleted one by one: the others go on
+        return
+    known = await known_logs(store, declared.name)
+    now = await broker.log_ids(known)
+    if now and replaced_logs(known, now) == sorted(now):
+        raise ConfigurationError(
+            f"service {declared.name!r} cannot start:",
+            [
+                "its log is new, and its store is not: what the store has as published lies in another log, so other "
+                "services would never hear of it. Look whether SAGA_BROKER names the right file, or put the file back; "
+                f"if it is lost, `saga repair` with the module of {declared.name} publishes all of it again, into this "
+                "one; then start the service"
+            ],
+        )
+
+
+async def _relay(service: Participant, store: Store, broker: Broker, options: Options) -> Relay | None:
+    """Relay of the changes that the service takes, if its store notes them; else its connector writes them. What is
+    noted for another release of the service goes on being noted. Raises `ConfigurationError` if it may not write their
+    topics."""
+    if not isinstance(store, ChangeSource):
+        return None
+    topics = relayed_by(service.declared)
+    if topics and (forbidden := await broker.forbidden((), topics)):
+        raise ConfigurationError("nothing was started: have this user allowed to relay changes:", forbidden)
+    kinds = [kind.collection for event in service.changes.values() if (kind := kind_of(event)) is not None]
+    await store.watch(service.name, kinds, from_beginning=options.changes_from_beginning)
+    return Relay(service.name, store, broker, options.clock, service.ports.watching) if kinds else None
+
+
+async def work(worker: Worker, stop: asyncio.Event) -> float:
+    """Have a worker take from its sources until `stop`; then drain: what runs may end, nothing new begins. Returns how
+    many seconds draining took.
+
+    The order of the end: polls, what ends soon, dead letters, commits, groups, what takes longer. So a slow handler
+    holds up no partition: whoever has it next begins its messages, and the first of two runs that ends counts.
+    """
+    clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
+    async with worker.lanes, AsyncExitStack() as groups:
+        first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
+        commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
+        releasing = [tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")]
+        if worker.service.roles.deadlines:
+            releasing.append(tasks.create_task(worker.held.run_behind(), name=f"{worker.name} deadlines"))
+        if worker.telling is not None:
+            releasing.append(tasks.create_task(worker.telling.run(), name=f"{worker.name} telling"))
+        if worker.yielding is not None:
+            releasing.append(tasks.create_task(worker.yielding.run(), name=f"{worker.name} yielding"))
+        ending = tasks.create_task(_nothing_new_after(stop, worker), name=f"{worker.name} stop")
+        try:
+            async with asyncio.TaskGroup() as beside:
+                for membership in others:
+                    beside.create_task(worker.polling.run(membership, stop), name=f"{worker.name} poll")
+                await worker.polling.run(first, stop)
+        finally:
+            began = clock.monotonic_s()
+            worker.assignment.stop()
+            for each in releasing:
+                each.cancel()
+            worker.listener.stop_looking()
+            await worker.lanes.waited(min(HAND_ON_S_MAX, drain_s))
+            await worker.polling.unreadable.drained(min(HAND_ON_S_MAX, drain_s))
+            commits.cancel()
+            ending.cancel()
+            await asyncio.wait([commits, *releasing, ending])
+            await worker.commits.commit()
+            await groups.aclose()
+            await worker.lanes.drained(max(0, began + drain_s - clock.monotonic_s()))
+            await worker.commits.commit()  # tells what was written since
+        return clock.monotonic_s() - began
+
+
+async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
+    """See to it from the very moment on: a poll loop, which may be polling, is seldom the first to notice."""
+    await stop.wait()
+    worker.assignment.stop()
+    worker.listener.look_again()
+
+
+def collections_of(declared: Declared) -> Sequence[str]:
+    """Collections of its documents: progress, archives, and those of its business."""
+    return (PROGRESS, ARCHIVES, *dict.fromkeys(kind.collection for kind in declared.documents))
+
+
+async def open_resources(
+    declared: Declared, stack: AsyncExitStack, clock: Clock, open_s: float, use: Sequence[object] = ()
+) -> Mapping[type, object]:
+    """Open the resources: by type, a fake of `use`, else what the opener yields. All problems are told at once."""
+    fakes = {resource.gives: _fake(resource, use) for resource in declared.resources}
+    unused = [fake for fake in use if not any(fake is given for given in fakes.values())]
+    if unused:
+        raise DeclarationError(
+            f"{declared.name!r} has no resource for {', '.join(type(fake).__name__ for fake in unused)}: "
+            "a fake is an instance of a subclass of what the resource gives"
+        )
+    given: dict[type, object] = {}
+    problems = []
+    for resource in declared.resources:
+        fake = fakes[resource.gives]
+        if fake is not None:
+            given[resource.gives] = fake
+            continue
+        try:
+            given[resource.gives] = await clock.within(open_s, stack.enter_async_context(_opened(resource)))
+        except TimeoutError:
+            problems.append(f"resource {resource.name} did not open within {open_s:g} s: is what it connects to there?")
+        except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are told at once
+            problems.append(f"resource {resource.name} does not open: {type(why).__name__}: {why}")
+    if problems:
+        raise ConfigurationError(f"service {declared.name!r} cannot start:", problems)
+    return given
+
+
+def _fake(resource: Resource, use: Sequence[object]) -> object | None:
+    return next((fake for fake in use if isinstance(fake, resource.gives)), None)
+
+
+@asynccontextmanager
+async def _opened(resource: Resource) -> AsyncIterator[object]:
+    """Use the opener as a context manager, as pytest does with a fixture."""
+    opener = asynccontextmanager(resource.opener)
+    async with opener() as given:
+        yield given

@@ -1,0 +1,256 @@
+"""Limits of one resource as they hold in this process: its breaker, calls at once, calls a second. And those of one
+call, or of the runs of a handler, which have a gate of the same kind.
+
+What is let through, and when, is decided by `saga.policies.breaker` and `saga.policies.turns`; here calls wait. All of
+it is in memory: another process knows nothing of it, and a new one begins with a closed breaker.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from saga.declarations.values import Resource
+from saga.engine.ports import Ports
+from saga.errors import BreakerOpen, SagaError
+from saga.messages import Position
+from saga.messaging.controls import Switch
+from saga.policies import breaker, turns
+from saga.policies.breaker import Circuit
+from saga.policies.turns import WAITING_MAX, Line
+from saga.telemetry.events import BreakerTurned, CallWaited
+
+T = TypeVar("T")
+
+LOOK_S = 1.0
+"""Time after which a call that waits looks whether the worker is to stop."""
+
+
+class Busy(SagaError):
+    """Refusal of a call for which there is no turn in time: too many wait for theirs."""
+
+
+class NotNow(Exception):
+    """Refusal of a call before it began. It says nothing about handler or message, and is no attempt of anything."""
+
+    def __init__(self, why: SagaError, left_s: float) -> None:
+        """`left_s`: seconds after which to ask again."""
+        self.why, self.left_s = why, left_s
+        super().__init__(why, left_s)
+
+
+class Call(NamedTuple):
+    """A call that was let through."""
+
+    turns: int
+    """Number of times that the breaker had turned."""
+    began_s: float
+
+
+class _Waiting:
+    """Place in the line."""
+
+    __slots__ = ("is_next", "woken")
+
+    def __init__(self) -> None:
+        self.is_next = False
+        self.woken: asyncio.Future[None] | None = None
+
+
+class Gate:
+    """Count of the calls that are under way, were begun and wait: one for all services of this process that limit the
+    same in the same way, for whoever is called sees the process."""
+
+    __slots__ = ("line", "waiting")
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.waiting: deque[_Waiting] = deque()
+
+
+class Gates:
+    """Gates of one process, by what is limited, and how."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Gate] = {}
+
+    def of(self, *what: object) -> Gate:
+        """Gate of this."""
+        return self._known.setdefault(what, Gate())
+
+
+class Limiter:
+    """Way of all calls of steps to one resource, in this service; or of all of one call that has limits of its own."""
+
+    def __init__(self, service: str, resource: Resource, ports: Ports, gate: Gate | None = None) -> None:
+        self._service, self._resource, self._ports = service, resource, ports
+        self._gate = gate or Gate()
+        self.is_needed = resource.is_limited
+        """False if each call is made at once."""
+        self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
+        self._circuit = Circuit()
+
+    @property
+    def _line(self) -> Line:
+        return self._gate.line
+
+    @_line.setter
+    def _line(self, line: Line) -> None:
+        self._gate.line = line
+
+    @property
+    def _waiting(self) -> "deque[_Waiting]":
+        return self._gate.waiting
+
+    def limit(self, switch: Switch | None) -> None:
+        """Have what a person has set hold, in the place of what is declared; `None`: what is declared."""
+        declared = self._resource
+        at_once_max = None if switch is None else switch.at_once_max
+        rate_per_s = None if switch is None else switch.rate_per_s
+        self._at_once_max = declared.at_once_max if at_once_max is None else at_once_max
+        self._rate_per_s = declared.rate_per_s if rate_per_s is None else rate_per_s
+        self.is_needed = declared.is_limited or switch is not None
+        self._fill()
+
+    async def through(
+        self,
+        make: Callable[[], Awaitable[T]],
+        at: Position,
+        latest_s: float,
+        is_fault: Callable[[BaseException], bool | None],
+    ) -> T:
+        """Make a call when it may be made. `is_fault`: says whether what it raised is the resource's fault; `None`: it
+        was given up, and says nothing. Raises what the call raises, and as `enter` does."""
+        call = await self.enter(at, latest_s)
+        failed: bool | None = False
+        try:
+            return await make()
+        except BaseException as why:
+            failed = is_fault(why)
+            raise
+        finally:
+            self.leave(call, failed)
+
+    async def enter(self, at: Position, latest_s: float) -> Call:
+        """Return when a call may begin. Whoever was let in has to `leave`.
+
+        Raises `NotNow` while the breaker is open, and where there is no turn until `latest_s`; `Draining` when the
+        worker stops or is to lose the partition.
+        """
+        clock, resource, rate_per_s = self._ports.clock, self._resource, self._rate_per_s
+        self.check_closed()  # who would be refused does not wait
+        came_s = clock.monotonic_s()
+        has_waited = await self._place(at, latest_s)
+        try:
+            if rate_per_s is not None and await self._turn(rate_per_s, at, latest_s):
+                has_waited = True
+            now_s = clock.monotonic_s()
+            if has_waited:
+                self._ports.watching.report(
+                    CallWaited(service=self._service, resource=resource.name, ms=(now_s - came_s) * 1000)
+                )
+            circuit = breaker.admitted(self._circuit, now_s)
+            if circuit is None:
+                raise self._is_open()
+        except BaseException:
+            self._frees(None)
+            raise
+        self._turns(circuit)
+        return Call(circuit.turns, now_s)
+
+    def leave(self, call: Call, failed: bool | None) -> None:
+        """Take note that a call has ended. `failed`: `None` if it was given up, and says nothing."""
+        now_s = self._ports.clock.monotonic_s()
+        if self._resource.breaker is not None:
+            self._turns(breaker.ended(self._resource.breaker, self._circuit, call.turns, failed, now_s))
+        self._frees(None if failed is None else now_s - call.began_s)
+
+    def check_closed(self) -> None:
+        """Raises `NotNow` while the breaker is open."""
+        if breaker.left_s(self._circuit, self._ports.clock.monotonic_s()):
+            raise self._is_open()
+
+    def _is_open(self) -> NotNow:
+        left_s = breaker.left_s(self._circuit, self._ports.clock.monotonic_s())
+        return NotNow(BreakerOpen(self._resource.name), left_s)
+
+    def _turns(self, circuit: Circuit) -> None:
+        before, self._circuit = self._circuit, circuit
+        if circuit.state != before.state or circuit.turns > before.turns:
+            rules = self._resource.breaker
+            self._ports.watching.report(
+                BreakerTurned(
+                    service=self._service,
+                    resource=self._resource.name,
+                    state=circuit.state,
+                    open_s=rules.open_s if rules is not None and circuit.state == "open" else 0,
+                )
+            )
+
+    async def _place(self, at: Position, latest_s: float) -> bool:
+        """Wait for a place among those that run at once. Returns whether there was none."""
+        if turns.has_place(self._line, self._at_once_max):
+            self._line = self._line.runs()
+            return False
+        if self._line.waiting >= WAITING_MAX:
+            raise self._is_busy()
+        place = _Waiting()
+        self._waiting.append(place)
+        self._line = self._line.waits(1)
+        try:
+            await self._ports.watching.idling(self._is_next(place, at, latest_s))
+        except BaseException:
+            if place.is_next:  # it has its place already, and gives it to the one behind it
+                self._frees(None)
+            else:
+                self._waiting.remove(place)
+                self._line = self._line.waits(-1)
+            raise
+        return True
+
+    async def _is_next(self, place: _Waiting, at: Position, latest_s: float) -> None:
+        clock = self._ports.clock
+        while not place.is_next:
+            left_s = latest_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise self._is_busy()
+            place.woken = asyncio.get_running_loop().create_future()
+            try:
+                await clock.within(min(left_s, LOOK_S), place.woken)
+            except TimeoutError:
+                self._ports.assignment.check_running(at)
+
+    async def _turn(self, rate_per_s: float, at: Position, latest_s: float) -> bool:
+        """Wait for a turn among those of this second. Returns whether it was not now."""
+        now_s = self._ports.clock.monotonic_s()
+        line, begins_s = turns.reserved(self._line, rate_per_s, now_s)
+        if begins_s > now_s and (begins_s > latest_s or self._line.waiting >= WAITING_MAX):
+            raise self._is_busy()
+        self._line = line
+        if begins_s <= now_s:
+            return False
+        self._line = line.waits(1)
+        try:
+            await self._ports.assignment.pause(begins_s - now_s, at)
+        finally:
+            self._line = self._line.waits(-1)
+        return True
+
+    def _is_busy(self) -> NotNow:
+        now_s = self._ports.clock.monotonic_s()
+        self._line, left_s = turns.sent_away(self._line, self._at_once_max, self._rate_per_s, now_s)
+        return NotNow(Busy(f"{self._resource.name} has no turn in time: other calls come first"), left_s)
+
+    def _frees(self, lasted_s: float | None) -> None:
+        """Give a place to the first that waits."""
+        self._line = turns.over(self._line, lasted_s)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Give all places that there are to those that wait."""
+        while self._waiting and (self._at_once_max is None or self._line.running < self._at_once_max):
+            place = self._waiting.popleft()
+            place.is_next = True
+            self._line = self._line.waits(-1).runs()
+            if place.woken is not None and not place.woken.done():
+                place.woken.set_result(None)

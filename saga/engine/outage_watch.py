@@ -1,0 +1,127 @@
+"""Watch over store and log: how they cope, when they cannot be reached, and when people are told."""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+from saga.errors import RegistryUnavailable, SagaError, StoreError
+from saga.messaging.trace_context import Tracing
+from saga.support.clock import Clock
+from saga.telemetry.events import Recovered, Report, Unavailable
+
+T = TypeVar("T")
+
+What: TypeAlias = Literal["store", "broker", "registry"]
+WHAT: tuple[What, ...] = ("store", "broker", "registry")
+
+NEWS_MAX = 1000
+MOMENT_EVERY_S = 60.0
+"""Seconds between two moments that tell people that store or broker cannot be reached."""
+QUIET_S = 60.0
+"""Seconds without a failure after which nobody waits: it can be reached, as far as anybody knows."""
+
+
+class Load(Protocol):
+    """Listener that has to know how store and log cope."""
+
+    def took(self, seconds: float, now_s: float) -> None:
+        """A write, or what was published, has been acknowledged after so long, just now."""
+
+    def failed(self) -> None:
+        """One was refused for being too much or out of reach, or its answer was lost."""
+
+    def eased(self) -> None:
+        """One more lane waits for something else."""
+
+
+@dataclass(slots=True)
+class Watching:
+    """All that one worker knows of how its store and log do."""
+
+    service: str
+    clock: Clock
+    report: Report
+    """Function that is told what happens, for logs and people."""
+    tracing: Tracing | None = None
+    """Choice of what is traced; `None`: nothing is."""
+    load: Load | None = None
+    """Listener that is told how long each write to the store took, and to the log."""
+    outages: int = 0
+    """Count of `unavailable`. What runs out of time meanwhile has not failed."""
+    idle: int = 0
+    """Lanes that wait for what is neither store nor log: for the outside, or until they are tried again."""
+    _news: dict[str, None] = field(default_factory=dict)
+    """The dead letters of which people were told last, oldest first."""
+    _away: dict[str, float] = field(default_factory=dict)
+    """Store or broker -> since when it cannot be reached."""
+    _told: dict[str, float] = field(default_factory=dict)
+    """Store or broker -> when people were last told so."""
+    _failed: dict[str, float] = field(default_factory=dict)
+    """Store or broker -> when it last could not be reached."""
+
+    def answer_lost(self) -> None:
+        """Take note of a write whose answer was lost."""
+        if self.load is not None:
+            self.load.failed()
+
+    def unavailable(self, operation: str, why: SagaError) -> None:
+        """Take note, each time, that store or broker could not be reached; people are told once a minute."""
+        self.outages += 1
+        now, what = self.clock.monotonic_s(), _what(why)
+        since = self._away.setdefault(what, now)
+        self._failed[what] = now
+        self.answer_lost()
+        told = self._told.get(what)
+        if told is None or now - told >= MOMENT_EVERY_S:
+            self._told[what] = now
+            self.report(
+                Unavailable(service=self.service, what=what, operation=operation, error=str(why), since_s=now - since)
+            )
+
+    def recovered(self, why: SagaError) -> None:
+        """Take note that what raised `why` has answered again."""
+        self.answered(_what(why))
+
+    def answered(self, what: What) -> None:
+        """Take note that it can be reached: told if it was told that it could not."""
+        since = self._away.pop(what, None)
+        if since is not None and self._told.get(what, since - 1) >= since:
+            self.report(Recovered(service=self.service, what=what, away_s=self.clock.monotonic_s() - since))
+
+    def away(self) -> dict[str, float]:
+        """Store or broker -> for how many seconds it cannot be reached."""
+        now = self.clock.monotonic_s()
+        return {what: now - since for what, since in self._away.items()}
+
+    def forget_failures(self) -> None:
+        """Forget those of lanes that have gone, as with their partition: whoever still waits for store or broker tries,
+        and fails, more often than every `QUIET_S` seconds."""
+        now = self.clock.monotonic_s()
+        for what in WHAT:
+            if what in self._away and now - self._failed[what] > QUIET_S:
+                self.answered(what)
+
+    async def idling(self, what: Awaitable[T]) -> T:
+        """Await what is neither store nor log: they have one lane less to cope with meanwhile."""
+        self.idle += 1
+        if self.load is not None:
+            self.load.eased()
+        try:
+            return await what
+        finally:
+            self.idle -= 1
+
+    def is_news(self, id_: str) -> bool:
+        """Return whether people have not been told of this dead letter by this process; asking counts as telling."""
+        if id_ in self._news:
+            return False
+        self._news[id_] = None
+        if len(self._news) > NEWS_MAX:
+            del self._news[next(iter(self._news))]
+        return True
+
+
+def _what(why: SagaError) -> What:
+    if isinstance(why, StoreError):
+        return "store"
+    return "registry" if isinstance(why, RegistryUnavailable) else "broker"

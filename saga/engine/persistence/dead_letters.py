@@ -1,0 +1,236 @@
+"""Dead letters as records on `<service>.dead`: the original bytes and headers, the reason, and what to do.
+
+A dead letter always fits: what we say is bounded, and of the original as much is there as the log takes, with length,
+digest and the place of the whole.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+
+from saga.broker.port import FRAME_BYTES, size_of
+from saga.contracts.contract import Contract
+from saga.messages import Headers, Message, Outgoing, Position, Record
+from saga.messaging import envelope
+from saga.messaging.envelope import foreign_name
+from saga.messaging.names import dead_letters_of
+from saga.policies.blame import Blame
+from saga.progress import ids
+from saga.progress.decide import HANDLED_AS_NEW, TOO_OLD
+from saga.progress.document import DeadLetter
+from saga.support.clock import iso
+from saga.support.printable import printable, shortened
+from saga.telemetry.events import DeadLettered, Escalated
+
+TOO_LARGE = "the progress cannot be written"
+"""Beginning of the reason of a letter that no progress holds, because the store takes none that is larger."""
+
+DEADLY = "mend what ends the process, which the system's log may tell; then have it tried again: saga dead replay"
+"""Remedy for a message of which processes die."""
+
+REASON_BYTES_MAX, REMEDY_BYTES_MAX, WHERE_BYTES_MAX, CALL_BYTES_MAX = 2000, 500, 500, 300
+STACK_BYTES_MAX, STATE_BYTES_MAX = 300, 2000
+CALLS_BYTES_MAX = 8000
+"""Bytes of all calls together, at most."""
+SMALLER_BYTES = (1 << 18, 1 << 16, 1 << 13)
+"""Bytes in all with which a letter that the log refuses is tried next; then without anything of the original."""
+LEAST_BYTES_MAX = 120
+"""Bytes of each header of ours, at most, in a letter without anything of the original."""
+_LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")
+
+
+def letter(service: str, dead: DeadLetter, time: str, whole: str, contract: Contract | None) -> Outgoing:
+    """A dead letter of a handler. `whole`: where all of it lies, should the log not take it."""
+    message = dead.message
+    headers = (
+        *envelope.headers_of(message, contract),
+        *message.foreign,
+        *_headers(service, dead.id, dead.what, dead.reason, dead.remedy, time, whole),
+        _header("dead_message", message.id),
+        _header("dead_handler", dead.handler),
+        _header("dead_attempts", str(dead.attempts)),
+        *((_header("dead_where", dead.where, WHERE_BYTES_MAX),) if dead.where else ()),
+        *(_header("dead_stack", place, STACK_BYTES_MAX) for place in dead.stack),
+        *_whose(dead.blame, contract),
+        *((_header("dead_state", dead.state, STATE_BYTES_MAX),) if dead.state else ()),
+        *_calls(dead.calls),
+    )
+    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+
+
+def failing(service: str, dead: DeadLetter, time: str, undoes: str, whole: str, contract: Contract | None) -> Outgoing:
+    """The escalation of a compensation that fails and is tried again. `undoes`: the event that it cannot undo."""
+    said = letter(service, dead, time, whole, contract)
+    return said._replace(headers=(*said.headers, _header("dead_undoes", undoes)))
+
+
+def moment(service: str, saga: str, dead: DeadLetter, contract: Contract | None) -> DeadLettered | Escalated | None:
+    """Moment that tells of it; `None` for the end of one."""
+    if dead.what == "escalation":
+        return Escalated(
+            service=service, saga=saga, handler=dead.handler, reason=dead.reason, steps=dead.calls, id=dead.id
+        )
+    if dead.what != "dead letter":
+        return None
+    return DeadLettered(
+        service=service,
+        saga=saga,
+        message=dead.message.id,
+        type=dead.message.type,
+        handler=dead.handler,
+        reason=dead.reason,
+        remedy=dead.remedy,
+        where=dead.where,
+        blame=dead.blame,
+        owner=None if contract is None else contract.owner,
+        id=dead.id if dead.attempts or dead.reason.startswith(TOO_LARGE) else None,
+    )
+
+
+def unreadable(service: str, record: Record, reason: str, now_ms: int, contract: Contract | None) -> Outgoing:
+    """A record of which not even the saga can be told: the bytes and headers as they came. `contract`: that of the type
+    that it says."""
+    where = f"{record.topic}/{record.partition}/{record.offset}"
+    remedy = "mend its sender; this dead letter has the original, or says where it is"
+    id_ = ids.dead_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
+    headers = (
+        *((foreign_name(name), value) for name, value in record.headers),
+        *_headers(service, id_, "dead letter", reason, remedy, iso(now_ms), where),
+        _header("dead_position", where),
+        *_whose("data", contract),
+    )
+    return Outgoing(dead_letters_of(service), record.key or b"", record.value, headers)
+
+
+def older_than_memory(service: str, message: Message, position: Position, contract: Contract | None) -> Outgoing:
+    """A message of a saga that is forgotten here: never taken for the first one of a new saga."""
+    reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
+    remedy = (
+        "look why it comes so late, or whether this worker's clock is ahead; "
+        f"a longer memory= of the service would know its saga; {HANDLED_AS_NEW}"
+    )
+    id_, where = id_of_older(service, message), position.place
+    headers = (
+        *envelope.headers_of(message, contract),
+        *message.foreign,
+        *_headers(service, id_, "dead letter", reason, remedy, message.time, where),
+        _header("dead_message", message.id),
+        *_whose("data", contract),
+    )
+    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+
+
+def of_deaths(deaths: int) -> str:
+    """Reason of a letter for a message of which processes die."""
+    return f"the process died {deaths} times with this message in hand"
+
+
+def deadly(service: str, message: Message, position: Position, deaths: int, contract: Contract | None) -> Outgoing:
+    """A message of which the process dies though nothing of the service's runs: no progress tells of it."""
+    where = position.place
+    headers = (
+        *envelope.headers_of(message, contract),
+        *message.foreign,
+        *_headers(
+            service,
+            ids.dead_id(service, message.saga, "-", message.id, 0),
+            "dead letter",
+            of_deaths(deaths),
+            "find out of what the process dies; then have its sender repeat it",
+            message.time,
+            where,
+        ),
+        _header("dead_message", message.id),
+        *_whose("code", contract),
+    )
+    return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
+
+
+def id_of_older(service: str, message: Message) -> str:
+    """Id of such a letter."""
+    return ids.dead_id(service, message.saga, "-", message.id, 0)
+
+
+def _whose(blame: Blame | None, contract: Contract | None) -> Headers:
+    """Class of the failure, and the service that owns the contract: its people know what the message is to say."""
+    of_class = (_header("dead_class", blame),) if blame else ()
+    return (*of_class, _header("dead_owner", contract.owner)) if contract is not None else of_class
+
+
+def _headers(  # an argument for each header
+    service: str, id_: str, what: str, reason: str, remedy: str, time: str, whole: str
+) -> Headers:
+    return (
+        _header("dead_id", id_),
+        _header("dead_what", what),
+        _header("dead_service", service),
+        _header("dead_reason", reason, REASON_BYTES_MAX),
+        _header("dead_remedy", remedy, REMEDY_BYTES_MAX),
+        _header("dead_time", time),
+        _header("dead_whole", whole),
+    )
+
+
+def _header(name: str, text: str, bytes_max: int = 4 * envelope.SAGA_BYTES_MAX) -> tuple[str, bytes]:
+    return name, shortened(printable(text), bytes_max).encode()
+
+
+def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    left = CALLS_BYTES_MAX
+    for n, call in enumerate(calls):
+        header = _header("dead_call", call, CALL_BYTES_MAX)
+        left -= len(header[1])
+        if left < 0:
+            yield _header("dead_call", f"and {len(calls) - n} more: saga show tells all")
+            return
+        yield header
+
+
+# ---------------------------------------------------------------- what a log takes
+
+
+def forms(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
+    """A dead letter whole, or with as much of the original as the log takes; then, for a topic that takes less than the
+    log, with ever less of it."""
+    size = size_of(whole)
+    if size <= record_bytes_max:
+        yield whole
+    for bytes_max in (record_bytes_max, *SMALLER_BYTES):
+        if bytes_max < size and bytes_max <= record_bytes_max:
+            smaller = cut(whole, bytes_max)
+            if size_of(smaller) < size:
+                size = size_of(smaller)
+                yield smaller
+    yield _least(whole)
+
+
+def cut(whole: Outgoing, bytes_max: int) -> Outgoing:
+    """A dead letter of at most so many bytes, if there is room for what we say: of the original its key or the
+    beginning of it, as many of its headers as fit, and the beginning of its value; with lengths and digests."""
+    ours = [header for header in whole.headers if header[0].startswith("dead_")]
+    theirs = [header for header in whole.headers if not header[0].startswith("dead_")]
+    place = (dict(ours).get("dead_whole") or b"").decode()
+    told = [_told("key", whole.key), _told("value", whole.value or b"")]
+    room = bytes_max - FRAME_BYTES - envelope.size_of((*ours, *told, _CUT))
+    if room < 0:
+        return _least(whole)
+    key = whole.key[: room // 4]
+    kept = envelope.bounded(theirs, max(0, (room - len(key)) // 2 - 300), place)
+    value = whole.value and whole.value[: room - len(key) - envelope.size_of(kept)]
+    return Outgoing(whole.topic, key, value, (*kept, *ours, *told, _CUT))
+
+
+_CUT = ("dead_cut", b"the original is larger than the log takes: dead_whole says where all of it lies")
+
+
+def _told(what: str, content: bytes) -> tuple[str, bytes]:
+    return f"dead_{what}", f"{len(content)} bytes, sha256 {sha256(content).hexdigest()}".encode()
+
+
+def _least(whole: Outgoing) -> Outgoing:
+    """Letter without anything of the original: any log takes it."""
+    given = dict(whole.headers)
+    ours = tuple(
+        (name, shortened((given[name] or b"").decode(), LEAST_BYTES_MAX).encode()) for name in _LEAST if name in given
+    )
+    told = (_told("key", whole.key), _told("value", whole.value or b""), _CUT)
+    return Outgoing(whole.topic, whole.key[:LEAST_BYTES_MAX], None, (*ours, *told))

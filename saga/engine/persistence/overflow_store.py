@@ -1,0 +1,237 @@
+"""Pages of a progress, read and written: what of a saga does not fit in its one document."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from saga.engine.errors import Refused
+from saga.engine.persistence import progress_repository
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant
+from saga.errors import Ambiguous, Exists, StoreError
+from saga.messages import Message
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.progress import ids, own_piles, piles, shelves, spill, stacks
+from saga.progress.document import UNREADABLE, Snapshot, progress_key
+from saga.progress.page import Page
+from saga.progress.spill import Leaf, NewPage
+from saga.store.port import Document
+
+EXPIRY_S_MORE = 86_400
+"""Pages stay for so long after nothing asks for them any more: clocks may differ by so much."""
+OFF_S_MAX = 10 * 365 * 86_400
+"""Pages of the inbox stay for no longer than this, or than the memory and a year: messages may say any time, and no
+store keeps a document for thousands of years."""
+
+
+async def recalled(service: Participant, turn: TurnState) -> TurnState:
+    """Look up what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
+    had, kept = await _in_pages(service, turn, turn.known, [turn.message])
+    return replace(turn, recalled=had, paged=tuple(sorted(kept)))
+
+
+async def entries_in_pages(
+    service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
+) -> dict[str, int]:
+    """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
+    return (await _in_pages(service, turn, p, messages))[0]
+
+
+async def _in_pages(
+    service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
+) -> tuple[dict[str, int], set[str]]:
+    """Entries of these messages that are in pages of the inbox, and the handlers for which pages keep them."""
+    missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names.get(m.type, ())}
+    missing = {entry: name for entry, name in missing.items() if entry not in p.inbox}
+    had, kept = dict[str, int](), set[str]()
+    for page in reversed(p.pages):
+        if not missing:
+            break
+        if page.of in ("results", "own"):
+            continue
+        entries = await _entries_of(service, turn, page)
+        for entry in [entry for entry in missing if spill.is_in(entries, entry)]:
+            name = missing.pop(entry)
+            if page.of == "inbox":
+                had[entry] = page.newest
+            else:
+                kept.add(name)
+    return had, kept
+
+
+async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> tuple[Snapshot, list[tuple[str, int]]]:
+    """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
+    nobody needs once it is written, each with its version. Raises `Refused`."""
+    emptied: list[tuple[str, int]] = []
+    while (page := piles.next_to_restore(p, service.roles)) is not None:
+        p = await _taken_in(service, turn, p, page, emptied, piles.restored)
+    while (page := stacks.next_to_restore(p)) is not None:
+        p = await _taken_in(service, turn, p, page, emptied, stacks.restored)
+    if any(page.of == "own" for page in p.pages):
+        p = await _own_restored(service, turn, p, emptied)
+    now_s = service.ports.clock.now_ms() // 1000
+    until = piles.kept_until(p, now_s=now_s, memory_s=service.memory_s)
+    while wrong := piles.lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
+        for page in wrong:
+            ends = until if page.of != "inbox" else now_s + service.memory_s
+            p = await _lasting(service, turn, p, page, emptied, ends)
+    p, new_pages = piles.piles_spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
+    p, more = stacks.results_spilled(p, service.bounds)
+    p, own = own_piles.spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
+    for new in (*new_pages, *more, *own):
+        await _inserted(service, turn, new)
+    while pages := shelves.to_shelve(p, service.bounds):
+        entries = [b"" if page.of == "own" else await _entries_of(service, turn, page) for page in pages]
+        p, shelf = shelves.shelved(p, pages, entries)
+        await _inserted(service, turn, shelf)
+    if len(p.inbox) > service.bounds.inbox_max:
+        merged = [(page, await _entries_of(service, turn, page)) for page in spill.to_merge(p, service.bounds)]
+        spilled = spill.inbox_spilled(
+            p,
+            service.roles,
+            service.bounds,
+            in_hand=turn.message,
+            memory_s=service.memory_s,
+            merged=merged,
+        )
+        if spilled is not None:
+            p, new = spilled
+            await _inserted(service, turn, new)
+    return p, emptied
+
+
+async def _own_restored(service: Participant, turn: TurnState, p: Snapshot, emptied: list[tuple[str, int]]) -> Snapshot:
+    """The progress without what is withdrawn, wherever it was, and with the first own events of each handler; pages of
+    what nobody takes any more are `emptied` as well."""
+    before = turn.known.results
+
+    def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+        return own_piles.restored(p, page, leaf, before)
+
+    for gone in own_piles.of_nobody(p, service.roles):
+        p = await _taken_in(service, turn, p, gone, emptied, lambda p, page, _: own_piles.without(p, page))
+    while withdrawn := own_piles.with_withdrawn(p, before):
+        p = await _taken_in(service, turn, p, withdrawn[0], emptied, restored)
+    while (page := own_piles.next_to_restore(p, service.roles)) is not None:
+        p = await _taken_in(service, turn, p, page, emptied, restored)
+    return p
+
+
+async def _taken_in(  # of which turn, and what takes it in
+    service: Participant,
+    turn: TurnState,
+    p: Snapshot,
+    page: Page,
+    emptied: list[tuple[str, int]],
+    restored: Callable[[Snapshot, Page, Leaf], Snapshot],
+) -> Snapshot:
+    """The progress with what a page holds in the place of the page, which is one of those `emptied` then."""
+    key, document = await _read(service, turn, page)
+    leaf = _leaf(key, document)
+    emptied.append((key, document.cas))
+    return shelves.opened(p, page, leaf) if page.level else restored(p, page, leaf)
+
+
+async def _lasting(  # of which turn, and until when
+    service: Participant, turn: TurnState, p: Snapshot, page: Page, emptied: list[tuple[str, int]], until: int
+) -> Snapshot:
+    """The progress with a copy of a page in its place that expires then, or with the pages of a shelf."""
+    if page.level:
+        return await _taken_in(service, turn, p, page, emptied, shelves.opened)
+    key, document = await _read(service, turn, page)
+    p, new = piles.copied(p, page, _leaf(key, document), until)
+    await _inserted(service, turn, new)
+    emptied.append((key, document.cas))
+    return p
+
+
+async def with_all_results(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
+    """The progress with the results that are in pages, for a look at all of them. Raises `Refused`."""
+    while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
+        key, document = await _read(service, turn, page)
+        p = stacks.restored(p, page, _leaf(key, document))
+    return p
+
+
+async def removed(service: Participant, emptied: Sequence[tuple[str, int]]) -> None:
+    """Remove pages that no progress lists any more, as far as that works: they harm nobody."""
+    for key, cas in emptied:
+        with suppress(StoreError):
+            await service.ports.store.remove(ARCHIVES, key, cas=cas)
+
+
+async def _inserted(service: Participant, turn: TurnState, new: NewPage) -> None:
+    """Returns when the page is durable. Raises `Refused`."""
+    ports, saga = service.ports, turn.message.saga
+    expiry_s = None
+    if new.page.until:
+        left_s = new.page.until - progress_repository.in_hand(service, turn).surely_s
+        expiry_s = min(max(0, left_s), max(service.memory_s + piles.YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
+    key = spill.page_key(service.name, saga, new.page)
+    try:
+        await progress_repository.patiently(
+            service,
+            turn.position,
+            "page",
+            ports.store.insert,
+            ARCHIVES,
+            key,
+            new.content,
+            expiry_s=expiry_s,
+        )
+    except Exists:  # from an attempt that went no further: its name says that it holds the same
+        pass
+    except Ambiguous as why:
+        progress_repository.tell_refused(service, saga, "archive", why)
+        raise Refused from why
+    if new.page.of not in ("results", "own"):  # nobody asks which messages they are of
+        ports.pages.learn(key, spill.decode_leaf(new.content).entries)
+
+
+async def _entries_of(service: Participant, turn: TurnState, page: Page) -> bytes:
+    """The entries of a page that the progress lists. Raises `Refused` if the progress has changed meanwhile."""
+    ports, saga = service.ports, turn.message.saga
+    key = spill.page_key(service.name, saga, page)
+    entries = ports.pages.entries_of(key)
+    if entries is not None:
+        return entries
+    document = await progress_repository.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
+    if document is not None:
+        entries = _leaf(key, document).entries
+    elif page.is_forgotten(ports.clock.now_ms() // 1000):
+        entries = b""  # expired, as whatever is in it would be
+    else:
+        raise await _gone(service, turn, key)
+    ports.pages.learn(key, entries)
+    return entries
+
+
+async def _read(service: Participant, turn: TurnState, page: Page) -> tuple[str, Document]:
+    """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
+    ports, key = service.ports, spill.page_key(service.name, turn.message.saga, page)
+    document = await progress_repository.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
+    if document is None:
+        raise await _gone(service, turn, key)
+    return key, document
+
+
+def _leaf(key: str, document: Document) -> Leaf:
+    if key.rpartition("-")[2] != spill.digest_of(document.content):
+        raise StoreError(f"the page {key!r} in {ARCHIVES!r} was changed since it was written; restore it")
+    try:
+        return spill.decode_leaf(document.content)
+    except UNREADABLE as why:
+        raise StoreError(f"the page {key!r} in {ARCHIVES!r} cannot be read: {why}; restore it") from why
+
+
+async def _gone(service: Participant, turn: TurnState, key: str) -> Exception | Refused:
+    """Reason why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
+    where = progress_key(service.name, turn.message.saga)
+    there = await progress_repository.patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, where)
+    if there is None or there.cas != turn.cas:
+        return Refused()
+    return StoreError(
+        f"the progress {where!r} lists the page {key!r}, which is not in {ARCHIVES!r}: "
+        "somebody removes documents by hand; put it back"
+    )

@@ -1,0 +1,429 @@
+"""Load, write, publish: the only places where a turn touches the progress in the store and the log."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Literal, ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from saga.engine.errors import Refused
+from saga.engine.persistence import dead_letters, overflow_store
+from saga.engine.persistence.outbox import records_of, wake_record
+from saga.engine.prepared_service import Prepared
+from saga.engine.processing_state import NOWHERE, TurnState
+from saga.engine.service_runtime import Participant
+from saga.errors import (
+    Ambiguous,
+    BrokerUnavailable,
+    Conflict,
+    Exists,
+    SagaError,
+    StoreError,
+    StoreUnavailable,
+)
+from saga.messages import Message, Outgoing, Position, texts_of
+from saga.messaging import timers
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.progress import binding, history, operators, record, takeover
+from saga.progress.actions import Now
+from saga.progress.decide import knows
+from saga.progress.document import (
+    UNREADABLE,
+    DeadLetter,
+    Entry,
+    Snapshot,
+    decode,
+    decode_entry,
+    encode,
+    messages_of,
+    progress_key,
+)
+from saga.progress.formats import RELEASED
+from saga.progress.history import Archive
+from saga.progress.record import Hand, Written
+from saga.progress.room import check_room
+from saga.progress.takeover import undeclared
+from saga.store.port import Document
+from saga.telemetry.events import DeadLettered, ReplayEnded, WriteRefused
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WAIT_S_FIRST, WAIT_S_MAX = 0.05, 5.0
+"""The pauses between two tries while store or broker cannot be reached."""
+REFUSED_S_MAX = 30.0
+"""The longest pause between two tries of a dead letter that the log refuses."""
+REFUSED = BrokerUnavailable("a dead letter is refused in every form")
+OFFERING = "publish a dead letter"
+OURS = ("", timers.TYPE)
+"""Types of messages that no progress knows: of a repair, and of wakes."""
+
+
+async def patiently(
+    service: Participant,
+    position: Position,
+    operation: str,
+    act: Callable[P, Awaitable[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Return what `act` gives for the arguments. While store or broker cannot be reached the lane waits: no attempt of
+    anything is counted."""
+    pause_s, away, ports = WAIT_S_FIRST, None, service.ports
+    while True:
+        began = ports.clock.monotonic_s()
+        try:
+            value = await act(*args, **kwargs)
+        except (StoreUnavailable, BrokerUnavailable) as why:
+            away = why
+            ports.watching.unavailable(operation, why)
+            await ports.assignment.pause(pause_s * (0.5 + ports.clock.chance()), position)
+            pause_s = min(pause_s * 2, WAIT_S_MAX)
+        except Ambiguous:
+            ports.watching.answer_lost()
+            raise
+        else:
+            if operation != "get" and (load := ports.watching.load) is not None:
+                now = ports.clock.monotonic_s()
+                load.took(now - began, now)
+            if away is not None:
+                ports.watching.recovered(away)
+            return value
+
+
+def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> Hand:
+    """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
+    asks whether the message is new."""
+    message, p = turn.message, turn.known
+    is_new = appends and message.type not in OURS and not turn.paged and not knows(p, service.roles, message)
+    is_new = is_new and turn.position != NOWHERE
+    return Hand(
+        message=message,
+        position=turn.position if is_new else None,
+        roles=service.roles,
+        # Without a message nobody comes again after a crash: that it is whole is said when all is done and published.
+        heard=service.roles.heard if message.type else p.heard,
+        now_ms=service.ports.clock.now_ms(),
+        memory_s=service.memory_s,
+        before=p,
+        told=p.told if (telling := service.ports.telling) is None else telling.told_below(p),
+    )
+
+
+async def load(service: Participant, turn: TurnState) -> TurnState:
+    """Read the progress from the store. Whoever reads it first publishes what is not known as published; what another
+    message brings, only if this turn writes. Raises `Draining`: a run whose write was refused is not decided again by a
+    worker that has lost the partition."""
+    service.ports.assignment.check_running(turn.position)
+    saga, remembered = turn.message.saga, 0 if turn.progress is None else turn.cas
+    key = progress_key(service.name, saga)
+    spans, read = turn.stages.spans, patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
+    document = await (read if spans is None else spans.around("store", "read progress", read))
+    unpublished: tuple[Entry, ...] = ()
+    if document is None:
+        p, cas = record.empty(service.name, saga, service.version), 0
+    else:
+        p, cas = decode(document.content), document.cas
+        # What this worker remembers it has brought to its end: all of it was acknowledged, but for what this turn read.
+        unpublished = turn.unpublished
+        if cas != remembered:
+            unpublished = tuple(history.unpublished(p, service.ports.assignment.is_committed, turn.message.id))
+        _check_declared(service, p, unpublished)
+        if not all(_is_brought_elsewhere(service, turn, entry) for entry in unpublished):
+            await _publish_all(service, turn, p, unpublished)
+            unpublished = ()
+        if service.ports.telling is not None:
+            service.ports.telling.loaded(p)
+    if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
+        await _note_work(service, turn.position)
+        if is_older_than_memory(service, turn.message):
+            await _too_old(service, turn)
+            return replace(turn, over=True)
+    if takeover.is_due(p, service.roles):
+        p = await _taken_over(service, replace(turn, cas=cas), p)
+    # What pages of the progress before said of the message is of no use any more.
+    return replace(turn, progress=p, cas=cas, certain=True, unpublished=unpublished, recalled=None, paged=None)
+
+
+def _is_brought_elsewhere(service: Participant, turn: TurnState, entry: Entry) -> bool:
+    """True if the message under which a transition was written is another one, and comes again if its events are not
+    published: it was not committed before, its log is still read, and a handler of this version takes it."""
+    if turn.position == NOWHERE or entry.position is None or entry.position == turn.position[:3]:
+        return False
+    position = Position(*entry.position, entry.log_id)
+    return entry.type in service.consumed and service.ports.assignment.is_of_current_log(position)
+
+
+async def _publish_all(service: Participant, turn: TurnState, p: Snapshot, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        await publish(service, turn, p, entry)
+
+
+async def _taken_over(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
+    """The progress with the own events that the version of the service before did not take."""
+    entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
+    if p.pages:
+        p = await overflow_store.with_all_results(service, turn, p)
+        said = [event for entry in entries for event in messages_of(p, entry)]
+        had = await overflow_store.entries_in_pages(service, turn, p, said)
+        p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
+    return takeover.taken_over(p, service.roles, entries, now(service))
+
+
+async def _archived(service: Participant, position: Position, p: Snapshot) -> list[Entry]:
+    """The transitions that are in archives, oldest first. Raises `SagaError` if one is gone."""
+    entries: list[Entry] = []
+    while len(entries) < p.first:
+        key = history.archive_key(service.name, p.saga, len(entries))
+        document = await patiently(service, position, "get", service.ports.store.get, ARCHIVES, key)
+        if document is None:
+            raise StoreError(f"the archive {key!r} is gone: somebody removes documents by hand; restore it")
+        entries += map(decode_entry, _archive(key, document).transitions)
+    return entries
+
+
+def _archive(key: str, document: Document) -> Archive:
+    try:
+        return history.decode_archive(document.content)
+    except UNREADABLE as why:
+        raise StoreError(f"the archive {key!r} cannot be read: {why}; restore it") from why
+
+
+def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]) -> None:
+    """Check that no other version of the service, or service of its name, has more to do here than this one can. Raises
+    `SagaError`: the lane waits, and people are told, until a version that declares it takes the message."""
+    if p.version > service.version:
+        raise SagaError(
+            f"the state of saga {p.saga!r} has version {p.version}, and this version of {service.name!r} knows "
+            f"{service.version}: a newer release has migrated it, and takes it from here; deploy that one"
+        )
+    missing = list(undeclared(p, service.roles))
+    emitted = {event.type for entry in unpublished for event in entry.events}
+    missing += sorted(f"event {type_}" for type_ in emitted - service.contracts.keys())
+    if missing:
+        raise SagaError(
+            f"the progress of saga {p.saga!r} needs what this version of {service.name!r} does not declare: "
+            f"{', '.join(missing)}; deploy a version that does, and look whether another service has the same name"
+        )
+
+
+async def _too_old(service: Participant, turn: TurnState) -> None:
+    """Give up the message of a saga that nobody here knows any more: a dead letter, and no progress."""
+    message = turn.message
+    letter = dead_letters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
+    await send_letter(service, turn.position, letter)
+    headers = texts_of(letter.headers)
+    if service.ports.watching.is_news(headers["dead_id"]):
+        service.ports.watching.report(
+            DeadLettered(
+                service=service.name,
+                saga=message.saga,
+                message=message.id,
+                type=message.type,
+                reason=headers["dead_reason"],
+                remedy=headers["dead_remedy"],
+                blame="data",
+                owner=service.contracts[message.type].owner,
+            )
+        )
+
+
+async def _note_work(service: Participant, position: Position) -> None:
+    """See to it that the service's record says that it works now, and whether it was away before."""
+    if (work := service.ports.work) is not None and not work.is_noted():
+        await patiently(service, position, "write", work.note)
+
+
+def is_older_than_memory(service: Participant, message: Message) -> bool:
+    """Return whether the message's saga began before what this service remembers: then it is not a new one."""
+    if message.started is None:
+        return False
+    return message.started < now(service).forgotten
+
+
+def now(service: Participant) -> Now:
+    """The time of a decision that is made now."""
+    work = service.ports.work
+    return Now(service.ports.clock.now_ms(), service.memory_s, absences=() if work is None else work.absences)
+
+
+async def write(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    """Write the whole progress by one compare-and-swap, then publish its events. Raises `Refused`: decide again."""
+    clock, stages, entry = service.ports.clock, turn.stages, written.entry
+    began = clock.monotonic_s()
+    turn = await save(service, turn, written)
+    saved = clock.monotonic_s()
+    stages.persisted_s += saved - began
+    if entry is not None:
+        if service.ports.telling is not None and turn.progress is not None:
+            service.ports.telling.written(turn.progress, entry, stages)
+        if entry.events or entry.letters or entry.wake is not None:
+            await publish(service, turn, written.snapshot, entry)
+            stages.published_s += clock.monotonic_s() - saved
+        stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
+        if written.snapshot.replays:
+            _tell_replay(service, written.snapshot, entry)
+        if entry.outcome not in ("ignored", "waiting", "queued"):
+            stages.attempts = max(stages.attempts, entry.attempt)
+    return turn
+
+
+def _tell_replay(service: Participant, p: Snapshot, entry: Entry) -> None:
+    """Report the end of what a person had tried again, if this transition is it."""
+    result = operators.came_of_replay(p, entry)
+    if result is not None:
+        said = ReplayEnded(
+            service=service.name, saga=p.saga, handler=entry.handler, message=entry.message, result=result
+        )
+        service.ports.watching.report(said)
+
+
+async def save(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    """Write the progress alone. An ambiguous write is refused as well: it is never made again, for it may still land.
+
+    Raises `Refused`, and `TooLarge` for a progress that can never be written.
+    """
+    await _note_work(service, turn.position)
+    p = written.snapshot
+    if turn.unpublished:
+        await _publish_all(service, turn, turn.known, turn.unpublished)
+    if turn.recalled:  # these are in pages already
+        p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
+    if p.results or p.later or p.format == RELEASED or (p.intents and binding.may_tell_format(p.intents)):
+        p = binding.with_format(p)
+    content, bounds = encode(p), service.bounds
+    emptied: list[tuple[str, int]] = []
+    large = len(content) > history.HISTORY_BYTES_MAX
+    # Else nothing goes to pages.
+    kept = len(p.queue + p.waiting + p.results + p.own)
+    if large or p.pages or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:
+        before = p
+        p, emptied = await overflow_store.within_bounds(service, turn, p)
+        content = content if p is before else encode(p)
+        large = len(content) > history.HISTORY_BYTES_MAX
+    if large or len(p.transitions) > history.TRANSITIONS_MAX:
+        if (archive := history.to_archive(p)) is not None:
+            p = await archived(service, turn.position, p, archive)
+            content = encode(p)
+        check_room(written, p, len(content), service.ports.store.document_bytes_max)
+    store, where = service.ports.store, progress_key(service.name, p.saga)
+    expiry_s, at = None if p.is_open else service.memory_s, turn.position
+    try:
+        if turn.cas:
+            work = patiently(
+                service, at, "write", store.replace, PROGRESS, where, content, cas=turn.cas, expiry_s=expiry_s
+            )
+        else:
+            work = patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
+        cas = await (work if (spans := turn.stages.spans) is None else spans.around("store", "write progress", work))
+    except (Conflict, Exists, Ambiguous) as why:
+        tell_refused(service, p.saga, "write", why)
+        raise Refused from why
+    if emptied:
+        await overflow_store.removed(service, emptied)
+    return replace(turn, progress=p, cas=cas, certain=True, unpublished=())
+
+
+def tell_refused(
+    service: Participant, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
+) -> None:
+    """Report a refused write, for those who count them."""
+    kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
+    service.ports.watching.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
+
+
+async def archived(service: Participant, position: Position, p: Snapshot, archive: Archive) -> Snapshot:
+    """Archive the oldest published transitions, in an insert-only document, and return the progress without them."""
+    store, key = service.ports.store, history.archive_key(service.name, p.saga, p.first)
+    content = encode(archive)
+    try:
+        # Without expiry: archives live at least as long as the progress, which every write renews.
+        await patiently(service, position, "archive", store.insert, ARCHIVES, key, content)
+    except Exists:
+        there = await patiently(service, position, "get", store.get, ARCHIVES, key)
+        if there is None:
+            raise StoreError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
+        earlier = _archive(key, there)
+        if history.is_of_another_saga(p, earlier):  # it had this id before the memory: nobody knows it any more
+            await _replaced(service, position, p.saga, key, content, there.cas)
+        else:
+            archive = earlier
+    except Ambiguous as why:
+        tell_refused(service, p.saga, "archive", why)
+        raise Refused from why
+    return history.trimmed(p, archive)
+
+
+async def _replaced(service: Participant, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
+    store = service.ports.store
+    try:
+        await patiently(service, position, "archive", store.replace, ARCHIVES, key, content, cas=cas)
+    except (Conflict, Ambiguous) as why:
+        tell_refused(service, saga, "archive", why)
+        raise Refused from why
+
+
+async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry) -> None:
+    """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
+    acknowledged. Nothing later goes out before."""
+    position, records, count = turn.position, records_of(service, p, entry), len(entry.events)
+    if entry.wake is not None and entry.wake.id != turn.message.id:
+        records.insert(count, wake_record(service, p.saga, entry.wake.id, entry.wake.due_ms))
+        count += 1
+    began_s = service.ports.clock.monotonic_s()
+    try:
+        await send(service, position, records)
+    except Exception:  # a dead letter that the log does not take keeps back nothing else
+        if not entry.letters:
+            raise
+        if count:
+            await send(service, position, records[:count])
+        for letter in records[count:]:
+            await send_letter(service, position, letter)
+    if turn.stages.spans is not None:
+        turn.stages.spans.published(messages_of(p, entry), began_s)
+    for dead in entry.letters:
+        if service.ports.watching.is_news(dead.id):
+            tell(service, p.saga, dead)
+
+
+def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
+    """Publish records. Returns when all are acknowledged."""
+    return patiently(service, position, "publish", service.ports.log.publish, outgoing)
+
+
+async def send_letter(service: Participant, position: Position, whole: Outgoing) -> None:
+    """Return when the dead letter is acknowledged: whole, or with as much of the original as the log takes. While it is
+    refused in every form it waits, and people are told."""
+    ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
+    while (refusal := await offer(service, whole, lambda form: send(service, position, [form]))) is not None:
+        was_refused = True
+        ports.watching.unavailable(OFFERING, refusal)
+        await ports.assignment.pause(pause_s, position)
+        pause_s = min(pause_s * 2, REFUSED_S_MAX)
+    if was_refused:
+        ports.watching.recovered(REFUSED)
+
+
+async def offer(
+    service: Participant, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
+) -> BrokerUnavailable | None:
+    """Offer the dead letter to the log once: whole, then in ever smaller forms. `None` once it is acknowledged, else
+    why it is not."""
+    refusal = REFUSED
+    for form in dead_letters.forms(whole, service.ports.log.record_bytes_max):
+        try:
+            await publish(form)
+        except BrokerUnavailable as why:  # for a smaller one, too
+            return why
+        except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be handled must not end who handles
+            refusal = BrokerUnavailable(f"{REFUSED}: {type(why).__name__}: {why}")
+        else:
+            return None
+    return refusal
+
+
+def tell(service: Participant, saga: str, letter: DeadLetter) -> None:
+    """Report a dead letter or an escalation to people."""
+    moment = dead_letters.moment(service.name, saga, letter, service.contracts.get(letter.message.type))
+    if moment is not None:
+        service.ports.watching.report(moment)

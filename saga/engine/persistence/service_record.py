@@ -1,0 +1,296 @@
+"""Record of a service in its own store: the id of the store, where the service began in each topic that it reads, the
+log id of each topic that it publishes to, and when it was down.
+
+Store id and beginnings never change: the id is random, so no two stores have the same; a beginning is what
+`Service(start=...)` declares when a release first reads the topic. A group without a committed position begins there,
+on every broker, also after positions were lost, and in partitions that a topic gets later.
+
+A topic can be lost while the store remains. A progress records what was published, timers included; if the topic was
+deleted and created again, its log id differs from the one in the record.
+
+A progress expires one `memory` after its last write. So nothing of a saga can have expired that began while the service
+was down, if it was down until less than one `memory` ago. Before a worker writes a progress, it makes sure that the
+record says that the service runs now.
+
+A second document, one for all services of the store, holds the handlers of each: a service without a record that has
+all handlers of another one is most likely that one under a new name.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from saga.broker.identity import MemberIdentity
+from saga.contracts.library import contract_of
+from saga.declarations.values import Declared
+from saga.engine.outage_watch import Watching
+from saga.engine.prepared_service import reads_of
+from saga.errors import Ambiguous, ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable
+from saga.messages import Event, name_of
+from saga.messaging.names import ARCHIVES, OURS, is_changes, is_without_events
+from saga.store.port import Document, Store
+from saga.support.clock import Clock
+
+AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
+"""Pauses before a store that cannot be reached is asked again."""
+BITS = 52
+"""Random bits that one draw gives."""
+WORK_MS_MIN, WORK_MS_MAX = 1000, 3_600_000
+"""Time, at least and at most, for which one note says that the service works."""
+ABSENCES_MAX = 16
+"""Absences in the time of one memory, at most: what is shorter than such a part of it counts as work."""
+
+
+class ServiceRecord(Struct, frozen=True, kw_only=True):
+    """The record, as it is stored."""
+
+    service: str
+    store: str
+    """Id of the store."""
+    starts: dict[str, int]
+    """Topics that the service has ever read, each with the time in milliseconds since 1970 at which it began there; 0:
+    at the oldest record."""
+    logs: dict[str, str] = {}
+    """Topics that the service publishes to, each with the id of its log."""
+    works_until_ms: int = 0
+    """Time until which a worker may write; 0: that is not known."""
+    absences: tuple[tuple[int, int], ...] = ()
+    """Times in which no worker has written anything, as long as they matter; oldest first."""
+
+    def identity(self, worker: str) -> MemberIdentity:
+        """Identity of a member of the service's group."""
+        return MemberIdentity(service=self.service, store=self.store, worker=worker)
+
+
+def record_key(service: str) -> str:
+    """Key of the record, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
+    return f"{service}|identity::{OURS}::record"
+
+
+def decode(service: str, document: Document) -> ServiceRecord:
+    """Decode the record. Raises `StoreError`: without it nobody knows whether this is the store of the service."""
+    try:
+        return msgspec.json.decode(document.content, type=ServiceRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
+        raise StoreError(
+            f"the record of {service!r} ({record_key(service)!r} in {ARCHIVES!r}) cannot be read: {why}; restore it"
+        ) from why
+
+
+REACTIONS_KEY = f"|reactions::{OURS}::record"
+"""Key of what the services of a store react to, likewise."""
+
+
+class Reactions(Struct, frozen=True):
+    """What the services react to that have run on a store."""
+
+    services: dict[str, tuple[str, ...]] = {}
+    """By service, each reaction with the events that it takes."""
+
+
+def reactions_of(declared: Declared) -> tuple[str, ...]:
+    """Reactions of a service, each with the events that it takes, by topic and name."""
+    return tuple(sorted(f"{each.name}({', '.join(sorted(map(_event, each.takes)))})" for each in declared.reactions))
+
+
+def _event(event: type[Event]) -> str:
+    topic = contract_of(event).topic
+    return name_of(event) if is_changes(topic) else f"{topic}/{name_of(event)}"  # such a topic has the service's name
+
+
+def check_name(declared: Declared, known: Reactions) -> None:
+    """Check the name of a service that has never run on a store. Raises `ConfigurationError` where another one has that
+    did nothing else: who declares where a service begins has seen that it is a new one."""
+    mine, title = set(reactions_of(declared)), declared.title
+    twin = next((name for name, theirs in known.services.items() if name != declared.name and mine >= {*theirs}), None)
+    if twin is None or declared.start is not None:
+        return
+    raise ConfigurationError(
+        f"service {title!r} cannot start:",
+        [
+            f"it has no record in this store, and {twin!r}, which has one, has no other handlers. If it is {twin!r} "
+            "under a new name, it would handle all messages again, with new idempotency keys: declare "
+            f'Service("{title}", was="{twin}"). If it is another service, declare where it begins: '
+            f'Service("{title}", start="now"), or start="beginning"'
+        ],
+    )
+
+
+def start_ms(declared: Declared, now_ms: int) -> int:
+    """Time at which a service begins in a topic that it has never read; 0: at the oldest record."""
+    if declared.start == "now":
+        return now_ms
+    if declared.start is None or declared.start == "beginning":
+        return 0
+    return round(declared.start.timestamp() * 1000)
+
+
+def begun_topics(declared: Declared) -> frozenset[str]:
+    """Topics in which the declared start counts: those of events. What lies on the service's own topics is for it."""
+    return frozenset(name for name in reads_of(declared) if not is_without_events(name) and not is_changes(name))
+
+
+def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) -> ServiceRecord:
+    """The record with the topics that are new."""
+    new = dict.fromkeys(sorted(set(topics) - record.starts.keys()), begins_ms)
+    return replace(record, starts={**record.starts, **new}) if new else record
+
+
+def work_ms(memory_s: int) -> int:
+    """Time for which one note says that the service works."""
+    return min(WORK_MS_MAX, max(WORK_MS_MIN, memory_s * 1000 // ABSENCES_MAX))
+
+
+def times_of_writes(record: ServiceRecord, memory_s: int) -> tuple[int, int]:
+    """Return the first and the last time at which a write may begin: no clock that was ahead has noted an absence that
+    is not over by then, and half of the noted time is left for the write to land."""
+    return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(memory_s) // 2
+
+
+def record_work(record: ServiceRecord, now_ms: int, memory_s: int) -> ServiceRecord:
+    """The record that says that the service works from now on, and whether it was away before. An absence that ends in
+    the future was noted by a clock that was ahead: it ends now."""
+    first_ms, last_ms = times_of_writes(record, memory_s)
+    if first_ms <= now_ms <= last_ms:
+        return record
+    memory_ms, until_ms = memory_s * 1000, record.works_until_ms
+    absences = [(begin, min(end, now_ms)) for begin, end in record.absences if begin < now_ms < end + memory_ms]
+    if until_ms and now_ms - until_ms > memory_ms // ABSENCES_MAX:
+        absences.append((until_ms, now_ms))
+    until_ms = max(until_ms, now_ms + work_ms(memory_s))
+    return replace(record, works_until_ms=until_ms, absences=tuple(absences))
+
+
+async def read_record(store: Store, service: str) -> ServiceRecord | None:
+    """Read the record of a service; `None` if it never ran on this store."""
+    document = await store.get(ARCHIVES, record_key(service))
+    return None if document is None else decode(service, document)
+
+
+def replaced_logs(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Find the topics that have another log than the known one. A topic that is not known, or not there, has none.
+
+    >>> replaced_logs({"orders": "a", "payments": "b", "gone": "c"}, {"orders": "a", "payments": "x", "new": "y"})
+    ['payments']
+    """
+    return sorted(topic for topic, id_ in now.items() if known.get(topic, id_) != id_)
+
+
+async def known_logs(store: Store, service: str) -> dict[str, str]:
+    """Read the logs that a service has published to; none if it never ran on this store. Raises `StoreError`."""
+    record = await read_record(store, service)
+    return {} if record is None else record.logs
+
+
+async def note_logs(store: Store, service: str, log_ids: Mapping[str, str], but: Collection[str] = ()) -> None:
+    """Note that the service publishes to these logs from now on, less those of the topics `but`. A service that never
+    ran on this store has no record to note them in. Raises `StoreError`."""
+    new = {topic: id_ for topic, id_ in log_ids.items() if topic not in but}
+    await _change(store, service, lambda known: replace(known, logs={**known.logs, **new}))
+
+
+async def _change(store: Store, service: str, change: Callable[[ServiceRecord], ServiceRecord]) -> ServiceRecord | None:
+    """Change the record, and return it as it is then; `None` if there is none. Raises `StoreError`."""
+    while (document := await store.get(ARCHIVES, record_key(service))) is not None:
+        known = decode(service, document)
+        changed = change(known)
+        if changed == known:
+            return known
+        try:
+            await store.replace(ARCHIVES, record_key(service), msgspec.json.encode(changed), cas=document.cas)
+        except (Conflict, Ambiguous):  # another process was faster, or the answer was lost: it is read again
+            continue
+        return changed
+    return None
+
+
+class WorkTimes:
+    """Note of one worker that its service works."""
+
+    def __init__(self, record: ServiceRecord, memory_s: int, store: Store, clock: Clock) -> None:
+        self._memory_s, self._store, self._clock = memory_s, store, clock
+        self._take(record)
+
+    def _take(self, record: ServiceRecord) -> None:
+        self._record, self.absences = record, record.absences
+        """Times in which no worker has written anything, as far as this one knows."""
+        self._first_ms, self._last_ms = times_of_writes(record, self._memory_s)
+
+    def is_noted(self) -> bool:
+        """Return whether a progress may be written now."""
+        return self._first_ms <= self._clock.now_ms() <= self._last_ms
+
+    async def note(self) -> None:
+        """Note that the service works. Where somebody has removed the record, this worker goes by what it knows until
+        it ends. Raises `StoreError`."""
+
+        def extend(known: ServiceRecord) -> ServiceRecord:
+            return record_work(known, self._clock.now_ms(), self._memory_s)
+
+        self._take(await _change(self._store, self._record.service, extend) or extend(self._record))
+
+
+async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: Watching) -> ServiceRecord:
+    """Return the record of a service, made or extended if it has to be: durable before anything is read from the log.
+    While the store cannot be reached it waits, and people are told. Raises `ConfigurationError` for a service that was
+    renamed, as it seems."""
+    service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
+    memory_s = int(declared.memory.total_seconds())
+    while True:
+        begins_ms = start_ms(declared, clock.now_ms())
+        try:
+            document, listed = await store.get(ARCHIVES, record_key(service)), await store.get(ARCHIVES, REACTIONS_KEY)
+            if document is None:
+                check_name(declared, _reactions_in(listed))
+                made = extend_record(ServiceRecord(service=service, store=_new_id(clock), starts={}), topics, begins_ms)
+                made = record_work(made, clock.now_ms(), memory_s)
+                await store.insert(ARCHIVES, record_key(service), msgspec.json.encode(made))
+                await _note_reactions(declared, store, listed)
+                return made
+            known = decode(service, document)
+            made = record_work(extend_record(known, topics, begins_ms), clock.now_ms(), memory_s)
+            if made is not known:
+                content = msgspec.json.encode(made)
+                await store.replace(ARCHIVES, record_key(service), content, cas=document.cas)
+            await _note_reactions(declared, store, listed)
+            return made
+        except (Exists, Conflict, Ambiguous):
+            continue  # another process was faster, or the answer was lost: what is there by now counts
+        except StoreUnavailable as why:
+            watching.unavailable("get", why)
+            await clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, AGAIN_S_MAX)
+
+
+def _reactions_in(listed: Document | None) -> Reactions:
+    """Decode what the services of a store react to. Raises `StoreError`."""
+    try:
+        return Reactions() if listed is None else msgspec.json.decode(listed.content, type=Reactions)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
+        raise StoreError(
+            f"what services react to ({REACTIONS_KEY!r} in {ARCHIVES!r}) cannot be read: {why}; remove it, and each "
+            "service writes it again when it starts"
+        ) from why
+
+
+async def _note_reactions(declared: Declared, store: Store, listed: Document | None) -> None:
+    """Note what a service reacts to, if that is not noted. Raises what a write of the store does."""
+    known, mine = _reactions_in(listed).services, reactions_of(declared)
+    if known.get(declared.name) == mine or not mine:
+        return
+    content = msgspec.json.encode(Reactions({**known, declared.name: mine}))
+    if listed is None:
+        await store.insert(ARCHIVES, REACTIONS_KEY, content)
+    else:
+        await store.replace(ARCHIVES, REACTIONS_KEY, content, cas=listed.cas)
+
+
+def _new_id(clock: Clock) -> str:
+    return "".join(f"{int(clock.chance() * (1 << BITS)):013x}" for _ in range(2))
+
+
+def starts_of(record: ServiceRecord) -> Mapping[str, int]:
+    """Starts to join the group with: see `saga.broker.port.Broker`."""
+    return {topic: at_ms for topic, at_ms in record.starts.items() if at_ms}

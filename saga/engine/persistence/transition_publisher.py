@@ -1,0 +1,290 @@
+"""Telling of transitions to whoever watches: in the background, in batches, and never in the way of a turn.
+
+What was written is told soon after, and before the offset of its message is committed: so a worker that dies first is
+followed by one that gets the message again, loads the progress and tells what is not known as told. Where the log takes
+none for long, commits go on, and what waits is bounded: the rest is let go. The progress holds from where on, and
+whoever loads it next tells it.
+"""
+
+import asyncio
+import re
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from math import inf
+from typing import NamedTuple
+
+from saga.engine.outage_watch import MOMENT_EVERY_S, Watching
+from saga.engine.ports import Log
+from saga.engine.prepared_service import Prepared
+from saga.engine.processing_state import Stages
+from saga.errors import BrokerUnavailable
+from saga.messaging.transition_events import Awaited, Cause, Line, Result, Said, Told, line_of, to_records
+from saga.progress.document import UNREADABLE, Entry, Kept, Snapshot, decode_entry
+from saga.progress.parts import held
+from saga.progress.timing import timed_turns
+from saga.support.clock import LATEST_MS, Clock, iso
+from saga.telemetry.events import Untold
+
+TELL_S = 0.1
+"""Pause before what is noted is told, so that it goes with what many lanes have written."""
+WITHIN_S = 2.0
+"""Seconds for one batch, at most."""
+AGAIN_S = 0.5
+"""Pause after a batch that could not be told."""
+HOLDS_S_MAX = 10.0
+"""Seconds for which commits wait for what cannot be told; then they go on without."""
+BATCH_MAX = 1000
+NOTED_BYTES_MAX = 8 << 20
+"""Bytes of transitions that wait to be told; beyond it new ones are let go."""
+SAGAS_MAX = 20_000
+"""Sagas of which is remembered how far they are told. Of others the progress knows; some is told twice then."""
+_CLASS = re.compile(r"([A-Za-z_]\w{0,99})(?=:)")
+
+
+@dataclass(slots=True)
+class _Known:
+    """State of one saga, as far as this worker knows what was told of it."""
+
+    told: int
+    """All transitions below this number are told."""
+    noted: int
+    """Number of the next transition that is new to this worker."""
+
+
+class Noted(NamedTuple):
+    """Transition that is to be told."""
+
+    saga: str
+    known: _Known
+    """Knowledge of its saga, in the life that it is of."""
+    number: int
+    line: Line
+
+
+@dataclass(slots=True)
+class Telling:
+    """Tells the transitions that one worker writes or loads. Remembers, for each saga, how far they are told."""
+
+    service: Prepared
+    log: Log
+    watching: Watching
+    worker: str = ""
+    _waiting: deque[Noted] = field(default_factory=deque)
+    _bytes: int = 0
+    _due: asyncio.Event = field(default_factory=asyncio.Event)
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _sagas: OrderedDict[str, _Known] = field(default_factory=OrderedDict)
+    _rests_until_s: float = -inf
+    _fails_since_s: float | None = None
+    """Time since which nothing can be told; `None`: it can."""
+    _let_go: int = 0
+    """Transitions let go since people were told of any."""
+    _said_s: float = -inf
+
+    @property
+    def clock(self) -> Clock:
+        return self.watching.clock
+
+    def told_below(self, p: Snapshot) -> int:
+        """Number of the first transition of a progress that is not known as told."""
+        known = self._sagas.get(p.saga)
+        return p.told if known is None else min(max(p.told, known.told), p.n)
+
+    def written(self, p: Snapshot, entry: Entry, stages: Stages) -> None:
+        """Take note of a transition that is in the store now, `p` with it. A transition of which the log would take no
+        record is let go."""
+        number, known = entry.n, self._sagas.get(p.saga)
+        if known is None or number < known.noted:  # unknown, or another saga of the same id
+            known = self._known(p.saga, min(p.told, number))
+        known.noted = number + 1
+        queued, took = (stages.begun_s - stages.received_s) * 1000, stages.handler_s * 1000
+        told = told_of(self.service, self.worker, p, entry, p.hash, max(0, round(queued)), max(0, round(took)))
+        self._note(p, known, told)
+
+    def loaded(self, p: Snapshot) -> None:
+        """Take note of all in a progress, as it was read from the store, that is not known as told."""
+        known = self._sagas.get(p.saga)
+        if known is not None and known.noted == p.n:
+            return
+        if known is None or known.noted > p.n:
+            known = self._known(p.saga, p.told)
+        first = max(p.told, known.noted, p.first)
+        known.told, known.noted = max(p.told, known.told), p.n
+        for raw in p.transitions[first - p.first :]:
+            try:
+                entry = decode_entry(raw)
+            except UNREADABLE:  # `saga verify-history` names it: the saga goes on
+                continue
+            self._note(p, known, told_of(self.service, self.worker, p, entry, sha256(bytes(raw)).hexdigest()))
+
+    def _known(self, saga: str, told: int) -> _Known:
+        known = self._sagas[saga] = _Known(told, told)
+        if len(self._sagas) > SAGAS_MAX:
+            self._sagas.popitem(last=False)
+        return known
+
+    def _note(self, p: Snapshot, known: _Known, told: Told) -> None:
+        line = line_of(told)
+        size = len(line.text)
+        if self._bytes + size > NOTED_BYTES_MAX:
+            self._lost(p.saga, BrokerUnavailable(f"{NOTED_BYTES_MAX >> 20} MiB of them wait for the log"))
+            return
+        self._bytes += size
+        self._waiting.append(Noted(p.saga, known, told.number, line))
+        self._due.set()
+
+    async def run(self) -> None:
+        """Tell what is noted, until cancelled."""
+        while True:
+            await self._due.wait()
+            await self.clock.sleep(max(TELL_S, self._rests_until_s - self.clock.monotonic_s()))
+            await self.tell()
+
+    async def tell(self) -> bool:
+        """Tell all that is noted now, as far as it can be told now. Returns whether a commit may go on."""
+        async with self._one_at_a_time:
+            left = len(self._waiting)
+            while left > 0 and self.clock.monotonic_s() >= self._rests_until_s:
+                batch = [self._waiting[i] for i in range(min(left, BATCH_MAX))]
+                left -= len(batch)
+                try:
+                    await self.clock.within(WITHIN_S, self.log.publish(to_records(noted.line for noted in batch)))
+                except (BrokerUnavailable, TimeoutError):  # kept: it is told when the log is there again
+                    now = self.clock.monotonic_s()
+                    self._rests_until_s = now + AGAIN_S
+                    if self._fails_since_s is None:
+                        self._fails_since_s = now
+                    break
+                except Exception as why:  # noqa: BLE001 - whatever it is: what cannot be told is in nobody's way
+                    self._taken(batch)
+                    for noted in batch:
+                        self._lost(noted.saga, why)
+                    continue
+                self._fails_since_s = None
+                self._taken(batch)
+                self._acknowledged(batch)
+            if not self._waiting:
+                self._due.clear()
+            return self._fails_since_s is None or self.clock.monotonic_s() - self._fails_since_s > HOLDS_S_MAX
+
+    def _taken(self, batch: Sequence[Noted]) -> None:
+        """Take a batch from what waits."""
+        for noted in batch:
+            self._waiting.popleft()
+            self._bytes -= len(noted.line.text)
+
+    def _acknowledged(self, batch: Sequence[Noted]) -> None:
+        for noted in batch:
+            if noted.known.told == noted.number:
+                noted.known.told += 1
+
+    def _lost(self, saga: str, why: Exception) -> None:
+        """Let a transition go: forget the saga, so that it is told from there on when its progress is loaded."""
+        self._sagas.pop(saga, None)
+        self._let_go += 1
+        now = self.clock.monotonic_s()
+        if now - self._said_s >= MOMENT_EVERY_S:
+            error = f"{type(why).__name__}: {why}"
+            self.watching.report(Untold(service=self.service.name, count=self._let_go, error=error))
+            self._said_s, self._let_go = now, 0
+
+
+def told_of(  # all that is known of a transition
+    service: Prepared,
+    worker: str,
+    p: Snapshot,
+    entry: Entry,
+    hash_: str,
+    queued_ms: int | None = None,
+    handler_ms: int | None = None,
+) -> Told:
+    """A transition as it is told, with what is open, awaited and due by the progress `p`."""
+    topic, partition, offset = entry.position or (None, None, None)
+    events = entry.events
+    is_open = p.is_open
+    return Told(
+        service=p.service,
+        saga=p.saga,
+        number=entry.n,
+        time=entry.time,
+        handler=entry.handler,
+        outcome=entry.outcome,
+        error=_error_of(entry) if entry.failures or entry.letters else None,
+        blame=_blame_of(entry) if entry.failures or entry.letters else None,
+        message=Cause(
+            id=entry.message, type=entry.type, source=entry.source, topic=topic, partition=partition, offset=offset
+        ),
+        attempt=entry.attempt,
+        worker=worker,
+        emitted=tuple([Said(id=e.id, type=e.type) for e in events]) if events else (),
+        steps=tuple([c.name for c in entry.calls if c.kind == "step"]) if entry.calls else (),
+        queued_ms=queued_ms,
+        handler_ms=handler_ms,
+        open=is_open,
+        awaits=_awaited(service, p) if p.waiting or p.later or p.compensating else (),
+        parked_until=_parked_until(p) if p.queue or p.compensating else None,
+        due=iso(min(LATEST_MS, *map(_due_ms, p.deadlines))) if p.deadlines else None,
+        kept_s=None if is_open else service.memory_s,
+        result=_decided(service, entry) if events else None,
+        hash=hash_,
+        previous=entry.previous,
+    )
+
+
+def _error_of(entry: Entry) -> str | None:
+    """Class of the exception that the last failed attempt raised, or the dead letter tells of; never its text."""
+    reason = entry.letters[-1].reason if entry.letters else entry.failures[-1].reason
+    found = _CLASS.match(reason)
+    return None if found is None else found[1]
+
+
+def _blame_of(entry: Entry) -> str | None:
+    """Class of that failure."""
+    return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
+
+
+def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
+    """For each message that waits, the types of which it lacks an event; for each run that goes on later, when, and the
+    types with which it may go on sooner. While no message has told when the saga began, all waits for one that does."""
+    found = dict[Awaited, None]()
+    if p.started is None:
+        starts = tuple(sorted(service.starts))
+        waits = dict.fromkeys([*(k.handler for k in p.waiting), *(_undo_name(service, k) for k in p.compensating)])
+        return tuple(Awaited(handler=name, types=starts) for name in waits)
+    for kept in p.waiting:
+        role = service.roles.handlers.get(kept.handler)
+        lacking = [types for i, types in enumerate(role.takes) if next(held(p, role, i), None) is None] if role else []
+        found[Awaited(handler=kept.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
+    timed = timed_turns(p) if p.later else ()
+    for later in p.later:
+        until = iso(later.due_ms) if later in timed else None
+        found[Awaited(handler=later.handler, types=later.until, until=until)] = None
+    return tuple(found)
+
+
+def _undo_name(service: Prepared, kept: Kept) -> str:
+    """Name of the compensation for which an outcome is kept, as history has it."""
+    role = service.roles.handlers.get(kept.handler)
+    return kept.handler if role is None or role.undo is None else role.undo.name
+
+
+def _parked_until(p: Snapshot) -> str | None:
+    """Time of the next attempt of what is parked."""
+    times = [_due_ms(kept) for kept in (*p.queue[:1], *p.compensating) if kept.due_ms]
+    return iso(min(LATEST_MS, *times)) if times else None
+
+
+def _due_ms(kept: Kept) -> int:
+    """Time after which what is kept is late. What is put off never is: nothing is written about its looks."""
+    return LATEST_MS if kept.put_off else kept.due_ms
+
+
+def _decided(service: Prepared, entry: Entry) -> Result | None:
+    outcomes = service.roles.outcomes
+    for event in entry.events:
+        if event.type in outcomes:
+            outcome: Result | None = service.contracts[event.type].outcome
+            return outcome
+    return None

@@ -1,0 +1,323 @@
+"""Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then. And
+the topics that follow from them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from saga.broker.acls import Needs
+from saga.change import Change
+from saga.contracts import codec
+from saga.contracts.hiding import has_sensitive
+from saga.contracts.library import Contract, Library, Version, binding_of, contract_of
+from saga.contracts.sealing import NO_KEYS, split_whole
+from saga.contracts.upcast import lacking
+from saga.declarations.changes import change_of, is_change, kind_of
+from saga.declarations.migrations import whole_chain
+from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
+from saga.encryption.sensitive_fields import Marks, marks_of, unmarked
+from saga.engine.foreign_values import single_object
+from saga.engine.known_schemas import Schemas
+from saga.errors import BadInput, DeclarationError, KeyMissing
+from saga.messages import Event, Message, Topic, name_of
+from saga.messaging.names import commands_of, dead_letters_of
+from saga.messaging.timers import Tier, tiers_of
+from saga.progress import spill
+from saga.progress.roles import Role, Roles, Undo
+from saga.progress.spill import Bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Meaning of what a service declares, looked up by what the runtime has in hand. Without any I/O."""
+
+    declared: Declared
+    name: str
+    commands: str
+    """Topic of the commands for it."""
+    wakes: Mapping[str, Tier]
+    """Topics of its wakes, each with the time for which they lie there."""
+    roles: Roles
+    handlers: Mapping[str, Reaction]
+    """Handlers and compensations, by the function's name."""
+    classes: Mapping[str, Mapping[str, type[Event]]]
+    """For each handler the class it takes for each type."""
+    contracts: Mapping[str, Contract]
+    """By record name: all that is consumed or emitted."""
+    changes: Mapping[str, type[Event]]
+    """Topics of changes of documents, each with the class that stands for them."""
+    set_apart: frozenset[str]
+    """Topics on which there are no events: of commands, wakes and changes."""
+    consumed: frozenset[str]
+    """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
+    starts: frozenset[str]
+    """Types that begin a saga."""
+    schemas: Schemas
+    """Schemas of its contracts; of a service that runs, those deployed since its start, too."""
+    state: type[Any] | None
+    state_marks: Marks | None = None
+    """Sensitive parts of the state."""
+    sensitive: frozenset[str] = frozenset()
+    """Types with sensitive fields, in any version."""
+    migrations: Sequence[Migration] = ()
+    """Functions that make a state of the next version of one of each older version, oldest first."""
+    memory_s: int
+    documents: Mapping[type, DocumentKind]
+    answers: Mapping[str, tuple[type[Exception], ...]]
+    """For each handler the exceptions by which its resources answer."""
+    bounds: Bounds
+    is_all_at_once: bool = False
+    """True if calls that have limits of their own wait for no turn: where no time passes, or nothing is called."""
+    version: int = 1
+    """Version of the state: one more than there are migrations."""
+    is_private: bool = False
+    """True if it may meet what others have sealed."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that it reads."""
+        return frozenset((self.commands, *self.wakes, *(self.contracts[type_].topic for type_ in self.consumed)))
+
+    @property
+    def event_topics(self) -> frozenset[str]:
+        """Topics of events that it reads, and of changes of documents: whatever may close a deadline lies there."""
+        return self.topics - {self.commands, *self.wakes}
+
+    def state_of(self, fields: dict[str, Any]) -> Any:
+        """The state as the service's class, from the fields that were recorded."""
+        if self.state_marks is not None:
+            fields = unmarked(fields)
+        return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
+
+    def decode(self, handler: str, message: Message) -> Event:
+        """The message as the class that `handler` takes. Raises `BadInput`; `KeyMissing` for one that is sealed."""
+        library = self.schemas.library
+        if (parts := split_whole(message.value)) is not None and parts[0]:
+            raise KeyMissing(NO_KEYS)
+        value = (
+            message.value
+            if message.value[:2] == codec.MARKER
+            else single_object(message, library, self.schemas.writers.get)
+        )
+        event = codec.decode(value, self.classes[handler][message.type], library)
+        contract = self.contracts[message.type]
+        said = str(getattr(event, contract.key))
+        if said != message.saga:
+            raise BadInput(f"its {contract.key} is {said!r}, its key {message.saga!r}: both must be the saga id")
+        return event
+
+    def given(self, handler: str, message: Message) -> Event | Change[Any]:
+        """The message as `handler` is given it. Raises `BadInput`."""
+        event = self.decode(handler, message)
+        kind = kind_of(type(event)) if self.changes else None
+        return event if kind is None else change_of(event, kind)
+
+
+def prepare(declared: Declared) -> Prepared:
+    """Prepare all that the service has declared so far. Raises `DeclarationError` for migrations that do not lead to
+    the state of now, and for older versions of events that nothing upcasts."""
+    migrations = whole_chain(declared)
+    everything = declared.reactions
+    _check_upcasts(declared)
+    taken = {e for h in everything for e in h.hears}
+    emitted = {e for h in everything for e in h.emits}
+    contracts = {name_of(e): contract_of(e) for e in sorted(taken | emitted, key=name_of)}
+    changing = {name_of(e) for e in taken if is_change(e)}  # a document is changed again more often than it is new
+    commands, wakes, changes = commands_of(declared.name), tiers_of(declared.name), _changes_of(taken)
+    sensitive = frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions))
+    state_marks = None if declared.state is None else marks_of(declared.state)
+    return Prepared(
+        declared=declared,
+        name=declared.name,
+        commands=commands,
+        wakes=wakes,
+        changes=changes,
+        set_apart=frozenset((commands, *wakes, *changes)),
+        roles=roles_of(declared, contracts),
+        handlers={h.name: h for h in everything},
+        classes={h.name: {name_of(e): e for e in h.takes} for h in everything},
+        contracts=contracts,
+        consumed=consumed_by(declared, contracts),
+        starts=frozenset(n for n, contract in contracts.items() if contract.starts and n not in changing),
+        schemas=Schemas(_library_of(taken)),
+        state=declared.state,
+        sensitive=sensitive,
+        state_marks=state_marks,
+        is_private=bool(sensitive) or state_marks is not None,
+        migrations=migrations,
+        version=len(migrations) + 1,
+        memory_s=int(declared.memory.total_seconds()),
+        documents={document.kind: document for document in declared.documents},
+        answers={h.name: answers_of(declared, h) for h in everything},
+        bounds=spill.BOUNDS,
+    )
+
+
+def _changes_of(taken: Iterable[type[Event]]) -> dict[str, type[Event]]:
+    """Topics of changes of documents, each with the class that stands for them."""
+    return {contract_of(e).topic: e for e in taken if is_change(e)}
+
+
+def _library_of(taken: Iterable[type[Event]]) -> Library:
+    """Library of all that is taken: changes of documents have contracts that no folder has."""
+    libraries = [
+        binding_of(event).library for event in sorted(taken, key=lambda event: (is_change(event), name_of(event)))
+    ]
+    whole, *others = libraries
+    for other in others:
+        if other.contracts.keys() - whole.contracts.keys():
+            whole = replace(
+                whole,
+                contracts={**other.contracts, **whole.contracts},
+                topics={**other.topics, **whole.topics},
+                by_path={**other.by_path, **whole.by_path},
+                by_fingerprint={**other.by_fingerprint, **whole.by_fingerprint},
+            )
+    return whole
+
+
+def _check_upcasts(declared: Declared) -> None:
+    """Check that each older version of what is taken can be read. Raises `DeclarationError` with all that cannot."""
+    taken = sorted({event for h in declared.reactions for event in h.takes}, key=lambda event: event.__contract__)
+    problems = [problem for event in taken for problem in lacking(event)]
+    if problems:
+        raise DeclarationError(f"the events that {declared.name!r} takes: {'; '.join(problems)}")
+
+
+def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozenset[str]:
+    """Types to be read from the log: those that handlers take and the outcomes on which compensations act, less own
+    ones that nobody else may say."""
+    taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.hears)}
+    undoing = {n for h in declared.compensations for n in _names(h.takes)}
+    taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
+    return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
+
+
+def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
+    """Handlers and compensations as decisions have to know them."""
+    undo = {}
+    for compensation in declared.compensations:
+        took = frozenset(n for p in compensation.parameters if p.of_original for n in _names(p.events))
+        taken = _names(compensation.takes) - took
+        failures = frozenset(n for n in taken if contracts[n].outcome == "failure")
+        assert compensation.undoes is not None
+        undo[compensation.undoes] = Undo(
+            name=compensation.name,
+            outcomes=failures,
+            results=taken - failures,
+            took=took,
+            answers=_answer_names(declared, compensation),
+        )
+    emitted = {n for h in declared.reactions for n in _names(h.emits)}
+    # What it takes and alone may say, an earlier version of it has said.
+    reacting = (*declared.handlers, *declared.deadlines)
+    own = {n for h in reacting for n in _names(h.takes) if contracts[n].owner == declared.name}
+    ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
+    unless = {n for h in declared.deadlines for n in _names(h.unless)}
+    handlers = [
+        Role(
+            name=handler.name,
+            takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event" and not p.optional),
+            optional=tuple(_names(p.events) for p in handler.parameters if p.optional),
+            many=handler.many,
+            changes=frozenset(name_of(e) for e in handler.takes if is_change(e)),
+            decides=any(contracts[n].outcome for n in _names(handler.emits)),
+            closes=not unless.isdisjoint(_names(handler.emits)),
+            after_outcome=any(contracts[n].outcome for n in _names(handler.takes)),
+            undo=undo.get(handler.name),
+            within_ms=0 if handler.within is None else max(1, round(handler.within.total_seconds() * 1000)),
+            grace_ms=None if handler.grace is None else round(handler.grace.total_seconds() * 1000),
+            unless=frozenset() if handler.within is None else ends | _names(handler.unless),
+            ends_surely=_ends_surely(handler, contracts),
+            answers=_answer_names(declared, handler),
+        )
+        for handler in reacting
+    ]
+    outcomes = frozenset(n for n in emitted if contracts[n].outcome)
+    return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
+
+
+def answers_of(declared: Declared, reaction: Reaction) -> tuple[type[Exception], ...]:
+    """Exceptions by which the resources of a handler answer."""
+    by_type = {resource.gives: resource for resource in declared.resources}
+    return tuple(a for p in reaction.parameters if p.gives is not None for a in by_type[p.gives].answers)
+
+
+def _answer_names(declared: Declared, reaction: Reaction) -> frozenset[str]:
+    return frozenset(answer.__name__ for answer in answers_of(declared, reaction))
+
+
+def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
+    """Return whether a saga ends once this waits for its time: see `Role`."""
+    is_last = handler.kind == "deadline" and not handler.unless
+    return is_last and handler.says_one and all(contracts[n].outcome for n in _names(handler.emits))
+
+
+def yields_of(service: Prepared) -> tuple[frozenset[str], frozenset[str]]:
+    """Types of messages that only handlers which may wait are for, and the topics of which no other type is read."""
+    busy = {n for h in service.declared.reactions if not h.deferrable for n in _names(h.hears)}
+    types = service.consumed - busy
+    read = {service.contracts[n].topic for n in service.consumed - types}
+    return types, frozenset(service.contracts[n].topic for n in types) - read
+
+
+def _names(events: tuple[type[Event], ...]) -> frozenset[str]:
+    return frozenset(map(name_of, events))
+
+
+def emitted_by(services: Iterable[Declared]) -> list[tuple[Contract, Version]]:
+    """Contracts that services emit, each with the version of the class."""
+    events = dict.fromkeys(event for declared in services for each in declared.reactions for event in each.emits)
+    return [(binding.contract, binding.version) for binding in map(binding_of, events)]
+
+
+def heard_by(services: Iterable[Declared]) -> list[Contract]:
+    """Contracts that services consume, by name."""
+    heard = {e for declared in services for each in declared.reactions for e in each.hears if not is_change(e)}
+    return [*{contract.name: contract for contract in map(contract_of, sorted(heard, key=name_of))}.values()]
+
+
+def relayed_by(declared: Declared) -> frozenset[str]:
+    """Topics of changes that its workers write if its store notes changes: no connector does it then."""
+    return frozenset(contract_of(e).topic for reaction in declared.reactions for e in reaction.takes if is_change(e))
+
+
+def topics_of(declared: Declared) -> list[Topic]:
+    """The topics that a service reads or writes; with those of its dead letters, commands and wakes."""
+    bindings = [binding_of(event) for h in declared.reactions for event in (*h.emits, *h.hears)]
+    topics = {b.contract.topic: b.library.topics[b.contract.topic] for b in bindings}
+    dead = Topic(dead_letters_of(declared.name), retention_days=None)
+    wakes = [tier.topic(declared.name) for tier in tiers_of(declared.name).values()]
+    return [*(topics[name] for name in sorted(topics)), dead, commands_topic(declared.name), *wakes]
+
+
+def commands_topic(service: str) -> Topic:
+    """Topic of the commands for a service: there are few."""
+    return Topic(commands_of(service), partitions=1, retention_days=None)
+
+
+def reads_of(declared: Declared) -> frozenset[str]:
+    """Topics that its workers read."""
+    contracts = {name_of(event): contract_of(event) for reaction in declared.reactions for event in reaction.hears}
+    events = (contracts[name].topic for name in consumed_by(declared, contracts))
+    return frozenset((*events, commands_of(declared.name), *tiers_of(declared.name)))
+
+
+def writes_of(declared: Declared) -> frozenset[str]:
+    """Topics that its workers write: those of its dead letters and wakes, too."""
+    emitted = {binding_of(event).contract.topic for reaction in declared.reactions for event in reaction.emits}
+    return frozenset({*emitted, dead_letters_of(declared.name), *tiers_of(declared.name)})
+
+
+def needs_of(services: Iterable[Declared], told: Topic | None = None) -> Needs:
+    """Use that the workers of these services make of the broker, all together. `told`: topic on which they tell their
+    transitions."""
+    several, more = list(services), {told.name} if told else set[str]()
+    return Needs(
+        reads=frozenset(topic for declared in several for topic in reads_of(declared)),
+        writes=frozenset(topic for declared in several for topic in writes_of(declared)) | more,
+        groups=frozenset(declared.name for declared in several),
+        topics=frozenset(topic.name for declared in several for topic in topics_of(declared)) | more,
+    )

@@ -1,0 +1,402 @@
+"""Rebuilding: the progress of one saga, which is lost, made anew from what the log has of it, without the outside.
+
+The messages are taken again, in the order in which they were handled, by the decisions that ship. What a handler said
+is in the log, under ids made of its cause: so a run of which something is there has ended, and is recorded with just
+that. A run of which nothing is there is made again if it asks for nothing outside; else it is left to the service,
+which makes it under the same keys, as after a crash. Where neither is sound, the saga is refused.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from saga.declarations.values import Reaction
+from saga.encryption.port import Keys
+from saga.engine.execution import arrival_encryption, handler_runner
+from saga.engine.execution.beginning import as_read, begin
+from saga.engine.execution.failure_handling import Ask
+from saga.engine.isolated_ports import Asked, Documents, Then, ports_alone
+from saga.engine.persistence import overflow_store, progress_repository
+from saga.engine.prepared_service import Prepared
+from saga.engine.processing_state import TurnState
+from saga.engine.service_runtime import Participant, participant_of
+from saga.errors import SagaError, TooLarge
+from saga.messages import Message, Position, name_of
+from saga.messaging import timers
+from saga.messaging.message_ids import identity_of_own
+from saga.messaging.names import PROGRESS
+from saga.messaging.timers import Wake
+from saga.progress import giving_up, ids, record
+from saga.progress.actions import (
+    AwaitLog,
+    CloseSealed,
+    Done,
+    Heed,
+    Note,
+    Now,
+    Recall,
+    Reload,
+    Rename,
+    Run,
+    SendOn,
+    Undo,
+    Write,
+)
+from saga.progress.compensate import undone
+from saga.progress.document import Intent, Snapshot, decode
+from saga.progress.giving_up import Failure
+from saga.progress.record import Ended
+from saga.progress.step import next_action, next_snapshot, noted
+from saga.support.clock import from_iso, iso
+
+REASON = "made anew from the log"
+UNASKED = "made anew from the log, without its steps"
+LEFT = "made anew from the log: nothing says that this run has ended; it is made again, under the same keys"
+STEPS_MAX = 1_000_000
+"""Steps after which something is wrong."""
+
+
+Order = Literal["said", "appended", "silent last"]
+"""Order of messages between topics: as they were appended, but one that made the service say something at the time of
+that; just as they were appended; or with those that made it say nothing behind all that it has said."""
+ORDERS: tuple[Order, ...] = ("said", "appended", "silent last")
+
+
+class Unknowable(SagaError):
+    """Refusal to make a progress anew: what the log has does not say what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A message that the service had taken from the log."""
+
+    message: Message
+    position: Position
+    time_ms: int
+    """Time at which it was appended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anew:
+    """A progress made anew, and what has to be done with it."""
+
+    snapshot: Snapshot
+    documents: Mapping[tuple[str, str], tuple[bytes, float | None]]
+    """Contents and expiries by collection and key: archives and pages, and last the progress."""
+    unsaid: Sequence[Message]
+    """Events that the log does not have: they are to be published."""
+    left: Sequence[str]
+    """Handlers whose runs the service makes again."""
+
+
+@dataclass
+class _Rebuilding:
+    """One saga, while its progress is made anew."""
+
+    service: Participant
+    saga: str
+    documents: Documents
+    clock: Then
+    said: Mapping[str, Message]
+    """Events of this service in the log, by id."""
+    now_ms: int
+    """Time from which on the service makes what is left to it."""
+    known: tuple[Snapshot, int] | None = None
+    emitted: dict[str, Message] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+
+    async def take(self, taken: Taken) -> None:
+        """Take a message to its end."""
+        self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
+        message = await arrival_encryption.sealed(self.service, taken.message, taken.position)
+        turn: TurnState = begin(self.service, message, taken.position, self.known)
+        turn = replace(turn, certain=turn.progress is not None)
+        for _ in range(STEPS_MAX):
+            if turn.over:
+                break
+            turn = await self._step(turn)
+        if turn.progress is not None and turn.cas:
+            self.known = turn.progress, turn.cas
+
+    async def _step(self, turn: TurnState) -> TurnState:
+        """Do what is next, as `saga.engine.execution.message_processor.advance` does, but for runs."""
+        now = Now(self._looked_at_ms(turn.progress), self.service.memory_s)
+        action = next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.certain)
+        match action:
+            case Run() | Undo():
+                return await self._run(turn, action)
+            case Done() | SendOn() | AwaitLog():
+                return replace(turn, over=True)
+            case Reload():
+                return await progress_repository.load(self.service, turn)
+            case Recall():
+                return await overflow_store.recalled(self.service, turn)
+            case Note() | Rename():
+                hand = progress_repository.in_hand(self.service, turn)
+                return await progress_repository.write(self.service, turn, noted(turn.known, hand, action))
+            case Write():
+                hand = progress_repository.in_hand(self.service, turn)
+                return await progress_repository.write(self.service, turn, next_snapshot(turn.known, hand, action))
+            case CloseSealed() | Heed():
+                raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
+
+    def _looked_at_ms(self, p: Snapshot | None) -> int:
+        """The time, or a moment before the first deadline of which nothing says that it has run: it is left to the
+        service."""
+        open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.said_by(k.handler, k.message.id)]
+        return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
+
+    async def _run(self, turn: TurnState, action: Run | Undo) -> TurnState:
+        """Record a run as the log shows it; else make it here, or leave it to the service."""
+        ask = _ask(self.service, action)
+        said = self.said_by(ask.handler.name, ask.run[2])
+        tried = await self._tried(turn, ask)
+        if tried is not None:
+            events = _agreed(ask, self._messages(turn, ask, tried[0]), said)
+            return await self._ended(turn, ask, events, tried[1], REASON)
+        if said:
+            if self.service.state is not None and any(p.role == "saga" for p in ask.handler.parameters):
+                raise Unknowable(
+                    f"{ask.handler.name} may have changed the state, and asks for the outside: nobody knows how"
+                )
+            return await self._ended(turn, ask, said, {}, UNASKED)
+        if _may_be_silent(ask.handler):
+            raise Unknowable(
+                f"{ask.handler.name} asks for the outside, and may say nothing: nobody knows whether it ran"
+            )
+        self.left.append(ask.handler.name)
+        failure = Failure(reason=LEFT, remedy="", attempts=1)
+        hand = progress_repository.in_hand(self.service, turn)
+        written = giving_up.parked(turn.known, hand, action, failure, None, due_ms=self.now_ms)
+        return await progress_repository.write(self.service, turn, written)
+
+    async def _ended(
+        self, turn: TurnState, ask: Ask, events: Sequence[Message], delta: dict[str, Any], reason: str
+    ) -> TurnState:
+        """Record the end of a run."""
+        self.emitted |= {event.id: event for event in events}
+        self.clock.at_ms = max([self.clock.at_ms, *(from_iso(e.time) for e in events if e.id in self.said)])
+        hand, p, action = progress_repository.in_hand(self.service, turn), turn.known, ask.action
+        ended = Ended(
+            message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
+        )
+        if isinstance(action, Undo):
+            written = undone(p, hand, action.role, action.result, ended)
+        else:
+            written = record.handled(p, hand, action.role, ended)
+        return await progress_repository.write(self.service, turn, written)
+
+    async def _tried(self, turn: TurnState, ask: Ask) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]] | None:
+        """Return what the handler says and changes, if it asks for nothing outside; else `None`."""
+        if ask.handler.may_wait:
+            raise Unknowable(f"{ask.handler.name} may go on later, and the log does not say when it looked again")
+        if any(parameter.role == "resource" for parameter in ask.handler.parameters):
+            return None
+        p, (kind, name, cause), action = turn.known, ask.run, ask.action
+        intent = Intent(
+            handler=name,
+            kind=kind,
+            cause=cause,
+            message=action.message,
+            parts=action.parts,
+            state=p.state,
+            version=p.version,
+            handler_version=ask.version,
+            time="",
+        )
+        saga = await handler_runner.running(self.service, turn, ask, intent)
+        self.documents.trying = True
+        try:
+            events, delta, _ = await handler_runner.called(self.service, ask, action.parts, saga)
+        except Asked:
+            return None
+        except Exception as why:
+            raise Unknowable(f"{ask.handler.name} fails on {action.message.type}: {saga.words_of(why)}") from why
+        else:
+            return events, delta
+        finally:
+            self.documents.trying = False
+
+    def said_by(self, handler: str, cause: str) -> list[Message]:
+        """Events of a run that the log has, in order."""
+        service, said = self.service, list[Message]()
+        types = [name_of(event) for event in service.handlers[handler].emits]
+        for index in count():
+            names = [_name(service, type_, self.saga, handler, cause, index) for type_ in types]
+            found = next((self.said[name] for name in names if name in self.said), None)
+            if found is None:
+                return said
+            said.append(found)
+        raise AssertionError("a count has no end")  # pragma: no cover
+
+    def _messages(self, turn: TurnState, ask: Ask, events: Sequence[tuple[str, str, bytes]]) -> list[Message]:
+        """Events that a handler returned, as they are published."""
+        p, started = turn.known, turn.known.started or turn.message.started
+        return [
+            Message(
+                id=_name(self.service, type_, p.saga, ask.handler.name, ask.run[2], index),
+                type=type_,
+                schema=schema,
+                saga=p.saga,
+                source=self.service.name,
+                time=iso(self.clock.now_ms()),
+                value=value,
+                started=started,
+                trace=ask.action.message.trace,
+                principal=record.principal_of(p, turn.message),
+            )
+            for index, (type_, schema, value) in enumerate(events)
+        ]
+
+
+class Around(NamedTuple):
+    """Log, store and keys around a service, as far as they matter to what it writes."""
+
+    record_bytes_max: int
+    """Bytes that the log takes as one record."""
+    document_bytes_max: int
+    """Bytes that the store takes as one document."""
+    keys: Keys | None = None
+    """Keys of sealed values; `None`: nothing is sealed."""
+
+
+async def rebuilt(
+    service: Prepared, saga: str, taken: Sequence[Taken], said: Mapping[str, Message], now_ms: int, around: Around
+) -> Anew | None:
+    """The progress of a saga, from the messages that the service had taken, and from what it has said; `None`: it had
+    none. Raises `Unknowable`.
+
+    Between topics the log has no order. Three are tried, and the first one counts that leads to all that was said and
+    to nothing else; else the first one that leads to all of it.
+    """
+    found, why = list[Anew | None](), list[Unknowable]()
+    for order in ORDERS:
+        try:
+            anew = await _made(service, saga, taken, said, now_ms, around, order)
+        except Unknowable as refusal:
+            why.append(refusal)
+            continue
+        if anew is None or not anew.unsaid:
+            return anew
+        found.append(anew)
+    if found:
+        return found[0]
+    raise why[0]
+
+
+async def _made(  # see above; and the order
+    service: Prepared,
+    saga: str,
+    taken: Sequence[Taken],
+    said: Mapping[str, Message],
+    now_ms: int,
+    around: Around,
+    order: Order,
+) -> Anew | None:
+    documents, clock = Documents(around.document_bytes_max), Then()
+    ports = ports_alone(service.name, documents, clock, around.record_bytes_max, around.keys)
+    service = dataclasses.replace(service, is_all_at_once=True)
+    one = _Rebuilding(participant_of(service, {}, ports), saga, documents, clock, said, now_ms)
+    try:
+        for each in _in_order(one, taken, order):
+            await one.take(each)
+    except TooLarge as why:
+        raise Unknowable(str(why)) from why
+    except Asked as why:
+        raise Unknowable("it asks for the outside where no run does") from why
+    lost = [f"{event.type} {event.id}" for event in said.values() if event.id not in one.emitted]
+    if lost:
+        raise Unknowable(
+            f"the log has what nothing here leads to: {', '.join(lost)}; it was said by another version, because of "
+            "messages that are gone, or handled in another order"
+        )
+    if one.known is None:
+        return None
+    key = PROGRESS, next(iter(key for collection, key in documents.there if collection == PROGRESS))
+    ordered = [at for at in documents.there if at != key] + [key]
+    return Anew(
+        snapshot=decode(documents.there[key][0].content),
+        documents={at: (documents.there[at][0].content, documents.there[at][1]) for at in ordered},
+        unsaid=[event for id_, event in one.emitted.items() if id_ not in said],
+        left=one.left,
+    )
+
+
+def _in_order(one: _Rebuilding, taken: Sequence[Taken], order: Order) -> list[Taken]:
+    """Messages in one of the orders. A deadline that has run gets the wake that set it off."""
+    timed: list[tuple[int, Taken]] = []
+    last: dict[tuple[str, int], int] = {}
+    ended_ms = max([from_iso(event.time) for event in one.said.values()], default=0)
+    for each in sorted(taken, key=lambda t: (t.position.topic, t.position.partition, t.position.offset)):
+        said = [
+            event
+            for role in one.service.roles.by_type.get(each.message.type, ())
+            for event in one.said_by(role.name, each.message.id)
+        ]
+        at_ms = max([each.time_ms, *(from_iso(event.time) for event in said[:1] if order == "said")])
+        if order == "silent last" and not said:
+            at_ms = max(at_ms, ended_ms)
+        place = each.position.topic, each.position.partition
+        at_ms = last[place] = max(at_ms, last.get(place, 0))
+        timed.append((at_ms, Taken(each.message, each.position, at_ms)))
+        for role in one.service.roles.opening.get(each.message.type, ()):
+            ran = one.said_by(role.name, each.message.id)
+            if ran:
+                ran_ms = from_iso(ran[0].time)
+                timed.append((ran_ms, Taken(_wake(one, ran_ms), Position("", 0, 0), ran_ms)))
+    return [each for _, each in sorted(timed, key=lambda one: (one[0], one[1].position))]
+
+
+def _wake(one: _Rebuilding, due_ms: int) -> Wake:
+    return Wake(
+        id="rebuild",
+        type=timers.TYPE,
+        schema="",
+        saga=one.saga,
+        source=one.service.name,
+        time=iso(due_ms),
+        value=b"",
+        due_ms=due_ms,
+    )
+
+
+def _ask(service: Prepared, action: Run | Undo) -> Ask:
+    """The run of an action, as `saga.engine.execution.handler_runner` has it."""
+    if isinstance(action, Undo):
+        cause = action.result.event.id
+        return Ask(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))
+    name, parts = action.role.name, action.parts
+    cause = parts[0].id if len(parts) == 1 else "+".join(sorted(part.id for part in parts))
+    return Ask(action=action, handler=service.handlers[name], run=("do", name, cause))
+
+
+def _name(service: Prepared, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
+    """Name of an event that a handler emitted because of a cause."""
+    return identity_of_own(
+        service.name, ids.event_id(type_, service.name, saga, handler, cause, index), service.contracts[type_].owner
+    )
+
+
+def _agreed(ask: Ask, made: Sequence[Message], said: Sequence[Message]) -> Sequence[Message]:
+    """Events of a run that was made again: as the log has them, and those behind that were never published. Raises
+    `Unknowable` where the log has others."""
+    same = len(said) <= len(made) and all(
+        there.type == here.type and (there.schema != here.schema or there.value == here.value)
+        for there, here in zip(said, made, strict=False)
+    )
+    if not same:
+        raise Unknowable(
+            f"{ask.handler.name} says something else than it has said: rebuild with the version that said it"
+        )
+    return [*said, *made[len(said) :]]
+
+
+def _may_be_silent(handler: Reaction) -> bool:
+    """True if the handler may return no event."""
+    nothing: tuple[object, ...] = (None, [], ())
+    assert handler.shape is not None
+    return any(handler.shape.fit(returned) == () for returned in nothing)

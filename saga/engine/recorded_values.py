@@ -1,0 +1,144 @@
+"""Values as they are recorded, as JSON: state, results and answers."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.declarations.annotations import spelt
+from saga.declarations.answers import check_recorded, declared_answer
+from saga.encryption.sensitive_fields import mark, marks_of, unmarked
+from saga.errors import Permanent
+from saga.progress.document import UNENCODABLE, Call
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def fields_of(state: Any) -> dict[str, Any]:
+    """All fields of a state, as they are recorded.
+
+    msgspec alone leaves out what has its default in an object that it made itself: `__dict__` does not hold it.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
+    if len(values) < len(state.__dataclass_fields__):
+        for field in fields(state):
+            if field.name not in values:
+                values[field.name] = msgspec.to_builtins(getattr(state, field.name), str_keys=True)
+    return values
+
+
+def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """Fields of a state that were changed, as they are recorded. `read`: makes a state of recorded fields.
+
+    Raises `Permanent` for one that is not the same when it is read back.
+    """
+    changed = {name: value for name, value in fields_of(state).items() if before[name] != value}
+    if not changed:
+        return {}
+    written = {n: msgspec.json.decode(recorded(value, n, "saga.state's")) for n, value in changed.items()}
+    try:
+        again = read(written)
+    except (msgspec.ValidationError, TypeError, ValueError):
+        again = None
+    for name in changed:
+        if again is None or getattr(again, name) != getattr(state, name):
+            raise Permanent(
+                f"saga.state's {name!r} cannot be recorded: {getattr(state, name)!r} is not the same when it is read "
+                "back"
+            )
+    return written
+
+
+def recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
+    """A value as it is recorded. `type_`: says what of it is sensitive. Raises `Permanent` for one that cannot be."""
+    try:
+        if type_ is not None and (marks := marks_of(type_)) is not None:
+            return Raw(_encoder.encode(marks.changed(value, msgspec.json.decode(_encoder.encode(value)), mark)))
+        return Raw(_encoder.encode(value))
+    except UNENCODABLE as why:
+        raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
+
+
+def recorded_answer(asked: Call, why: Exception, answers: tuple[type[Exception], ...]) -> Call:
+    """An exception that is an answer to a call, as it is recorded. Raises `Permanent` for one that cannot be."""
+    answer = declared_answer(why, answers)
+    value = recorded(why.args, asked.name, "the answer of")
+    check_recorded(answer, why, value, asked.name)
+    return replace(asked, answer=answer.__name__, value=value)
+
+
+def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+    """Give a recorded result, as the first run and every rerun see it: a declared answer is raised. Raises `Permanent`
+    for one that this version cannot read."""
+    if call.answer is not None:
+        for answer in answers:
+            if answer.__name__ == call.answer:
+                raise _made_again(answer, call)
+        raise Permanent(
+            f"{handler} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
+            "any more: put it back until no saga is open"
+        )
+    if call.by is not None:
+        call = replace(call, value=Raw(_encoder.encode(unmarked(msgspec.json.decode(call.value)))))
+    try:
+        if marks_of(type_) is not None:
+            return msgspec.convert(unmarked(msgspec.json.decode(call.value)), type_, strict=False)
+        return msgspec.json.decode(call.value, type=type_)
+    except (msgspec.ValidationError, TypeError) as why:
+        if call.by is not None:
+            raise Permanent(
+                f"what {call.name!r} gave, as {call.by} says, is no {spelt(type_)}: {why}; answer it with one: "
+                "saga dead resolve"
+            ) from why
+        raise Permanent(
+            f"the recorded result of {call.name!r} cannot be given back as {type_}: {why}; "
+            "annotate what it returns with a type that can be recorded and read back"
+        ) from why
+
+
+def _made_again(answer: type[Exception], call: Call) -> Exception:
+    """The exception by which a call answered. Raises `Permanent` for arguments, of a person perhaps, that make none."""
+    try:
+        return answer(*msgspec.json.decode(call.value))
+    except Exception as why:  # an `__init__` of anybody's may raise anything
+        by = "" if call.by is None else f", as {call.by} says,"
+        raise Permanent(
+            f"the recorded answer {call.answer} of {call.name!r}{by} cannot be made of its arguments: "
+            f"{type(why).__name__}: {why}; give those that it takes: saga dead resolve"
+        ) from why
+
+
+def which(call: Call) -> tuple[str, str, int]:
+    """Call of a run, whatever its arguments."""
+    return call.kind, call.name, call.number
+
+
+def disputable(calls: Iterable[Call]) -> tuple[tuple[str, int], ...]:
+    """Those of these calls, by name and number, that a person may answer: of an update its document knows."""
+    return tuple(dict.fromkeys((call.name, call.number) for call in calls if call.kind != "update"))
+
+
+OFF = Raw(b"false")
+"""Value of a flag that is off."""
+_FLAG = "flag "
+
+
+def flag_named(name: str) -> str:
+    """Name of the call with which a run asks for a flag: no collection is called so."""
+    return _FLAG + name
+
+
+def is_flag(call: Call) -> bool:
+    """True if a run asked for a flag."""
+    return call.kind == "read" and call.name.startswith(_FLAG)
+
+
+def past_flags(calls: Sequence[Call], place: int, asked: Call | None) -> int:
+    """Place of the first call from there on that is no flag, or is the one that is asked for."""
+    wanted = None if asked is None else which(asked)
+    while place < len(calls) and is_flag(calls[place]) and which(calls[place]) != wanted:
+        place += 1
+    return place

@@ -1,0 +1,86 @@
+"""Repair: a turn on a saga that no message sets off, for what this version of a service would do and nothing asks for;
+and wakes that are sent again, should they be missing.
+
+It is safe beside running workers, and may be stopped anywhere: what it writes are compare-and-swaps as theirs, and a
+saga counts as repaired only by the last write, when all before it is published. Run again, it goes on.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.worker_ports import WorkerAssignment
+from saga.engine.errors import Refused
+from saga.engine.execution import arrival_encryption, timer_endings
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import take_turn
+from saga.engine.persistence import progress_repository
+from saga.engine.processing_state import NOWHERE, Stages, TurnState
+from saga.engine.service_runtime import Participant
+from saga.messages import Message, Partition
+from saga.progress import takeover, timing
+from saga.progress.actions import SendOn
+from saga.progress.record import Written
+from saga.support.clock import iso
+
+NOTHING_COMMITTED: Mapping[Partition, int] = MappingProxyType({})
+UNKNOWN_LOGS: Mapping[str, str] = MappingProxyType({})
+
+
+def may_act(
+    assignment: WorkerAssignment,
+    positions: Mapping[Partition, int] = NOTHING_COMMITTED,
+    log_ids: Mapping[str, str] = UNKNOWN_LOGS,
+) -> None:
+    """Let whoever belongs to no group run turns that no message sets off. `positions`: those that the group has
+    committed, in the logs of these ids by topic: what was handled below them is published."""
+    for partition, offset in positions.items():
+        assignment.prefixes[partition] = Prefix(offset, log_ids.get(partition.topic, ""))
+    assignment.prefixes[Partition(NOWHERE.topic, NOWHERE.partition)] = Prefix(0)
+
+
+async def repaired(
+    service: Participant, saga: str, triggers: Sequence[Message] = ()
+) -> list[tuple[str, str, str | None]]:
+    """Go on with the saga until nothing is ready, and send its wake on: handler, outcome and reason of each transition
+    written. `triggers`: messages that come again here, as what has begun on them is kept by its intent alone.
+
+    Raises `SagaError` where this version cannot decide, and `Draining` when it is to stop.
+    """
+    stages = Stages()
+    for message in triggers:
+        message = await arrival_encryption.sealed(service, message, NOWHERE)
+        await take_turn(service, begin(service, message, NOWHERE, None, stages).unread())
+    while True:
+        turn = await take_turn(service, _without_message(service, saga, stages))
+        if turn.progress is None or not takeover.is_due(turn.progress, service.roles):
+            return stages.outcomes
+        whole = replace(turn.known, heard=service.roles.heard)
+        try:
+            await progress_repository.save(service, turn, Written(whole))
+        except Refused:
+            continue
+        return stages.outcomes
+
+
+async def woken_again(service: Participant, saga: str) -> None:
+    """Send the current wake of the saga again, for the earliest time for which something waits. Who reads it goes on
+    with all that is due by then; nothing runs here. Raises `SagaError` as above."""
+    turn = await progress_repository.load(service, _without_message(service, saga, Stages()))
+    p = turn.known
+    due_ms = timing.earliest_ms(p)
+    if due_ms is None:  # it has gone on meanwhile
+        return
+    if p.wake is None or timing.comes_too_late(p, service.ports.clock.now_ms()):
+        await take_turn(service, turn)  # it gets one that is in time
+    else:
+        await timer_endings.send_on(service, turn, SendOn(due_ms))
+
+
+def _without_message(service: Participant, saga: str, stages: Stages) -> TurnState:
+    message = Message(
+        id="", type="", schema="", saga=saga, source="", time=iso(service.ports.clock.now_ms()), value=b""
+    )
+    return TurnState(message=message, position=NOWHERE, stages=stages)

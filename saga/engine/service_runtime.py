@@ -1,0 +1,165 @@
+"""Service as it runs: prepared declarations with open resources and ports."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from saga.broker.port import value_bytes_max
+from saga.contracts import codec
+from saga.declarations.flags import flags_asked
+from saga.declarations.limits import Limits
+from saga.declarations.values import Resource
+from saga.engine.known_controls import KnownControls
+from saga.engine.known_schemas import Schemas
+from saga.engine.limits import Gates, Limiter
+from saga.engine.ports import Ports
+from saga.engine.prepared_service import Prepared
+from saga.errors import BadInput, Permanent
+from saga.messages import Event, name_of
+from saga.messaging.active_controls import Names, Target
+from saga.messaging.controls import Noted
+from saga.policies.remembering import Memory, Remembered
+
+
+class Used(NamedTuple):
+    """A resource as it is used here."""
+
+    resource: Resource
+    limiter: Limiter
+    """Its limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participant(Prepared):
+    """A prepared service that runs: with its resources and ports."""
+
+    resources: Mapping[type, object]
+    """Each resource that is open, by the type that was declared."""
+    used: Mapping[type, Used]
+    """Resources by the own type of what is open: that of a fake, where one takes its place."""
+    ports: Ports
+    controls: KnownControls = field(default_factory=KnownControls)
+    limiters: dict[str, Limiter] = field(default_factory=dict)
+    """Limits that people set to the runs of handlers, by name."""
+    calls: dict[tuple[str, Limits], Limiter] = field(default_factory=dict)
+    """Limits that calls have of their own, by the resource's name; of a function alone, without one."""
+
+    gates: Gates = field(default_factory=Gates)
+    """Counts of calls, which all services of the process have in common."""
+    memories: dict[tuple[str, Limits], Memory[Raw]] = field(default_factory=dict)
+    """Results that are remembered of calls, in the same way."""
+
+    @property
+    def names(self) -> Names:
+        """Names that people may mean."""
+        declared = self.declared
+        return Names(
+            handlers=[handler.name for handler in declared.handlers],
+            compensations=[handler.name for handler in declared.compensations],
+            deadlines=[handler.name for handler in declared.deadlines],
+            resources=[resource.name for resource in declared.resources],
+            events={type_: tuple(r.name for r in self.roles.by_type.get(type_, ())) for type_ in self.consumed},
+            flags=flags_asked(declared),
+        )
+
+    def limits(self, active: Mapping[Target, Noted]) -> None:
+        """Have these limits hold, in the place of those declared and of those that people had set before."""
+        limits = {target[1:]: entry.switch for target, entry in active.items() if target[0] == "limit"}
+        for used in self.used.values():
+            used.limiter.limit(limits.get(("resource", used.resource.name)))
+        runs = {name: switch for (what, name), switch in limits.items() if what == "handler"}
+        for name in runs:
+            if name not in self.limiters:
+                self.limiters[name] = Limiter(self.name, _limited(name), self.ports)
+        for name, limiter in self.limiters.items():  # one that is not limited any more may still have runs waiting
+            limiter.limit(runs.get(name))
+
+    def limiter_of(self, name: str, limits: Limits, used: Used | None) -> Limiter | None:
+        """Limits that a call has of its own; `None` if it waits for no turn."""
+        if self.is_all_at_once or not limits.has_turns:
+            return None
+        resource = "" if used is None else used.resource.name
+        limiter = self.calls.get((resource, limits))
+        if limiter is None:
+            what = _limited(f"{resource}.{name}" if resource else name, limits.at_once_max, limits.rate_per_s)
+            gate = self.gates.of("call", resource, None if used is None else used.resource.gives, limits)
+            limiter = self.calls[resource, limits] = Limiter(self.name, what, self.ports, gate)
+        return limiter
+
+    def memory_of(self, limits: Limits, used: Used | None) -> Memory[Raw] | None:
+        """Results of a call that are remembered; `None` if none are."""
+        if not isinstance(limits.fallback, Remembered):
+            return None
+        at = ("" if used is None else used.resource.name, limits)
+        memory = self.memories.get(at)
+        if memory is None:
+            memory = self.memories[at] = Memory(limits.fallback)
+        return memory
+
+    def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
+        """Type, schema and bytes of an event to be emitted. Raises `Permanent` for one of another saga."""
+        contract = self.contracts[name_of(type(event))]
+        said = str(getattr(event, contract.key))
+        if said != saga:
+            raise Permanent(f"{contract.name} has {contract.key}={said!r}, but this is saga {saga!r}: emit its own id")
+        try:
+            value = codec.encode(event)
+        except BadInput as why:
+            raise Permanent(f"{contract.name} cannot be emitted: {why}") from why
+        self.check_size(contract.name, value)
+        return contract.name, event.__contract__, value
+
+    def check_size(self, type_: str, value: bytes) -> None:
+        """Raises `Permanent` for an event that the log does not take: once it is in the progress, nothing else of the
+        saga can go out."""
+        bytes_max = value_bytes_max(self.ports.log.record_bytes_max)
+        if len(value) > bytes_max:
+            raise Permanent(
+                f"{type_} has {len(value)} bytes, and may have {bytes_max}: emit a reference to what is large, "
+                "or raise SAGA_RECORD_BYTES_MAX and what its topic takes"
+            )
+
+
+def participant_of(
+    prepared: Prepared, resources: Mapping[type, object], ports: Ports, gates: Gates | None = None
+) -> Participant:
+    """A service with what it runs on. `resources`: those that are open, by the types that were declared. `gates`: those
+    of its process."""
+    gates = gates or Gates()
+    declared = {resource.gives: resource for resource in prepared.declared.resources}
+    prepared = replace(prepared, schemas=Schemas(prepared.schemas.library))  # each life learns for itself
+    return Participant(
+        **{each.name: getattr(prepared, each.name) for each in fields(Prepared)},
+        resources=resources,
+        used={
+            type(given): _use_resource(prepared.name, declared[gives], ports, gates)
+            for gives, given in resources.items()
+        },
+        ports=ports,
+        gates=gates,
+    )
+
+
+def _use_resource(service: str, resource: Resource, ports: Ports, gates: Gates) -> Used:
+    gate = gates.of("resource", resource.name, resource.gives, resource.at_once_max, resource.rate_per_s)
+    return Used(resource, Limiter(service, resource, ports, gate))
+
+
+def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None = None) -> Resource:
+    """The runs of a handler, or one call, as what is limited."""
+    return Resource(
+        name=name,
+        opener=_nothing,
+        gives=object,
+        timeout_s=0,
+        answers=(),
+        at_once_max=at_once_max,
+        rate_per_s=rate_per_s,
+    )
+
+
+async def _nothing() -> AsyncIterator[object]:
+    """Open nothing: runs and calls are no resource that anybody is given."""
+    yield None

@@ -1,0 +1,127 @@
+"""Spans of one turn, as they begin and end. Where nothing is traced there is none of it, and nothing is noted down."""
+
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Literal, TypeAlias, TypeVar
+
+from saga.messages import Message, Position
+from saga.messaging.message_ids import id_in
+from saga.messaging.trace_context import Place, Tracing, place_of, span_of, span_of_event
+from saga.support.clock import Clock
+from saga.telemetry.events import Span, Traced
+
+T = TypeVar("T")
+Kind: TypeAlias = Literal["handler", "step", "store"]
+SPANS_MAX = 500
+"""Spans of one turn, at most: of a handler with thousands of steps the first ones are shown."""
+UNTRACED = nullcontext("")
+"""In the place of `Spans.of` where nothing is traced."""
+
+
+class Spans:
+    """Spans of the handling of one message. Steps of a handler never overlap: one span at a time is the inner one."""
+
+    __slots__ = ("_clock", "_count", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")
+
+    def __init__(self, tracing: Tracing, service: str, clock: Clock, position: Position, place: Place | None) -> None:
+        """`place`: that of the message; `None` for a wake or a command: the first run says it."""
+        self.tracing, self.service, self.place = tracing, service, place
+        self._clock, self.began_s = clock, clock.monotonic_s()
+        self.id = span_of(f"{tracing.process}|{service}|{position}|{self.began_s!r}")
+        self._inner: str = self.id
+        self._spans: list[Span] = []
+        self._count = 0
+
+    @contextmanager
+    def of(
+        self, kind: Kind, name: str, parts: Sequence[Message] = (), answers: tuple[type[BaseException], ...] = ()
+    ) -> Iterator[str]:
+        """Note down what the block does; gives the id. `parts`: messages that it is given. `answers`: exceptions that
+        are no errors."""
+        if self.place is None and parts:  # a wake is of the trace of what it wakes
+            self.place = place_of(parts[0])
+        outer, self._count = self._inner, self._count + 1
+        id_ = self._inner = span_of(f"{self.id}|{self._count}")
+        began_s, error = self._clock.monotonic_s(), None
+        try:
+            yield id_
+        except BaseException as why:
+            error = None if isinstance(why, answers) else type(why).__name__
+            raise
+        finally:
+            self._inner = outer
+            links = self._links(parts)
+            self._add(id_, kind, name, began_s, parent=outer, error=error, links=links)
+
+    async def around(self, kind: Kind, name: str, work: Awaitable[T], parts: Sequence[Message] = ()) -> T:
+        """Await the work, and note it down: where a block of its own would cost more than what it does."""
+        with self.of(kind, name, parts):
+            return await work
+
+    def published(self, events: Sequence[Message], began_s: float) -> None:
+        """Note down events that were published since `began_s`. Their receivers are below these spans."""
+        for event in events:
+            self._add(span_of_event(event), "publish", event.type, began_s, parent=self._inner, event=id_in(event.id))
+
+    def header(self, span: str) -> str | None:
+        """Header for what is called in this span; `None` as long as nobody knows of which trace it is."""
+        return None if self.place is None else self.place.header(span, self.tracing.is_sampled(self.place))
+
+    def told(self, message: Message, position: Position) -> Traced | None:
+        """Moment that tells of them; `None` if nobody is to know: it is not sampled, or a wake that woke nothing."""
+        place = self.place
+        if place is None or not self.tracing.is_sampled(place):
+            return None
+        now_s = self._clock.monotonic_s()
+        turn = Span(id=self.id, parent=None, kind="turn", name=message.type, began_s=self.began_s, ended_s=now_s)
+        return Traced(
+            service=self.service,
+            saga=message.saga,
+            message=message.id,
+            type=message.type,
+            topic=position.topic,
+            partition=position.partition,
+            offset=position.offset,
+            trace=place.trace,
+            parent=place.span,
+            flags=(place.flags or 0) | 1,
+            spans=(turn, *self._spans),
+            now_s=now_s,
+            now_ms=self._clock.now_ms(),
+            principal=message.principal,
+        )
+
+    def _add(  # all that there is to know of a span
+        self,
+        id_: str,
+        kind: Literal["handler", "step", "store", "publish"],
+        name: str,
+        began_s: float,
+        *,
+        parent: str,
+        error: str | None = None,
+        links: tuple[str, ...] = (),
+        event: str | None = None,
+    ) -> None:
+        if len(self._spans) < SPANS_MAX:
+            self._spans.append(
+                Span(
+                    id=id_,
+                    parent=parent,
+                    kind=kind,
+                    name=name,
+                    began_s=began_s,
+                    ended_s=self._clock.monotonic_s(),
+                    error=error,
+                    links=links,
+                    event=event,
+                )
+            )
+
+    def _links(self, parts: Sequence[Message]) -> tuple[str, ...]:
+        """Headers of the parts that are not what the turn itself is below."""
+        if not parts or self.place is None:
+            return ()
+        own = self.place.span
+        found = (self.tracing.handed_on(m) if m.source == self.service else m.trace for m in parts)
+        return tuple(dict.fromkeys(header for header in found if header and (own is None or own not in header)))

@@ -1,0 +1,146 @@
+"""One worker of a service: its parts, put together, and all of them as those see it who watch."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from saga.engine.consumer.committer import Commits
+from saga.engine.consumer.deadline_fence import Fence
+from saga.engine.consumer.delivery import Delivery
+from saga.engine.consumer.flow_control import Limits, Room
+from saga.engine.consumer.keyed_executor import Lanes
+from saga.engine.consumer.lost_timers import LogIds, LostTimers
+from saga.engine.consumer.low_priority import Yielding
+from saga.engine.consumer.partition_listener import Partitions
+from saga.engine.consumer.poison_guard import Guard
+from saga.engine.consumer.poll_loop import Polling, Unreadable
+from saga.engine.consumer.sources import Sources
+from saga.engine.consumer.timer_buffer import Held
+from saga.engine.consumer.worker_ports import WorkerAssignment
+from saga.engine.persistence.transition_publisher import Telling
+from saga.engine.prepared_service import yields_of
+from saga.engine.service_runtime import Participant
+from saga.errors import Broken, StoreUnavailable
+from saga.messages import Partition, Standstill
+from saga.messaging import names
+from saga.policies.yielding import held_max
+from saga.progress.document import progress_key
+from saga.telemetry.worker_view import Reach
+
+
+@dataclass(slots=True)
+class Worker:
+    """Handles what its sources give. It is a `saga.telemetry.worker_view.WorkerView`."""
+
+    service: Participant
+    assignment: WorkerAssignment
+    limits: Limits
+    tasks: asyncio.TaskGroup
+    """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
+    sources: Sources
+    telling: Telling | None = None
+    """Tells its transitions; `None`: nobody is told."""
+    log_ids: LogIds | None = None
+    """Way to the ids of logs, to be compared with those that the store knows; `None`: they are not."""
+    lanes: Lanes = field(init=False)
+    held: Held = field(init=False)
+    yielding: Yielding | None = field(init=False)
+    """Messages that yield; `None`: no handler may wait."""
+    polling: Polling = field(init=False)
+    commits: Commits = field(init=False)
+    listener: Partitions = field(init=False)
+
+    def __post_init__(self) -> None:
+        clock, look_again = self.service.ports.clock, lambda: self.listener.look_again()
+        delivery = Delivery(self.service, self.limits.cache_max, lambda item, awaits: self.held.keep(item, awaits))
+        guard = Guard(self.service, self.limits.deaths_max, delivery.deliver)
+        self.lanes = Lanes(self.tasks, delivery.deliver, guard.delivered)
+        fence = Fence(clock, self.service.event_topics, self.sources, self.assignment, self.lanes, self.service.wakes)
+        if self.service.roles.deadlines:
+            self.assignment.fence = fence
+        self.held = Held(clock, self.lanes, self.limits.inflight_max, look_again, fence)
+        room = Room(self.limits, self.assignment, self.lanes, self.held)
+        types, topics = yields_of(self.service)
+        if types:
+            most = held_max(self.limits.inflight_max)
+            room.yielding = Yielding(clock, self.lanes, types, topics, room.is_saturated, most, look_again)
+            fence.yields = room.yielding.has
+        self.yielding = room.yielding
+        unreadable = Unreadable(self.service, self.lanes)
+        self.polling = Polling(self.service, self.assignment, room, self.lanes, self.held, unreadable, self.yielding)
+        self.commits = Commits(self.assignment, self.sources, self.lanes.finished, self.telling)
+        self.listener = Partitions(
+            self.assignment,
+            self.service.ports.watching,
+            self.lanes,
+            self.held,
+            delivery.cache,
+            self.commits,
+            self.limits.inflight_max,
+            LostTimers(self.service, self.log_ids),
+            self.yielding,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.service.name
+
+    @property
+    def types(self) -> Collection[str]:
+        return self.service.consumed
+
+    @property
+    def handlers(self) -> Collection[str]:
+        return self.service.handlers
+
+    @property
+    def inflight(self) -> int:
+        return self.lanes.inflight
+
+    @property
+    def inflight_max(self) -> int:
+        return self.polling.room.now.limit
+
+    @property
+    def yields(self) -> int:
+        return 0 if self.yielding is None else self.yielding.count
+
+    @property
+    def partitions(self) -> int:
+        return len(self.assignment.prefixes)
+
+    def lag(self) -> Mapping[Partition, int] | None:
+        lag = self.sources.lag()  # wakes that lie in the log until their time are not behind
+        return None if lag is None else {p: n for p, n in lag.items() if p.topic not in self.service.wakes}
+
+    def reach(self) -> Mapping[Partition, Reach] | None:
+        lag = self.lag()
+        ours = {p: prefix for p, prefix in self.assignment.prefixes.items() if p.topic not in self.service.wakes}
+        if lag is None or not lag.keys() >= ours.keys():
+            return None
+        return {p: Reach(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
+
+    def away(self) -> Mapping[str, float]:
+        return self.service.ports.watching.away()
+
+    def standstills(self) -> Sequence[Standstill]:
+        return self.sources.standstills()
+
+    async def look(self) -> None:
+        """Read once. Lanes know better than a read whether the store takes writes."""
+        ports = self.service.ports
+        try:
+            await ports.store.get(names.PROGRESS, progress_key(self.name, ""))
+        except StoreUnavailable as why:
+            ports.watching.unavailable("get", why)
+        except Broken as why:
+            self.tasks.create_task(_end(why), name="end")
+        else:
+            if not self.lanes.inflight:
+                ports.watching.answered("store")
+        ports.watching.forget_failures()
+
+
+async def _end(why: Broken) -> None:
+    """Among the tasks of a service this ends it."""
+    raise why

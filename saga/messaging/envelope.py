@@ -1,0 +1,371 @@
+"""CloudEvents in binary mode over the broker's headers: a message as a record, and a record as a message.
+
+What a record holds may come from anybody. Only the headers that are needed are looked at; the others, whatever their
+bytes, travel with the message as they came, up to a bound.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from hashlib import sha256
+
+from saga.contracts.contract import URN, Contract
+from saga.contracts.hiding import has_sensitive
+from saga.errors import BadInput
+from saga.messages import Headers, Message, Outgoing, Record, unquote_header
+from saga.messaging.message_ids import id_in, identity, identity_of_declared, identity_of_place, identity_without_source
+from saga.support.clock import from_iso, iso
+from saga.support.printable import quoted
+
+CONTENT_TYPE, VERSION = b"application/avro", b"1.0"
+SAGA_BYTES_MAX = 1024
+"""Longest saga id: it is in every event of its saga, and in the key of a document."""
+PRINCIPAL = "ce_sagaprincipal"
+"""Header that says who began the saga: an extension attribute of CloudEvents."""
+PRINCIPAL_BYTES_MAX = 256
+"""Longest principal: it is in every event of its saga, and in its progress."""
+HEADER_BYTES_MAX = 512
+"""Largest header that is looked at: it is kept with the message in the progress."""
+UNKNOWN_SOURCE = "unknown"
+"""Source of messages that name none."""
+FOREIGN_BYTES_MAX = 1 << 14
+"""Most bytes of other people's headers that a message keeps, all together."""
+FOREIGN = "foreign_"
+"""Prefix of the names of other people's headers that could be taken for ours."""
+
+_FIXED: Headers = (("content-type", CONTENT_TYPE), ("ce_specversion", VERSION))
+_ALWAYS: Mapping[str, bytes | None] = dict(_FIXED)
+_FIXED_OF_OURS: Headers = (("ce_specversion", VERSION), ("content-type", b"application/json"))
+ALWAYS_OF_OURS: Mapping[str, bytes | None] = dict(_FIXED_OF_OURS)
+"""Headers that records between people or workers and a service always have."""
+_OURS = frozenset(
+    {"ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", "ce_dataschema", "ce_sagastart", PRINCIPAL}
+    | {"traceparent"}
+    | {name for name, _ in _FIXED}
+)
+_UNQUOTED = _OURS - {"ce_id", "ce_source"}
+"""Headers that are read without quotes around them; what names a message stays as its sender wrote it."""
+_AS_WRITTEN = ("ce_type", "ce_id", "ce_source", "ce_time", "ce_subject", *dict(_FIXED), "ce_dataschema", "ce_sagastart")
+"""Names of the headers of most messages, as `headers_of` writes them."""
+_NO_HEADERS: Headers = (("", None),)
+_NAME_END = slice(-HEADER_BYTES_MAX, None)
+_FIXED_VALUES = tuple(dict(_FIXED).values())
+_IS_OURS = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z").fullmatch
+_IS_TRACE = re.compile(rb"[0-9a-f-]{55,100}").fullmatch
+_SCHEMA = re.compile(r"(?:.*[/:])?([A-Za-z0-9._-]+/[A-Za-z_][A-Za-z0-9_]*\.v[0-9]+)").fullmatch
+_TIMES_MS = range(0, from_iso("9999-12-31T00:00:00Z"))
+"""Milliseconds since 1970 that a time in the log may have."""
+
+
+def headers_of(message: Message, contract: Contract | None) -> Headers:
+    """Envelope of a message as headers, as its sender said it. `contract`: that of its type, where it is known."""
+    name, base = (message.type, URN) if contract is None else (contract.full_name, contract.schemas)
+    first, source, last = _of_type(name, base, message.schema, message.source)
+    headers: Headers = (
+        first,
+        ("ce_id", id_in(message.id).encode()),
+        source,
+        ("ce_time", message.time.encode()),
+        ("ce_subject", message.saga.encode()),
+        *last,
+    )
+    if message.started is not None:
+        headers += (("ce_sagastart", message.started.encode()),)
+    if message.trace is not None:
+        headers += (("traceparent", message.trace.encode()),)
+    if message.principal is not None:
+        headers += ((PRINCIPAL, message.principal.encode()),)
+    return headers
+
+
+@lru_cache(maxsize=1024)  # there are not many types
+def _of_type(name: str, base: str, schema: str, source: str) -> tuple[tuple[str, bytes], tuple[str, bytes], Headers]:
+    """The headers that are the same for all messages of one type and source: both, and those behind the message's
+    own."""
+    first = ("ce_type", name.encode())  # it decides whether the rest is looked at
+    last = (*_FIXED, ("ce_dataschema", (schema if ":" in schema else base + schema).encode())) if schema else _FIXED
+    return first, ("ce_source", source.encode()), last
+
+
+def to_record(message: Message, contract: Contract) -> Outgoing:
+    """Record of a message as it is published; its saga id is the key."""
+    headers = headers_of(message, contract)
+    return Outgoing(contract.topic, message.saga.encode(), message.value, headers, contract.subject)
+
+
+def type_of(record: Record | Outgoing) -> str | None:
+    """Contract's record name in the header of a record; `None` if it is not there."""
+    for name, value in record.headers:
+        if name == "ce_type":
+            return _last_part(value[_NAME_END]) if value else None
+    return None
+
+
+@lru_cache(maxsize=1024)  # there are not many types
+def _last_part(name: bytes) -> str:
+    return name.decode("utf-8", "replace").rpartition(".")[2]
+
+
+def headers_of_ours(type_: str, id_: str, source: str, time: str, saga: str) -> Headers:
+    """Headers of a record between people or workers and a service: no event, its value is JSON."""
+    return (
+        ("ce_type", type_.encode()),
+        ("ce_id", id_.encode()),
+        ("ce_source", source.encode()),
+        ("ce_time", time.encode()),
+        ("ce_subject", saga.encode()),
+        *_FIXED_OF_OURS,
+    )
+
+
+def to_message(
+    record: Record,
+    *,
+    type_: str,
+    schema: str,
+    contract: Contract | None,
+    always: Mapping[str, bytes | None] = _ALWAYS,
+) -> Message:
+    """Message in a record whose type and schema are known. What a foreign sender left out is made up for. `contract`:
+    that of the type, where it is known. `always`: the headers that such a record has if it is one of ours.
+
+    Raises `BadInput`: no value; no key, or one that is not the subject; a header that is no text, no time or too long.
+    """
+    key, value, headers = record.key, record.value, record.headers
+    if not value:
+        raise BadInput("the message is empty: it has no value to decode")
+    if not key:
+        raise BadInput("the message has no key: its key must be the saga id")
+    names, values = zip(*(headers or _NO_HEADERS), strict=True)
+    if names == _AS_WRITTEN and values[5:7] == _FIXED_VALUES and all(values):  # nearly always, and cheap to see
+        _, said_id, said_source, at, subject, _, _, path, began = values
+        trace = who = None
+        foreign: Headers = ()
+    else:
+        given, foreign = _sorted_out(record, contract, always)
+        get = given.get
+        said_id, said_source, at, subject = get("ce_id"), get("ce_source"), get("ce_time"), get("ce_subject")
+        path, began, trace, who = get("ce_dataschema"), get("ce_sagastart"), get("traceparent"), get(PRINCIPAL)
+    saga = _saga(key)
+    if subject and subject != key:
+        raise BadInput(
+            f"the message's key {quoted(saga)} is not its subject {quoted(_decoded(subject, 'header ce_subject'))}: "
+            "both must be the saga id"
+        )
+    id_ = _decoded(said_id, "header ce_id") if said_id else None
+    source = _source(said_source) if said_source else UNKNOWN_SOURCE
+    time = _time(at, "ce_time") if at else _appended(record)
+    started = None
+    if began:
+        started = time if began == at else _time(began, "ce_sagastart")
+    elif contract is not None and contract.starts:
+        started = time  # its sender knows nothing of ours: the saga begins with the event
+    return Message(
+        id=identity(source, id_, type_, "" if contract is None else contract.owner)
+        if id_ and said_source
+        else _identity_of_others(record, type_, contract, id_, source if said_source else None),
+        type=type_,
+        schema=_path(path) if path else schema,
+        saga=saga,
+        source=source,
+        time=time,
+        value=value,
+        started=started,
+        trace=trace.decode() if trace else None,
+        principal=_principal(who) if who else None,
+        foreign=foreign,
+    )
+
+
+def _identity_of_others(
+    record: Record, type_: str, contract: Contract | None, id_: str | None, source: str | None
+) -> str:
+    """Name of a message that lacks its id or its source: by what it has of both, by the header that its contract
+    names, or by its place."""
+    if id_ and contract is not None and is_sensitive(contract):  # who has a digest may find what was digested
+        return identity_of_declared(record.topic, type_, id_)
+    if id_:
+        return identity_without_source(id_, record.value or b"")
+    header = None if contract is None else contract.id_header
+    if header is not None and (declared := _first(record, header)):
+        return declared_identity(record.topic, type_, source, _text_of(declared, f"header {header}"))
+    return identity_of_place(record.topic, record.partition, record.offset, record.log_id)
+
+
+@lru_cache(maxsize=1024)  # there are not many contracts
+def is_sensitive(contract: Contract) -> bool:
+    """True if any version of a contract has a field that people are not to see."""
+    return any(has_sensitive(version.record) for version in contract.versions)
+
+
+def declared_identity(topic: str, type_: str, source: str | None, id_: str) -> str:
+    """Name of a message that has its id where its contract says. `source`: as it says itself."""
+    return identity_of_declared(topic, type_, id_) if source is None else identity(source, id_, type_, "")
+
+
+def _text_of(id_: bytes, what: str) -> str:
+    """Id in a header of somebody else's, which may be binary."""
+    try:
+        return _decoded(id_, what)
+    except BadInput:
+        if len(id_) > HEADER_BYTES_MAX:
+            raise
+        return id_.hex()
+
+
+def check(message: Message) -> None:
+    """Check that a message which did not come as a record could have been one: what it says goes out with all that is
+    emitted because of it, and whoever hears of that refuses what no record may say. Raises `BadInput`."""
+    _decoded(message.id.encode(), "name", 6 * HEADER_BYTES_MAX + 1)  # source and id, with all letters encoded
+    for what, text in (("source", message.source), ("type", message.type), ("schema", message.schema)):
+        _decoded(text.encode(), what)
+    if not message.id or not message.source or not message.type:
+        raise BadInput("the message lacks its id, its source or its type")
+    for header, time in (("ce_time", message.time), ("ce_sagastart", message.started)):
+        if time is not None:
+            _time(time.encode(), header)
+    if message.trace is not None and not _IS_TRACE(message.trace.encode()):
+        raise BadInput(f"the message's trace is none: {quoted(message.trace)}")
+    if message.principal is not None:
+        _principal(message.principal.encode())
+    if size_of(message.foreign) > 2 * FOREIGN_BYTES_MAX:
+        raise BadInput(f"the message's other headers have more than {2 * FOREIGN_BYTES_MAX} bytes")
+
+
+def _decoded(text: bytes, what: str, bytes_max: int = HEADER_BYTES_MAX) -> str:
+    if len(text) > bytes_max:
+        said = quoted(text[:40].decode("utf-8", "replace"))
+        raise BadInput(f"the message's {what} has {len(text)} bytes, at most {bytes_max} may be: it begins with {said}")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as why:
+        raise BadInput(
+            f"the message's {what} is not UTF-8: its byte {why.start + 1} is {text[why.start]:02x}"
+        ) from None
+
+
+@lru_cache(maxsize=1024)  # it comes with each of a saga's messages
+def _saga(key: bytes) -> str:
+    return _decoded(key, "key", SAGA_BYTES_MAX)
+
+
+@lru_cache(maxsize=1024)  # there are not many
+def _source(given: bytes) -> str:
+    return _decoded(given, "header ce_source")
+
+
+@lru_cache(maxsize=1024)  # it comes with each of a saga's messages, and one who is busy begins many
+def _principal(given: bytes) -> str:
+    return _decoded(given, f"header {PRINCIPAL}, which says who began the saga,", PRINCIPAL_BYTES_MAX)
+
+
+@lru_cache(maxsize=1024)  # a saga's start comes with each of its messages, and is often the time of the first
+def _time(given: bytes, header: str) -> str:
+    """Time of a header in the one form that sorts as the times do."""
+    text = _decoded(given, f"header {header}")
+    try:
+        if _IS_OURS(text):
+            datetime.fromisoformat(text)  # only that it is one: the digits alone do not say so
+            return text
+        return iso(from_iso(text.upper()))
+    except (ValueError, OverflowError):
+        raise BadInput(f"the header {header} is no RFC 3339 time: {quoted(text)}") from None
+
+
+def _appended(record: Record) -> str:
+    """Time at which the log took a record: by its own clock, or by its sender's."""
+    if record.time_ms not in _TIMES_MS:
+        raise BadInput(
+            f"the message has no ce_time, and its time in the log cannot be one: {record.time_ms} milliseconds since "
+            "1970; are they microseconds?"
+        )
+    return iso(record.time_ms)
+
+
+@lru_cache(maxsize=1024)  # there are not many
+def _path(given: bytes) -> str:
+    """Place of a schema below `contracts/`, from whatever URI ends in it; another one's as it is."""
+    schema = _decoded(given, "header ce_dataschema")
+    ours = _SCHEMA(schema)
+    return ours[1] if ours else schema
+
+
+# ---------------------------------------------------------------- headers of others
+
+
+def _sorted_out(
+    record: Record, contract: Contract | None, always: Mapping[str, bytes | None]
+) -> tuple[Mapping[str, bytes | None], Headers]:
+    """Headers that a message has fields for, by name; and the others. See `to_message`."""
+    headers, given = record.headers, dict(record.headers)
+    trace = given.get("traceparent")
+    if (  # mostly all of them are ours, and cheap to see
+        len(given) == len(headers)
+        and _OURS.issuperset(given)
+        and all(given.values())
+        and given.items() >= always.items()
+        and (not trace or _IS_TRACE(trace))
+    ):
+        return given, ()
+    given, foreign = _parted(record)
+    if contract is not None and contract.principal_header and PRINCIPAL not in given:
+        given[PRINCIPAL] = _first(record, contract.principal_header)
+    return given, foreign
+
+
+def _parted(record: Record) -> tuple[dict[str, bytes | None], Headers]:
+    """Headers that a message has fields for, the first of each name; and the others, as they came, up to a bound."""
+    given: dict[str, bytes | None] = {}
+    foreign: list[tuple[str, bytes | None]] = []
+    for header in record.headers:
+        name, value = header
+        if name in _UNQUOTED and value is not None:
+            value = unquote_header(value)
+        if name in _OURS and name not in given and value is not None and _is_usual(name, value):
+            given[name] = value
+        else:
+            foreign.append((f"{FOREIGN}{name}" if name in _OURS else foreign_name(name), value))
+    return given, bounded(foreign, FOREIGN_BYTES_MAX, f"{record.topic}/{record.partition}/{record.offset}")
+
+
+def _first(record: Record, name: str) -> bytes | None:
+    """Value of the first header of this name."""
+    return next((value for said, value in record.headers if said == name), None)
+
+
+def _is_usual(name: str, value: bytes) -> bool:
+    """True if the message says all that this header of ours does."""
+    if name == "traceparent":
+        return not value or _IS_TRACE(value) is not None
+    return _ALWAYS.get(name, value) == value
+
+
+def foreign_name(name: str) -> str:
+    """Name that somebody else's header gets beside ours: none of them passes for one of ours, and each can be told
+    back.
+
+    >>> foreign_name("x-shop"), foreign_name("dead_reason"), foreign_name("foreign_dead_reason")
+    ('x-shop', 'foreign_dead_reason', 'foreign_foreign_dead_reason')
+    """
+    name = name.encode("utf-8", "backslashreplace").decode()
+    return f"{FOREIGN}{name}" if name.startswith((FOREIGN, "dead_")) else name
+
+
+def size_of(headers: Headers) -> int:
+    """Bytes that headers take in a record, at most."""
+    return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
+
+
+def bounded(headers: list[tuple[str, bytes | None]], bytes_max: int, whole: str) -> Headers:
+    """Keep all headers that fit, and tell in one more what is left out. `whole`: where all of them are."""
+    if size_of(tuple(headers)) <= bytes_max:
+        return tuple(headers)
+    kept: list[tuple[str, bytes | None]] = []
+    left: list[tuple[str, bytes | None]] = []
+    for header in headers:
+        bytes_max -= size_of((header,))
+        (kept if bytes_max >= 0 else left).append(header)
+    digest = sha256(repr(left).encode()).hexdigest()
+    told = f"{len(left)} headers of {size_of(tuple(left))} bytes (sha256 of their text {digest}) lie at {whole}"
+    return (*kept, (f"{FOREIGN}left_out", told.encode()))

@@ -1,0 +1,152 @@
+"""Access of services and people to brokers and stores, as their declarations demand it: the rights and roles, and the
+commands that give them. Nobody is asked."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from saga.broker import acls
+from saga.broker.acls import Needs, Right
+from saga.broker.adapter import AsksWho as BrokerAsksWho
+from saga.configuration import adapters
+from saga.configuration.settings import address_given
+from saga.contracts.contract import Contract
+from saga.contracts.library import contract_of
+from saga.declarations.changes import is_change
+from saga.declarations.values import Declared
+from saga.engine.lifecycle import collections_of
+from saga.engine.prepared_service import needs_of, relayed_by
+from saga.errors import ConfigurationError
+from saga.messages import Topic, name_of
+from saga.messaging.names import CLIENTS
+from saga.store import roles
+from saga.store.adapter import AsksWho as StoreAsksWho
+from saga.store.roles import Form
+
+Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
+"""Way of use: see `saga.broker.acls.Role`."""
+SERVER = "HOST:9092"
+"""Place of a Kafka's address in commands, where the settings name none."""
+ITSELF: Collection[Who] = ("service", "doctor")
+"""Ways of use in which each service has a user of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Rights or roles of one user, and the commands that give them."""
+
+    who: Who
+    services: tuple[str, ...]
+    user: str
+    rights: tuple[Mapping[str, str], ...]
+    """Rights or roles, each by its parts."""
+    commands: tuple[str, ...]
+
+
+def on_kafka(  # what each kind of user is asked for
+    services: Sequence[Declared],
+    who: Who,
+    address: str,
+    principal: str | None = None,
+    events: Collection[str] = (),
+    groups: Collection[str] = (),
+    told: Topic | None = None,
+) -> list[Access]:
+    """Rights on Kafka. `principal`: one user for all of them, else each service has its own, and all operators one.
+    `events`: names of those that a client publishes or hears, else all that clients may. `groups`: names of those in
+    which a client listens. `told`: topic on which services tell their transitions. Raises `ConfigurationError`."""
+    adapter = adapters.broker_adapter(address)
+    server = ",".join(adapter.servers(address)) if isinstance(adapter, BrokerAsksWho) else SERVER
+    granted = []
+    for name, some in _users(services, who, principal).items():
+        needs = _of_client(some, events, groups) if who == "client" else needs_of(some, told)
+        rights = acls.rights_of(needs, who)
+        user = name if principal else f"User:{name}"
+        rights = [*rights, *(_to_relay(some) if who == "service" else ())]
+        granted.append(
+            Access(
+                who=who,
+                services=tuple(declared.name for declared in some),
+                user=user,
+                rights=tuple(right._asdict() for right in rights),
+                commands=tuple(acls.granting(rights, user, server)),
+            )
+        )
+    return granted
+
+
+def _to_relay(services: Sequence[Declared]) -> Sequence[Right]:
+    """Rights to write topics of changes: of services whose store notes them. Those of others a connector writes."""
+    if isinstance(adapters.store_adapter(address_given("store", None)), StoreAsksWho):
+        return ()
+    return [Right("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
+
+
+def on_couchbase(
+    services: Sequence[Declared], who: Literal["service", "operator"], address: str, user: str | None, form: Form
+) -> list[Access]:
+    """Roles on Couchbase; an operator only reads. Raises `ConfigurationError` for a store that asks nobody who he
+    is."""
+    adapter = adapters.store_adapter(address)
+    if not isinstance(adapter, StoreAsksWho):
+        raise ConfigurationError(
+            "there are no roles to be given:",
+            [f"SAGA_STORE is {address}, which asks nobody who he is: say --store couchbase://HOST/BUCKET/SCOPE"],
+        )
+    server = adapter.servers(address)[0]
+    granted = []
+    for name, some in _users(services, who, user).items():
+        places = [place for d in some for place in adapter.keyspaces(address, d.name, collections_of(d))]
+        needed = roles.roles_of(places, readonly=who == "operator")
+        granted.append(
+            Access(
+                who=who,
+                services=tuple(declared.name for declared in some),
+                user=name,
+                rights=tuple({"role": role.name, **role.on._asdict()} for role in needed),
+                commands=tuple(roles.granting(needed, name, server, form)),
+            )
+        )
+    return granted
+
+
+def _users(services: Sequence[Declared], who: Who, given: str | None) -> dict[str, Sequence[Declared]]:
+    """Services by the user who does this with them."""
+    if given is None and who in ITSELF:
+        return {declared.name: [declared] for declared in services}
+    return {given or who: services}
+
+
+def _of_client(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> Needs:
+    """Use that a client makes of the log. Of the events that these services consume or emit it publishes those that
+    clients may say, and reads those that it may hear, or that are outcomes of which it may ask."""
+    named = {
+        name_of(event): contract_of(event)
+        for d in services
+        for r in d.reactions
+        for event in (*r.hears, *r.emits)
+        if not is_change(event)
+    }
+    for_clients = {name: contract for name, contract in named.items() if contract.said_outside or _is_heard(contract)}
+    problems = [
+        f"{name}: " + ("it is for services alone" if name in named else "these services have no such event")
+        for name in sorted(set(events) - set(for_clients))
+    ]
+    chosen = [contract for name, contract in for_clients.items() if not events or name in events]
+    if problems or not chosen:
+        problems.append(f"clients may publish or hear {', '.join(sorted(for_clients)) or 'none of their events'}")
+    reads = frozenset(contract.topic for contract in chosen if _is_heard(contract))
+    if groups and not reads:
+        problems.append("a group is for listening, and none of these events is heard outside")
+    if problems:
+        raise ConfigurationError("there is nothing to be allowed:", problems)
+    return Needs(
+        writes=frozenset(contract.topic for contract in chosen if contract.said_outside),
+        reads=reads,
+        groups=frozenset(f"{CLIENTS}{group}" for group in groups),
+    )
+
+
+def _is_heard(contract: Contract) -> bool:
+    """True if a client may listen to the event, or ask for it as an outcome."""
+    return contract.heard_outside or contract.outcome is not None

@@ -1,0 +1,193 @@
+"""Connectors that bring changes of Couchbase's documents to Kafka: the configuration that each service's needs, and how
+those on a Kafka Connect are."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote
+
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
+from saga.declarations.changes import kind_of
+from saga.declarations.values import Declared
+from saga.errors import ConfigurationError
+from saga.messaging.names import changes_of
+from saga.store.adapter import AsksWho
+from saga.support.adapter_description import Finding
+from saga.support.addresses import scheme_of
+
+HANDLER = "com.couchbase.connect.kafka.handler.source.RawJsonWithMetadataSourceHandler"
+ASK_S_MAX = 10.0
+"""Longest time that a Kafka Connect has to answer."""
+ANSWER_BYTES_MAX = 1 << 20
+
+
+class Connector(NamedTuple):
+    """Connector of one service."""
+
+    name: str
+    config: Mapping[str, str]
+    """Configuration, without the password: that is in the variable KAFKA_COUCHBASE_PASSWORD of the Kafka Connect."""
+
+
+class Asks(Protocol):
+    """Way to ask a Kafka Connect: the JSON at a path below its address; `None` if there is nothing. Raises
+    `ConfigurationError` if it cannot be asked."""
+
+    async def __call__(self, path: str) -> Any: ...
+
+
+def collections_changed(service: Declared) -> Sequence[str]:
+    """Collections of documents whose changes a service takes."""
+    taken = (kind_of(event) for reaction in service.reactions for event in reaction.takes)
+    return sorted({kind.collection for kind in taken if kind is not None})
+
+
+def connector_of(service: Declared, settings: Settings, user: str | None = None) -> Connector:
+    """Connector that brings the changes that a service takes. Raises `ConfigurationError` with all that is in the
+    way."""
+    adapter, collections = adapters.store_adapter(settings.store), collections_changed(service)
+    problems = list(_in_the_way(service, settings))
+    if problems:
+        raise ConfigurationError(f"there is no connector for {service.name!r}:", problems)
+    assert isinstance(adapter, AsksWho)
+    places = adapter.keyspaces(settings.store, service.name, collections)
+    servers = adapter.servers(settings.store)
+    started = "SAVED_OFFSET_OR_BEGINNING" if settings.changes_from == "beginning" else "SAVED_OFFSET_OR_NOW"
+    config = {
+        "connector.class": "com.couchbase.connect.kafka.CouchbaseSourceConnector",
+        "tasks.max": "1",
+        "couchbase.seed.nodes": ",".join(server.partition("://")[2] for server in servers),
+        "couchbase.username": user or service.name,
+        "couchbase.bucket": places[0].bucket,
+        "couchbase.collections": ",".join(f"{place.scope}.{place.collection}" for place in places),
+        "couchbase.topic": changes_of(service.name, "${collection}"),
+        "couchbase.source.handler": HANDLER,
+        "couchbase.stream.from": started,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+        "producer.override.acks": "all",
+        "producer.override.max.request.size": str(settings.record_bytes_max),
+    }
+    if servers[0].startswith("couchbases://"):
+        config["couchbase.enable.tls"] = "true"
+    return Connector(f"saga-changes-{service.name}", config)
+
+
+def _in_the_way(service: Declared, settings: Settings) -> Iterator[str]:
+    """Reasons why no connector can bring the changes of a service."""
+    adapter, collections = adapters.store_adapter(settings.store), collections_changed(service)
+    if not collections:
+        yield f"{service.name!r} takes no Change[...]"
+    if not isinstance(adapter, AsksWho):
+        yield f"SAGA_STORE is {settings.store}, which notes changes itself: a connector is for couchbase://"
+        return
+    if scheme_of(settings.broker) != "kafka":
+        yield f"SAGA_BROKER is {settings.broker}: Couchbase's connector writes to Kafka alone"
+    places = adapter.keyspaces(settings.store, service.name, collections)
+    if [place.collection for place in places] != list(collections):
+        yield (
+            f"SAGA_STORE is {settings.store}, with all documents in one collection of Couchbase: name bucket and scope "
+            "alone, so that each collection is one there, or progress would be taken for documents"
+        )
+
+
+# -------------------------------------------------------------------- looking
+
+
+async def findings_about(services: Sequence[Declared], settings: Settings, ask: Asks | None) -> Sequence[Finding]:
+    """Findings about how changes come to these services. `ask`: their Kafka Connect, if it is known."""
+    found = []
+    for service in services:
+        if collections := collections_changed(service):
+            about = f"changes of {', '.join(collections)} for {service.name}"
+            found += [each async for each in _about(about, service, settings, ask)]
+    return found
+
+
+async def _about(about: str, service: Declared, settings: Settings, ask: Asks | None) -> AsyncIterator[Finding]:
+    if not isinstance(adapters.store_adapter(settings.store), AsksWho):
+        yield Finding("ok", about, "the store notes them, and the service takes them on")
+        return
+    problems = list(_in_the_way(service, settings))
+    for problem in problems:
+        yield Finding("error", about, problem, "no document ever starts a saga", "mend the settings")
+    if problems:
+        return
+    wanted = connector_of(service, settings)
+    make = f"saga changes connector MODULES, and give what it prints to the Kafka Connect as {wanted.name}"
+    if ask is None:
+        yield Finding(
+            "warning",
+            about,
+            "SAGA_CONNECT does not say where the Kafka Connect is",
+            "whether their connector is there, runs, and is as it should be was not looked at",
+            "SAGA_CONNECT=http://HOST:8083",
+        )
+        return
+    try:
+        config, status = [await ask(f"/connectors/{quote(wanted.name)}/{part}") for part in ("config", "status")]
+    except ConfigurationError as why:
+        yield Finding("error", about, str(why), "documents may start no sagas", "mend that, and run saga doctor again")
+        return
+    if not isinstance(config, dict) or not isinstance(status, dict):
+        yield Finding("error", about, f"there is no connector {wanted.name}", "no document ever starts a saga", make)
+        return
+    other = sorted(name for name, value in wanted.config.items() if name not in FREE and config.get(name) != value)
+    for name in other:
+        yield Finding(
+            "error",
+            about,
+            f"the connector {wanted.name} has {name} = {config.get(name)!r}, wanted is {wanted.config[name]!r}",
+            "changes go elsewhere, come in another form, or not at all",
+            make,
+        )
+    states = _states(status)
+    if stopped := [f"{what} is {state}" for what, state in states if state != "RUNNING"]:
+        yield Finding(
+            "error",
+            about,
+            f"the connector {wanted.name} does not run: {', '.join(stopped)}",
+            "documents start no sagas until it does; none is lost while Couchbase has it",
+            f"look at its trace ({settings.connect}/connectors/{wanted.name}/status), mend that, and restart it",
+        )
+    elif not other:
+        yield Finding("ok", about, f"the connector {wanted.name} runs, and is as it should be")
+
+
+FREE = frozenset({"tasks.max", "couchbase.username", "couchbase.stream.from", "couchbase.seed.nodes"})
+"""Lines of the configuration that are as people want them."""
+
+
+def _states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """States of a connector and its tasks; nothing of what a server says is taken on trust."""
+    tasks = status.get("tasks")
+    listed = [each for each in tasks if isinstance(each, dict)] if isinstance(tasks, list) else []
+    connector = status.get("connector")
+    own = connector.get("state") if isinstance(connector, dict) else None
+    states = [("it", str(own)), *((f"task {each.get('id')}", str(each.get("state"))) for each in listed)]
+    return states if listed else [*states, ("its task", "missing")]
+
+
+def asking(address: str) -> Asks | None:
+    """Way to ask the Kafka Connect at an address; `None` without one."""
+
+    def answer(path: str) -> Any:
+        try:
+            with urllib.request.urlopen(f"{address.rstrip('/')}{path}", timeout=ASK_S_MAX) as said:
+                return json.loads(said.read(ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as why:
+            why.close()
+            if why.code == 404:
+                return None
+            raise ConfigurationError(f"Kafka Connect {address}", [f"it answers {why.code} {why.reason}"]) from why
+        except (OSError, ValueError, RecursionError) as why:
+            raise ConfigurationError(f"Kafka Connect {address}", [f"it cannot be asked: {why}"]) from why
+
+    async def ask(path: str) -> Any:
+        return await asyncio.to_thread(answer, path)
+
+    return ask if address else None

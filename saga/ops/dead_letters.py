@@ -1,0 +1,218 @@
+"""Letters on the topics `<service>.dead`, for people: dead letters, escalations, ends, and what was done by hand."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from saga.configuration.settings import Settings
+from saga.errors import BadInput, SagaError
+from saga.messages import Headers, Message, Record, texts_of
+from saga.messaging import envelope
+from saga.messaging.names import dead_letters_of
+from saga.ops.sources import administration_of, unmade
+from saga.support.clock import Clock
+
+LETTERS_MAX = 100_000
+"""Letters that are kept in memory, at most: of more only the newest are."""
+ENDS = ("dropped", "replayed", "discarded", "resolved")
+"""Kinds of letters that tell of the end of a dead letter: their ids are its id and this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One thing that people have to see."""
+
+    service: str
+    id: str
+    what: str
+    """Kind: `dead letter`, `escalation`, `dropped`, `replayed`, `discarded`, `resolved`, or what was done by hand."""
+    time: str
+    reason: str
+    remedy: str
+    saga: str | None = None
+    """Saga id; `None`: nobody can tell."""
+    type: str | None = None
+    message: str | None = None
+    handler: str | None = None
+    attempts: int | None = None
+    where: str | None = None
+    """Place in the service's code at which the last attempt failed."""
+    stack: tuple[str, ...] = ()
+    """Places that led there, outermost first."""
+    blame: str | None = None
+    """Class: `data`, `code`, `outside`; `None`: nobody is to blame, or an earlier version wrote it."""
+    owner: str | None = None
+    """Service that owns the contract of the message."""
+    state: str | None = None
+    """The saga's state before the run that failed, as JSON."""
+    headers: tuple[tuple[str, str | None], ...] = ()
+    """Headers of the original, as they came; one may be there several times."""
+    whole: str | None = None
+    """Place of the whole original."""
+    undoes: str | None = None
+    """Id of the event that a failing compensation cannot undo; else `None`."""
+    calls: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> str | None:
+        """Id of the dead letter whose end this is."""
+        suffix = f"-{self.what}"
+        return self.id.removesuffix(suffix) if self.what in ENDS and self.id.endswith(suffix) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Letters that are meant: those for which all that is given holds."""
+
+    sagas: Sequence[str] = ()
+    handler: str | None = None
+    type: str | None = None
+    reason: str | None = None
+    """Part of the reason."""
+    blame: str | None = None
+    owner: str | None = None
+    before: str | None = None
+    """Time before which they were written."""
+
+    def holds(self, letter: Letter) -> bool:
+        """True if the letter is meant."""
+        return (
+            (not self.sagas or letter.saga in self.sagas)
+            and all(
+                wanted is None or wanted == said
+                for wanted, said in (
+                    (self.handler, letter.handler),
+                    (self.type, letter.type),
+                    (self.blame, letter.blame),
+                    (self.owner, letter.owner),
+                )
+            )
+            and (self.reason is None or self.reason in letter.reason)
+            and (self.before is None or letter.time < self.before)
+        )
+
+
+ALL = Which()
+"""All letters that there are."""
+
+
+class Found(NamedTuple):
+    """Letters that a log has."""
+
+    letters: tuple[Letter, ...]
+    """Letters newest first; each once, as it was said last."""
+    trouble: str | None
+    """Reason that there may be more."""
+
+
+async def letters_of(services: Collection[str], settings: Settings, clock: Clock) -> Found:
+    """Letters that these services have written to their topics. It reads each of them from its beginning."""
+    if (file := unmade(settings)) is not None:
+        return Found((), f"no file {file}")
+    known: dict[str, Letter] = {}
+    more, trouble = False, None
+    try:
+        async with administration_of(settings, clock) as broker:
+            topics = {dead_letters_of(service): service for service in services}
+            there = await broker.partitions(topics)
+            hidden = [] if broker.makes_topics else [topic for topic in topics if topic not in there]
+            if hidden:  # a topic that we may not read looks like one that is missing
+                trouble = f"topic {', '.join(hidden)} is missing, or hidden from this user, who needs Read on it"
+            for topic in there:
+                async for record in broker.scan(topic):
+                    letter = letter_in(topics[topic], record)
+                    if letter is not None:
+                        known[letter.id] = letter
+                    if len(known) > 2 * LETTERS_MAX:
+                        known, more = {letter.id: letter for letter in _newest(known.values())}, True
+    except SagaError as why:
+        trouble = str(why)
+    if more or len(known) > LETTERS_MAX:
+        trouble = trouble or f"there are more than {LETTERS_MAX}, these are the newest"
+    return Found(_newest(known.values()), trouble)
+
+
+async def originals_of(
+    service: str, ids: Collection[str], settings: Settings, clock: Clock
+) -> Mapping[str, Message | BadInput]:
+    """Messages of these letters, from the topic alone, by the letter's id; or why one is not whole there. Raises
+    `SagaError`: the broker cannot be used."""
+    found: dict[str, Message | BadInput] = {}
+    topic = dead_letters_of(service)
+    async with administration_of(settings, clock) as broker:
+        if topic in await broker.partitions([topic]):
+            async for record in broker.scan(topic):
+                letter = letter_in(service, record)
+                if letter is not None and letter.id in ids:
+                    found[letter.id] = _original(record)
+    return found
+
+
+def _original(record: Record) -> Message | BadInput:
+    theirs, ours = _parted(record.headers)
+    said = texts_of(ours)
+    if "dead_cut" in said:
+        return BadInput(f"its original is not whole in the dead letter: it lies at {said.get('dead_whole', '?')}")
+    type_ = texts_of(theirs).get("ce_type", "").rpartition(".")[2]
+    try:
+        message = envelope.to_message(record._replace(headers=theirs), type_=type_, schema="", contract=None)
+    except BadInput as why:
+        return why
+    return replace(message, id=said.get("dead_message") or message.id)
+
+
+def _newest(letters: Iterable[Letter]) -> tuple[Letter, ...]:
+    return tuple(sorted(letters, key=lambda letter: (letter.time, letter.id), reverse=True)[:LETTERS_MAX])
+
+
+def letter_in(service: str, record: Record) -> Letter | None:
+    """Letter in a record; `None` if it is none: anybody may write to a topic."""
+    theirs, ours = _parted(record.headers)
+    said = texts_of(ours)
+    if not said.get("dead_id") or not said.get("dead_what"):
+        return None
+    of_theirs = texts_of(theirs)
+    attempts = said.get("dead_attempts", "")
+    key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
+    return Letter(
+        service=service,
+        id=said["dead_id"],
+        what=said["dead_what"],
+        time=said.get("dead_time", ""),
+        reason=said.get("dead_reason", ""),
+        remedy=said.get("dead_remedy", ""),
+        saga=key or None,
+        type=of_theirs.get("ce_type", "").rpartition(".")[2] or None,
+        message=said.get("dead_message") or of_theirs.get("ce_id"),
+        handler=said.get("dead_handler"),
+        attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 10 else None,
+        where=said.get("dead_where"),
+        stack=_all(ours, "dead_stack"),
+        blame=said.get("dead_class"),
+        owner=said.get("dead_owner"),
+        state=said.get("dead_state"),
+        headers=in_text(theirs),
+        whole=said.get("dead_whole") or said.get("dead_position"),
+        undoes=said.get("dead_undoes"),
+        calls=_all(ours, "dead_call"),
+    )
+
+
+def in_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
+    """Headers as people read them, whatever their bytes."""
+    return tuple(
+        (name, None if value is None else value.decode("utf-8", "backslashreplace")) for name, value in headers
+    )
+
+
+def _all(headers: Headers, name: str) -> tuple[str, ...]:
+    """All headers of one name."""
+    return tuple(value or "" for said, value in in_text(headers) if said == name)
+
+
+def _parted(headers: Headers) -> tuple[Headers, Headers]:
+    """Headers of the original, and ours behind them: the original may have any, and names like ours among them."""
+    first = max((i for i, (name, _) in enumerate(headers) if name == "dead_id"), default=len(headers))
+    return headers[:first], headers[first:]

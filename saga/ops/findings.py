@@ -1,0 +1,495 @@
+"""Findings about brokers and stores, for people: pure functions from what was seen."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from saga.broker.acls import Right, allow
+from saga.broker.adapter import Copies
+from saga.broker.administration import DATED_BY, DAY_MS, Away, Found, Group
+from saga.broker.identity import MemberIdentity, strangers_among
+from saga.broker.missing_topics import APPLY
+from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
+from saga.declarations.values import Declared
+from saga.messages import Partition
+from saga.messaging.names import is_wakes, is_without_events
+from saga.ops.offset_moves import PartitionState
+from saga.ops.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
+from saga.support.adapter_description import Finding, Severity
+from saga.support.printable import counted
+
+SEVERITIES: Sequence[Severity] = ("error", "warning", "ok")
+"""What matters, first to last."""
+REPLICAS, IN_SYNC = 3, 2
+"""Least replicas, and least of them in sync: with fewer, one broker that is lost takes acknowledged records with it, or
+stops all writing."""
+TOPIC_BYTES = 1_048_588
+"""Kafka's own default of `max.message.bytes`."""
+REASSIGN = "give it more replicas with kafka-reassign-partitions"
+CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
+REPAIR = "saga repair, with the module of the service"
+FORGOTTEN_MS = 7 * DAY_MS
+"""Time that brokers remember the positions of a group without members, unless told otherwise."""
+MINUTES_MAX = 2**31 - 1
+"""Longest memory that brokers can be told, 4000 years."""
+SANE_MS = 10 * 365 * DAY_MS
+"""Largest error of a clock: a version that tells of more is no time, for not every server that speaks Couchbase's
+protocol makes versions of the time."""
+
+
+# -------------------------------------------------------------------- topics
+
+
+class Asked(NamedTuple):
+    """Demands of the settings on every topic."""
+
+    copies: Copies = Copies()
+    record_bytes_max: int = RECORD_BYTES_MAX
+    """Largest record that services and clients send."""
+    makes_topics: bool = False
+    """True if services make topics that they miss: see `saga.broker.port.Broker.makes_topics`."""
+
+
+def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[Finding]:
+    """All that is wrong with a topic."""
+    name = wanted.topic.name
+    if found is None and asked.makes_topics:
+        yield Finding("ok", name, "not there yet: the first service that needs it makes it")
+        return
+    if found is None:
+        yield Finding(
+            "error",
+            name,
+            "the topic is not there, or this user may not see it",
+            "no service that reads or writes it starts; one that runs waits with what needs it",
+            f"{APPLY} MODULES; if it is there, let this user see it: {allow(Right('Describe', 'topic', name))}",
+        )
+        return
+    if found.partitions != wanted.topic.partitions:
+        yield Finding(
+            "error",
+            name,
+            f"{found.partitions} partitions, and the contracts want {wanted.topic.partitions}",
+            "no service that uses it starts: with two numbers in use, messages of one saga would lose their order",
+            "saga topics plan says what can be done; or put the number in its topic.json back",
+        )
+    yield from _about_replicas(name, found, asked.copies.replication)
+    yield from _about_rights(wanted, found)
+    if found.hidden:
+        yield Finding(
+            "warning",
+            name,
+            "this user may not see its settings",
+            "for how long records are kept, and how safely, was not looked at",
+            f"{allow(Right('DescribeConfigs', 'topic', name))}; or run saga doctor as an administrator",
+        )
+        return
+    yield from _about_retention(wanted, found)
+    yield from _about_in_sync(name, found, asked.copies.in_sync)
+    yield from _about_settings(name, found, asked.record_bytes_max)
+
+
+def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
+    topic = wanted.topic
+    if not is_kept_as_wanted(topic, found):
+        letters = topic.retention_days is None
+        shorter = found.retention_ms is not None and found.retention_ms < (
+            retention_ms(topic) or found.retention_ms + 1
+        )
+        yield Finding(
+            "error" if letters else "warning",
+            topic.name,
+            f"{kept(found.retention_ms)}, and {kept(retention_ms(topic))} is wanted",
+            "it vanishes before anybody has seen it"
+            if letters
+            else "records may be removed before a service that stood still has handled them"
+            if shorter
+            else "it takes more room than was agreed on",
+            f"{APPLY} MODULES",
+        )
+    for reader in () if is_without_events(topic.name) else wanted.readers:
+        memory_ms = reader.memory.total_seconds() * 1000
+        if found.retention_ms is None or found.retention_ms > memory_ms:
+            yield Finding(
+                "warning",
+                topic.name,
+                f"{kept(found.retention_ms)}, and {reader.name} remembers a saga for {span(memory_ms)} only",
+                "a message that comes again later than that is not known as handled: it becomes a dead letter, or "
+                "waits where nothing tells when its saga began",
+                f"shorten retention_days in its topic.json and run {APPLY} MODULES, or lengthen memory= of "
+                f"{reader.name}",
+            )
+
+
+def _about_replicas(name: str, found: Found, asked: int) -> Iterator[Finding]:
+    if found.replicas is None or found.in_sync is None:
+        return
+    if found.replicas < max(asked, REPLICAS):
+        by_name = found.replicas >= asked
+        yield Finding(
+            "error" if found.replicas < REPLICAS and not by_name else "warning",
+            name,
+            f"{_brokers(found.replicas)} each record"
+            + (", as SAGA_KAFKA_REPLICATION asks for" if by_name else f", and {max(asked, REPLICAS)} should"),
+            "a broker that is lost takes acknowledged messages with it"
+            if found.replicas == 1
+            else "while one broker is away, the loss of another loses acknowledged messages, or stops all writing",
+            f"{REASSIGN}; topics that saga topics apply makes get SAGA_KAFKA_REPLICATION of them",
+        )
+    if found.in_sync < found.replicas:
+        yield Finding(
+            "warning",
+            name,
+            f"only {found.in_sync} of {found.replicas} replicas of a partition are up to date",
+            "the next broker that fails may stop writing, or lose messages",
+            f"see which broker is down or slow: kafka-topics --describe --topic {name} tells Replicas and Isr",
+        )
+
+
+def _brokers(count: int) -> str:
+    return f"{count} broker{' has' if count == 1 else 's have'}"
+
+
+def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
+    if found.replicas is None or "min.insync.replicas" not in found.settings:
+        return
+    least = int(found.settings["min.insync.replicas"])
+    wanted = max(asked, IN_SYNC)
+    change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config min.insync.replicas="
+    if least < wanted:
+        by_name = least >= asked
+        yield Finding(
+            "warning" if by_name else "error",
+            name,
+            f"min.insync.replicas is {least}"
+            + (", as SAGA_KAFKA_MIN_INSYNC asks for" if by_name else f", and {wanted} is wanted"),
+            f"a message counts as published once {_brokers(least)} it, and is lost with "
+            + ("that one" if least == 1 else "those"),
+            f"{change}{wanted}"
+            if found.replicas > wanted
+            else f"first {REASSIGN}, to {wanted + 1}; then {change}{wanted}",
+        )
+    if found.replicas > 1 and least >= found.replicas:
+        yield Finding(
+            "warning",
+            name,
+            f"min.insync.replicas is {least}, of {found.replicas} replicas",
+            "nothing can be published while a single broker is away",
+            f"{change}{wanted}" if found.replicas > wanted else f"{REASSIGN}, to {wanted + 1}",
+        )
+
+
+def _about_settings(name: str, found: Found, record_bytes_max: int) -> Iterator[Finding]:
+    settings = found.settings
+    change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config"
+    if "compact" in settings.get("cleanup.policy", "delete"):
+        yield Finding(
+            "error",
+            name,
+            f"cleanup.policy is {settings['cleanup.policy']}",
+            "of the messages of a saga only the last one is kept",
+            f"{change} cleanup.policy=delete",
+        )
+    if int(settings.get("retention.bytes", "-1")) >= 0:
+        yield Finding(
+            "error",
+            name,
+            f"retention.bytes is {settings['retention.bytes']}",
+            "under load, records are removed before their time, handled or not",
+            f"{change} retention.bytes=-1",
+        )
+    if settings.get("unclean.leader.election.enable", "false") == "true":
+        yield Finding(
+            "error",
+            name,
+            "unclean leader election is on",
+            "a broker that missed messages may become the leader: they are lost, though they were acknowledged",
+            f"{change} unclean.leader.election.enable=false",
+        )
+    if not found.is_dated_by_log:
+        yield Finding(
+            "error" if is_wakes(name) else "warning",
+            name,
+            f"{DATED_BY} is {settings[DATED_BY]}",
+            "timers come early or late by as much as the clocks of workers are wrong, and none of them sees that it is"
+            if is_wakes(name)
+            else "a record's time is its sender's: retention, and saga positions move --to TIME, depend on all their "
+            "clocks",
+            f"{APPLY} MODULES",
+        )
+    least = int(settings.get("max.message.bytes", record_bytes_max))
+    if least < record_bytes_max:
+        yield Finding(
+            "error",
+            name,
+            f"max.message.bytes is {least}, and SAGA_RECORD_BYTES_MAX {record_bytes_max}",
+            "an event that services and clients think small enough is refused, and its saga stands still",
+            f"{change} max.message.bytes={max(record_bytes_max, TOPIC_BYTES)}"
+            + (f"; or SAGA_RECORD_BYTES_MAX={least} everywhere" if least >= RECORD_BYTES_LEAST else ""),
+        )
+
+
+def _about_rights(wanted: Wanted, found: Found) -> Iterator[Finding]:
+    if found.may is None:
+        return
+    needed = {"read": wanted.readers, "write": wanted.writers}
+    for right, services in needed.items():
+        if services and right not in found.may:
+            names = ", ".join(service.name for service in services)
+            yield Finding(
+                "error",
+                wanted.topic.name,
+                f"this user may not {right} it, and {names} has to",
+                "the service stands still, or does not start",
+                f"{allow(Right(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as the user of "
+                "the service",
+            )
+
+
+# -------------------------------------------------------------------- services and brokers
+
+
+def about_partitions(service: Declared, found: Mapping[str, Found], reads: frozenset[str]) -> Iterator[Finding]:
+    """Finding if the topics that a service reads have unequally many partitions."""
+    counts = {name: found[name].partitions for name in sorted(reads) if name in found and not is_without_events(name)}
+    if len(set(counts.values())) > 1:
+        yield Finding(
+            "warning",
+            service.name,
+            "its topics have different numbers of partitions: "
+            + ", ".join(f"{name} {count}" for name, count in counts.items()),
+            "the messages of one saga go to several of its processes, which disturb one another: every write may be "
+            "refused and decided again",
+            "give all of them the same number in topic.json, and see saga topics plan",
+        )
+
+
+def about_positions(service: Declared, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
+    """Findings about positions of a group that are outside of what the log holds."""
+    for (topic, number), (bounds, position) in states.items():
+        if position is not None and position < bounds.begin and is_wakes(topic):
+            yield Finding(
+                "error",
+                service.name,
+                f"its timers are lost: {bounds.begin - position} of {topic}/{number} were removed before their time",
+                "what waits for a time does not go on: parked runs, deadlines, runs that go on later",
+                f"start the service, which sends them again when it begins; if it runs, or cannot: {REPAIR}",
+            )
+        elif position is not None and position < bounds.begin:
+            yield Finding(
+                "error",
+                service.name,
+                f"{bounds.begin - position} records of {topic}/{number} were removed before they were handled",
+                "what they said is lost to it: the service goes on behind them, and their sagas wait for ever",
+                "keep records for longer than the service may stand still (retention_days in topic.json); look for "
+                "sagas that wait with saga list --open",
+            )
+        if position is not None and position > bounds.end:
+            yield Finding(
+                "error",
+                service.name,
+                f"its position in {topic}/{number} is {position}, and the log ends at {bounds.end}",
+                "the log has lost what was acknowledged; what comes next may be skipped up to that position",
+                f"stop its processes, then saga positions move {service.name} --topic {topic} --partition {number} "
+                "--to latest --module ... --who ... --why ...; look for sagas that wait with saga list --open",
+            )
+
+
+def about_waiting(service: Declared, group: Group, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
+    """Finding if messages wait for a service that has run, and no process of it is there."""
+    waiting = sum(state.lag for partition, state in states.items() if not is_without_events(partition.topic))
+    if group.positions and not group.members and waiting:
+        yield Finding(
+            "warning",
+            service.name,
+            f"no process of it is at work, and it has not handled {counted(waiting, 'record')}",
+            "its sagas stand still, and what is past the retention of its topic is removed unhandled",
+            f"start it; saga positions show {service.name} says which topics they lie in",
+        )
+
+
+def about_away(away: Away) -> Iterator[Finding]:
+    """Finding about a group that has been without members for a day."""
+    if away.away_ms >= DAY_MS and away.behind:
+        yield Finding(
+            "warning",
+            f"group {away.group}",
+            f"it has no member for {span(away.away_ms)}, and has not handled {counted(away.behind, 'record')}",
+            "what is past its retention is removed, though it has not handled it"
+            if away.is_lost
+            else "these stay beyond the retention of their topics, and the file grows, for SAGA_EMBEDDED_AWAY_DAYS; "
+            "then what is past its retention is removed",
+            f"start it; if it never comes back: saga positions forget {away.group}",
+        )
+
+
+def about_members(service: Declared, group: Group, store: str | None) -> Iterator[Finding]:
+    """Finding if the group has members of another service, or of this one on another store. `store`: id of the store
+    that the settings name; `None`: the service has never run on it."""
+    ours = MemberIdentity(service=service.name, store=store or "")
+    if strangers := strangers_among(ours, group.identities):
+        this = f"this store is {store!r}" if store else "the service has never run on the store of these settings"
+        yield Finding(
+            "error",
+            service.name,
+            f"its group has members that work for somebody else ({'; '.join(strangers)}), and {this}",
+            "each side takes messages, timers and commands that the other one needs, and their sagas wait for ever",
+            "have all processes of the service use one SAGA_STORE; give another project a broker of its own",
+        )
+
+
+def about_beginning(service: Declared, group: Group, records: int, store: str | None) -> Iterator[Finding]:
+    """Finding if a service that has never run begins with what others have published before, and nobody said that it
+    is to. `records`: those that lie in the topics of its events."""
+    if service.start is None and store is None and not group.positions and not group.members and records:
+        yield Finding(
+            "error",
+            service.name,
+            f"it has never run here, nobody said where it begins, and {counted(records, 'record')} lie in its topics",
+            "it handles all of them (those of sagas older than its memory become dead letters); if it ran under "
+            "another name it does everything again, with idempotency keys that the outside has never seen",
+            f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<the name '
+            'before>"',
+        )
+
+
+def about_logs(service: Declared, replaced: Collection[str]) -> Iterator[Finding]:
+    """Findings about topics that were deleted and created again since the service published to them."""
+    timers = sorted(topic for topic in replaced if is_wakes(topic))
+    if timers:
+        yield Finding(
+            "error",
+            service.name,
+            f"its timers are lost: deleted and created again since: {', '.join(timers)}",
+            "what waits for a time does not go on: parked runs, deadlines, runs that go on later",
+            f"start the service, which sends them again when it begins; if it runs, or cannot: {REPAIR}",
+        )
+    for topic in sorted(set(replaced) - set(timers)):
+        yield Finding(
+            "error",
+            topic,
+            f"it was deleted and created again since {service.name} published to it",
+            f"what {service.name} has recorded as published there is gone, and nobody publishes it again by itself",
+            f"if others have not had all of it: {REPAIR}, which publishes it again, with the same ids",
+        )
+
+
+def about_lost_log(service: Declared, about: str) -> Finding:
+    """Finding about a log that is gone, while the store says what was published there."""
+    return Finding(
+        "error",
+        about,
+        f"the log is gone, and the store of {service.name} is not",
+        f"what {service.name} has recorded as published is lost, and its timers with it: the service does not start",
+        f"look whether SAGA_BROKER is right, or put the log back; if it is lost: {REPAIR}, which publishes all of it "
+        "again into a new one",
+    )
+
+
+def about_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
+    """Finding about a service that has handled messages of so many partitions, and knows of no saga."""
+    if partitions:
+        yield Finding(
+            "error",
+            service.name,
+            "its store is empty, and its group has handled messages",
+            "the store is lost, or another one than before: sagas that have begun are not known any more, what they "
+            "did can be done again, and nothing of it can be undone",
+            "look whether SAGA_STORE is right, or put the store back; if it is lost: saga rebuild, with the module of "
+            f"{service.name}, before it handles more",
+        )
+
+
+def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None) -> Iterator[Finding]:
+    """Findings about settings of a broker. `longest_ms`: time for which the topic is kept that is kept longest."""
+    about = f"broker {name}"
+    if settings.get("auto.create.topics.enable") == "true":
+        yield Finding(
+            "warning",
+            about,
+            "auto.create.topics.enable is true",
+            "who asks for a topic by a wrong name, or before saga topics apply, makes one with the brokers' defaults",
+            "set auto.create.topics.enable=false in its configuration",
+        )
+    remembered = int(settings.get("offsets.retention.minutes", FORGOTTEN_MS // 60_000))
+    needed = MINUTES_MAX if longest_ms is None else min(MINUTES_MAX, -(-longest_ms // 60_000))
+    if remembered < needed:
+        yield Finding(
+            "warning",
+            about,
+            f"offsets.retention.minutes is {remembered}, and topics are {kept(longest_ms)}",
+            f"a service that stands still for {span(remembered * 60_000)} loses its positions, and reads all that is "
+            "kept once more; what is older than its memory becomes dead letters",
+            f"set offsets.retention.minutes={needed} in its configuration",
+        )
+
+
+def about_clock(about: str, ahead: int) -> Finding:
+    """Finding about a clock that is `ahead` milliseconds ahead of this machine's."""
+    if abs(ahead) <= CLOCK_MS_WARNING:
+        return Finding("ok", about, f"its clock is that of this machine, to {span(CLOCK_MS_WARNING)}")
+    return Finding(
+        "error" if abs(ahead) > CLOCK_MS_ERROR else "warning",
+        about,
+        f"its clock is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this machine",
+        "what is remembered is forgotten early or late by as much, and the times in histories differ",
+        "have both set their clocks by the network (NTP)",
+    )
+
+
+class Grouped(NamedTuple):
+    """Findings that say the same of several things."""
+
+    about: tuple[str, ...]
+    finding: Finding
+    """One of them. With several things, `NAME` stands for each of them in its remedy."""
+
+
+def group_findings(found: Iterable[Finding]) -> list[Grouped]:
+    """Findings for people: errors first, then warnings, then what is well; those that say the same are one. Within
+    each of these the rarest come first: what is so everywhere is mostly a decision, in one place it is an accident.
+
+    >>> alike = [Finding("warning", name, "1 replica", "loss", f"alter {name}") for name in ("orders", "payments")]
+    >>> other = Finding("warning", "bills", "kept for ever")
+    >>> [(each.about, each.finding.remedy) for each in group_findings([*alike, other])]
+    [(('bills',), ''), (('orders', 'payments'), 'alter NAME')]
+    """
+    alike: dict[Finding, list[Finding]] = {}
+    for each in found:
+        neutral = each._replace(
+            about="", remedy=re.sub(rf"(?<![\w.-]){re.escape(each.about)}(?![\w.-])", "NAME", each.remedy)
+        )
+        alike.setdefault(neutral, []).append(each)
+    groups = [
+        Grouped(tuple(each.about for each in some), some[0] if len(some) == 1 else neutral)
+        for neutral, some in alike.items()
+    ]
+    return sorted(groups, key=lambda group: (SEVERITIES.index(group.finding.severity), len(group.about)))
+
+
+def ahead_ms(told_ms: int, before_ms: int, after_ms: int) -> int:
+    """Milliseconds that a clock is ahead, at least, if it told its time some time between two moments here.
+
+    >>> ahead_ms(105, 100, 110), ahead_ms(150, 100, 110), ahead_ms(70, 100, 110)
+    (0, 40, -30)
+    """
+    return max(0, told_ms - after_ms) or min(0, told_ms - before_ms)
+
+
+def about_version(about: str, told_ms: int | None, before_ms: int, after_ms: int) -> Iterator[Finding]:
+    """Finding about the store's clock from the version of a document that was written between two moments here; none
+    from a version that is no time."""
+    ahead = SANE_MS if told_ms is None else ahead_ms(told_ms, before_ms, after_ms)
+    if abs(ahead) < SANE_MS:
+        yield about_clock(about, ahead)
+
+
+def about_lasting(about: str, problem: str) -> Finding:
+    """Finding: documents do not stay as long as they are told to."""
+    return Finding(
+        "error",
+        about,
+        problem,
+        "no service starts: sagas would be forgotten while they are open, and effects come twice",
+        "mend that, and run saga doctor again",
+    )

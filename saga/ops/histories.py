@@ -1,0 +1,126 @@
+"""History of a saga in one service: its progress, with the transitions and messages that it outgrew."""
+
+from collections.abc import AsyncIterator
+
+from msgspec import Raw
+
+from saga.errors import SagaError, StoreError, StoreUnavailable
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.ops.sources import Source
+from saga.ops.timeline import History
+from saga.progress import history, spill
+from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
+from saga.store.port import Document, NewestFirst, Store
+
+
+class Unreadable(SagaError):
+    """Raised if a document of a saga is not as its service wrote it, or was written by a newer version."""
+
+
+async def documents_of(source: Source, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
+    """Progress documents of a service, with their saga ids, which begin with `prefix`. If the store can: newest first,
+    damaged ones unchanged, and with `kept` only those that never expire."""
+    whole, store = progress_key(source.service, prefix), source.store
+    found = store.newest(PROGRESS, whole, kept=kept) if isinstance(store, NewestFirst) else store.scan(PROGRESS, whole)
+    async for key, document in found:
+        yield key.removeprefix(progress_key(source.service, "")), document
+
+
+async def document_of(source: Source, saga: str) -> Document | None:
+    """Progress document of a saga; `None` if the service does not know the saga. Raises `Unreadable` if it is
+    damaged."""
+    return await _got(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
+
+
+async def _got(store: Store, collection: str, key: str, what: str) -> Document | None:
+    """A document. Raises `Unreadable`, which begins with `what`, for one that is damaged."""
+    try:
+        return await store.get(collection, key)
+    except StoreUnavailable:
+        raise
+    except StoreError as why:
+        raise Unreadable(f"{what}: {why}") from why
+
+
+def snapshot_in(source: Source, saga: str, document: Document) -> Snapshot:
+    """The progress in a document. Raises `Unreadable`."""
+    try:
+        return decode(document.content)
+    except SagaError as why:
+        raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
+
+
+async def history_of(source: Source, saga: str, since: int = 0) -> History | None:
+    """All transitions of a saga in a service, archived ones with them; `None` if the service does not know the saga.
+
+    Archives are left alone when the progress itself reaches back to the transition `since`. Raises `Unreadable`.
+    """
+    document = await document_of(source, saga)
+    if document is None:
+        return None
+    return await whole_history(source, snapshot_in(source, saga, document), since)
+
+
+async def histories_of(source: Source) -> AsyncIterator[History]:
+    """Histories of all sagas that a service knows, as `history_of` gives them."""
+    async for saga, document in documents_of(source):
+        yield await whole_history(source, snapshot_in(source, saga, document))
+
+
+async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
+    """History as `history_of` gives it, of a progress that was read; with the contents of its pages."""
+    p = await _with_pages(source, p)
+    return History(p, p.transitions) if p.first <= since else await with_archives(source.store, p)
+
+
+async def with_archives(store: Store, p: Snapshot) -> History:
+    """A progress with the transitions that it outgrew, as far as they are there. Raises `Unreadable`."""
+    # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
+    # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
+    # had the same id: it is not asked for.
+    archived, what = list[Raw](), f"an archive of saga {p.saga} in {p.service}"
+    try:
+        while len(archived) < p.first:
+            key = history.archive_key(p.service, p.saga, len(archived))
+            document = await _got(store, ARCHIVES, key, f"{what} cannot be read")
+            if document is None:
+                break
+            archive = history.decode_archive(document.content)
+            if (archive.saga, archive.first) != (p.saga, len(archived)) or not archive.transitions:
+                break
+            archived += archive.transitions
+    except UNREADABLE as why:
+        raise Unreadable(f"{what} cannot be read: {why}") from why
+    return History(p, (*archived, *p.transitions))
+
+
+async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
+    """The progress as if it had no bounds. Raises `Unreadable`.
+
+    A worker on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
+    progress is read again, as long as it lists other pages than before.
+    """
+    what = f"a page of {p.saga} in {source.service}"
+    while True:
+        leaves, left, is_missing = dict[str, bytes](), [*p.pages], False
+        while left:
+            page = left.pop()
+            key = spill.page_key(p.service, p.saga, page)
+            document = await _got(source.store, ARCHIVES, key, f"{what} cannot be read")
+            if document is None:
+                is_missing = True
+                continue
+            leaves[key] = document.content
+            try:
+                left += spill.pages_in(page, document.content)
+            except UNREADABLE as why:
+                raise Unreadable(f"{what} cannot be read: {why}") from why
+        if is_missing and (document := await document_of(source, p.saga)) is not None:
+            now = snapshot_in(source, p.saga, document)
+            if now.pages != p.pages:
+                p = now
+                continue
+        try:
+            return spill.whole(p, leaves, now_s=source.clock.now_ms() // 1000)
+        except (SagaError, *UNREADABLE) as why:
+            raise Unreadable(f"{what} cannot be read: {why}") from why

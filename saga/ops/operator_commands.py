@@ -1,0 +1,191 @@
+"""Commands to services about dead letters, escalations and parked runs: sent through the log, answered in histories."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import msgspec
+from msgspec import structs
+
+from saga.broker.missing_topics import APPLY, topic_problems
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.encryption.port import Keys
+from saga.encryption.sensitive_fields import mark
+from saga.encryption.text import place_of_recorded
+from saga.engine.prepared_service import commands_topic
+from saga.errors import BadInput, ConfigurationError
+from saga.messages import Message, Outgoing, texts_of
+from saga.messaging import operator_commands
+from saga.messaging.message_ids import identity
+from saga.messaging.operator_commands import OPERATOR, Answered, Wanted
+from saga.ops.dead_letters import Letter
+from saga.ops.histories import Unreadable, document_of, snapshot_in
+from saga.ops.sources import Source, sources_of
+from saga.progress.document import Entry, Snapshot, decode_entry
+from saga.support.clock import Clock
+
+LOOK_EVERY_S = 0.2
+REPLAYS_MAX = 5
+"""Replays of one saga in one service after which each more has to be asked for by name: a loop helps nobody."""
+PAST: Mapping[Wanted, str] = {
+    "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
+}  # fmt: skip
+"""Outcome of each command that is done."""
+NONE: Mapping[str, Message] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Wish of a person about dead letters, for the record."""
+
+    wanted: Wanted
+    who: str
+    why: str
+    answered: Answered | None = None
+    """Answer of a person in the place of the outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Command that is in the log."""
+
+    letter: Letter
+    message: str
+    """Name of the command in the saga's history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """State of a command."""
+
+    sent: Sent
+    outcome: str
+    """`replayed`, `discarded`, `resolved`, `released`, `ignored`; empty: the service has not come to it yet."""
+    reason: str
+    after: str = ""
+    """Outcome of what was tried again, if there is one already."""
+
+
+async def send(
+    letters: Sequence[Letter],
+    wish: Wish,
+    settings: Settings,
+    clock: Clock,
+    originals: Mapping[str, Message] = NONE,
+) -> list[Sent]:
+    """Return when all commands are durable. `originals`: messages that go with them, by the letter's id.
+
+    Raises `SagaError`: a broker that cannot be used, a topic that is missing; `BadInput` for a text that is too long.
+    Then any of them may have been sent: sent again they do no harm.
+    """
+    now_ms, keys = clock.now_ms(), wiring.keys_of(settings, clock)
+    records = [
+        _record(letter, await _seal_answer(letter, wish, keys), now_ms, originals.get(letter.id)) for letter in letters
+    ]
+    async with wiring.broker_of(None, clock, settings) as broker:
+        topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
+        problems = await topic_problems(topics, broker, writes=[topic.name for topic in topics])
+        if problems:
+            raise ConfigurationError(
+                f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
+            )
+        await broker.publish(records)
+    return [Sent(letter, _name(record)) for letter, record in zip(letters, records, strict=True)]
+
+
+async def _seal_answer(letter: Letter, wish: Wish, keys: Keys | None) -> Wish:
+    """Seal the answer that a wish gives, as it lies in the log; the service seals it for the run then. With the key of
+    the saga, for whom the run is about cannot be told here. Raises `BadInput` for a saga that was forgotten."""
+    given = wish.answered
+    if keys is None or given is None or given.raised is not None or letter.saga is None:
+        return wish
+    key = await keys.of_subject(letter.saga)
+    if key is None:
+        raise BadInput(f"saga {letter.saga} was forgotten: nothing can be sealed for it, and no answer is sent")
+    place = place_of_recorded(letter.service, letter.saga, given.place(letter.id))
+    value = msgspec.json.encode(mark(key.seal_recorded(given.value.encode(), place))).decode()
+    return replace(wish, answered=structs.replace(given, value=value))
+
+
+def _record(letter: Letter, wish: Wish, now_ms: int, original: Message | None) -> Outgoing:
+    if not letter.saga:
+        raise BadInput(
+            f"dead letter {letter.id} belongs to no saga: nothing of it can be replayed, discarded or resolved"
+        )
+    return operator_commands.to_record(
+        letter.service,
+        letter.saga,
+        wanted=wish.wanted,
+        dead=letter.id,
+        who=wish.who,
+        why=wish.why,
+        now_ms=now_ms,
+        answered=wish.answered,
+        original=original,
+    )
+
+
+def _name(record: Outgoing) -> str:
+    said = texts_of(record.headers)
+    return identity(OPERATOR, said["ce_id"], said["ce_type"], "")
+
+
+async def answers(
+    sent: Sequence[Sent], addresses: Sequence[str], clock: Clock, within_s: float
+) -> AsyncIterator[Answer]:
+    """State of each command, as soon as its service has written it down; those of which nothing is known
+    after so many seconds come last. Raises `NoStore`, `StoreUnavailable`."""
+    deadline_s, left = clock.monotonic_s() + within_s, list(sent)
+    async with sources_of(addresses, clock, {each.letter.service for each in sent}) as sources:
+        named = {source.service: source for source in sources}
+        while left:
+            for each in list(left):
+                answer = await _answer(each, named.get(each.letter.service))
+                if answer is not None:
+                    left.remove(each)
+                    yield answer
+            if not left or clock.monotonic_s() >= deadline_s:
+                break
+            await clock.sleep(LOOK_EVERY_S)
+    for each in left:
+        yield Answer(each, "", f"{each.letter.service} has not come to it yet: does it run?")
+
+
+async def _answer(sent: Sent, source: Source | None) -> Answer | None:
+    """Answer in the progress; `None` while there is none."""
+    if source is None or not sent.letter.saga:
+        return None
+    try:
+        document = await document_of(source, sent.letter.saga)
+        p = None if document is None else snapshot_in(source, sent.letter.saga, document)
+    except Unreadable as why:
+        return Answer(sent, "", str(why))
+    entries = [] if p is None else [decode_entry(raw) for raw in p.transitions]
+    at = next((i for i, entry in enumerate(entries) if entry.message == sent.message), None)
+    if p is None or at is None:
+        return None
+    entry = entries[at]
+    if entry.outcome not in ("replayed", "released") and not (entry.outcome == "resolved" and entry.calls):
+        return Answer(sent, entry.outcome, entry.reason or "")
+    return _of_replay(sent, entry, entries[at + 1 :], p)
+
+
+def _of_replay(sent: Sent, entry: Entry, later: Sequence[Entry], p: Snapshot) -> Answer | None:
+    """Answer once what is tried again has come to an end; `None` before."""
+    ends = ("handled", "compensated", "dead", "retrying")
+    end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
+    if end is not None:
+        return Answer(sent, entry.outcome, entry.reason or "", end)
+    if not (p.intents or p.queue or p.compensating):  # closed meanwhile, or ignored: nothing is left to wait for
+        return Answer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
+    return None
+
+
+def in_words(answer: Answer) -> str:
+    """State of a command."""
+    if answer.outcome == "ignored":
+        return "refused"
+    if answer.outcome and answer.after:
+        return f"{answer.outcome}, then {answer.after}"
+    return answer.outcome or "not yet"

@@ -1,0 +1,112 @@
+"""Runs that wait for their next attempt, as the stores have them: for whoever wants them tried at once."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from saga.configuration.settings import Settings
+from saga.errors import NoListing
+from saga.messages import Partition
+from saga.messaging.timers import tiers_of
+from saga.ops.dead_letters import Letter, Which
+from saga.ops.histories import Unreadable, document_of, snapshot_in
+from saga.ops.saga_list import Choice, Listed, listed
+from saga.ops.sources import Source, Warn, administration_of, sources_of
+from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
+from saga.progress.parked import Parked, parked
+from saga.support.clock import LATEST_MS, Clock, iso
+
+WHAT = "parked"
+"""Kind of these letters: they are on no topic, and need nobody."""
+FAILING = "failing"
+"""Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
+
+
+async def parked_runs(
+    choice: Choice, which: Which, settings: Settings, clock: Clock, warn: Warn
+) -> AsyncIterator[Letter]:
+    """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
+    the last attempt, its reason what that said, and until when. Raises `NoStore`."""
+    async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
+        async for each in _list_parked(choice, sources, settings, clock, warn):
+            if each is None:
+                warn(f"there are more than {choice.limit} sagas: --limit shows them")
+                return
+            for source in sources:
+                for letter in await _letters(source, each.saga, warn):
+                    if which.holds(letter):
+                        yield letter
+
+
+async def _list_parked(
+    choice: Choice, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn
+) -> AsyncIterator[Listed | None]:
+    """Sagas that are chosen. Where a store cannot list them, those that have a wake to come: whatever is parked has."""
+    try:
+        async for each in listed(choice, clock, warn, settings):
+            yield each
+        return
+    except NoListing:  # it comes before the first
+        sagas = dict[str, None]()
+        for source in sources:
+            async for saga in _sagas_with_timers(source.service, settings, clock):
+                sagas[saga] = None
+    if sagas:
+        async for each in listed(replace(choice, sagas=[*sagas]), clock, warn, settings):
+            yield each
+
+
+async def _sagas_with_timers(service: str, settings: Settings, clock: Clock) -> AsyncIterator[str]:
+    """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
+    async with administration_of(settings, clock) as broker:
+        positions = (await broker.group(service)).positions
+        for topic in await broker.partitions(list(tiers_of(service))):
+            async for record in broker.scan(topic):
+                at = Partition(record.topic, record.partition)
+                if record.key is not None and record.offset >= positions.get(at, 0):
+                    yield record.key.decode("utf-8", "backslashreplace")
+
+
+async def _letters(source: Source, saga: str, warn: Warn) -> list[Letter]:
+    try:
+        document = await document_of(source, saga)
+        p = None if document is None else snapshot_in(source, saga, document)
+        return [] if p is None else [_letter(p, run) for run in parked(p)]
+    except (Unreadable, *UNREADABLE) as why:
+        warn(f"saga {saga} in {source.service}: {why}")
+        return []
+
+
+def failing_in(p: Snapshot) -> list[Letter]:
+    """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
+    found = [_letter(p, run) for run in parked(p)]
+    return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
+
+
+def _letter(p: Snapshot, run: Parked) -> Letter:
+    last = next((e for e in map(decode_entry, reversed(p.transitions)) if _is_of(e, p, run)), None)
+    said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
+    again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
+    return Letter(
+        service=p.service,
+        id=run.id,
+        what=WHAT,
+        time="" if last is None else last.time,
+        reason=f"{said}; {again}",
+        remedy="",
+        saga=p.saga,
+        type=run.message.type,
+        message=run.message.id,
+        handler=run.handler if last is None else last.handler,
+        attempts=run.attempts,
+        blame=last.failures[-1].blame if last is not None and last.failures else None,
+    )
+
+
+def _is_of(entry: Entry, p: Snapshot, run: Parked) -> bool:
+    """True for the transition that parked it. Of several compensations of one outcome each has a name of its own."""
+    if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
+        return False
+    if not run.undoes:
+        return entry.handler == run.handler
+    name = next((i.name for i in p.intents if i.kind == "undo" and i.handler == run.handler), "")
+    return entry.handler == name if name else entry.handler != run.handler

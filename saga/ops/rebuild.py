@@ -1,0 +1,300 @@
+"""Rebuild: find sagas whose progress a service has lost, and make it anew from the topics.
+
+A progress that is there is never touched: what is made is inserted. It is safe beside running workers, for one that
+takes a message of such a saga meanwhile makes a progress, too, and whoever comes second is refused.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from msgspec import Raw, structs
+
+from saga.broker.administration import Administration, Bounds
+from saga.broker.partitioner import partition_of
+from saga.configuration import wiring
+from saga.configuration.settings import Settings
+from saga.declarations.values import Declared
+from saga.encryption.port import Keys
+from saga.engine.consumer.record_router import received
+from saga.engine.foreign_values import taken
+from saga.engine.persistence.transition_publisher import told_of
+from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.rebuild import Anew, Around, Taken, Unknowable, rebuilt
+from saga.errors import BadInput, ConfigurationError, Exists
+from saga.messages import Message, Outgoing, Partition, Position, Record
+from saga.messaging import envelope, timers
+from saga.messaging.message_ids import could_be_own
+from saga.messaging.names import ARCHIVES, PROGRESS
+from saga.messaging.transition_events import Told, line_of, to_records
+from saga.ops.sources import administration_of
+from saga.progress.document import decode_entry, progress_key
+from saga.progress.history import archive_key, decode_archive
+from saga.store.port import Store
+from saga.support.clock import Clock, iso
+
+RECORDS_MAX = 1_000_000
+"""Records of sagas to be made anew that are kept in memory, at most."""
+AHEAD_S = 30
+"""Seconds after which the first of two wakes of a saga comes: it is published before the progress is there, lest a
+death right behind that leave the saga without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A saga whose progress is lost: what was made of it, or the reason that nothing could be."""
+
+    service: str
+    saga: str
+    did: tuple[tuple[str, str], ...] = ()
+    """Handler and outcome of each transition."""
+    open: bool = False
+    unsaid: tuple[str, ...] = ()
+    """Types of events that are in the progress and not in the log: they are published."""
+    left: tuple[str, ...] = ()
+    """Handlers whose runs the service makes again, under the same keys."""
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """Records of one saga."""
+
+    taken: list[Taken] = field(default_factory=list)
+    said: dict[str, Message] = field(default_factory=dict)
+    commanded: bool = False
+    places: Sequence[Partition] = ()
+    """Partitions in which all of them are."""
+
+
+async def rebuild(
+    services: Sequence[Declared], settings: Settings, clock: Clock, *, saga: str | None = None, apply: bool = False
+) -> AsyncIterator[Rebuilt]:
+    """Go through the sagas of which the topics of these services have something and their stores nothing, or through
+    one, and make each progress anew; `apply`: write it. Raises `SagaError` for what cannot be opened or read."""
+    for declared in services:
+        keys = wiring.keys_of(settings, clock, [declared])
+        async with _opened(declared, settings, clock) as (broker, store):
+            found, oldest = await _found(prepare(declared), broker, store, saga)
+            told = settings.told is not None and bool(await broker.found([settings.told.name]))
+            place = _Place(prepare(declared), broker, store, keys, clock, oldest, told)
+            for id_, of in sorted(found.items()):
+                one = await _one(place, id_, of, apply=apply)
+                if one is not None:
+                    yield one
+
+
+async def is_known(saga: str, services: Sequence[Declared], settings: Settings, clock: Clock) -> bool:
+    """Return whether a store of these services has a progress of a saga. Raises `SagaError` for one that cannot be
+    opened."""
+    for declared in services:
+        async with wiring.store_of(declared.name, clock, settings) as store:
+            if not await _is_lost(declared.name, store, saga):
+                return True
+    return False
+
+
+@asynccontextmanager
+async def _opened(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(administration_of(settings, clock))
+        yield broker, await stack.enter_async_context(wiring.store_of(declared.name, clock, settings))
+
+
+# -------------------------------------------------------------------- looking
+
+
+async def _found(
+    service: Prepared, broker: Administration, store: Store, saga: str | None
+) -> tuple[Mapping[str, _Found], Mapping[Partition, int | None]]:
+    """Records of each saga that the service had taken something of and has no progress of; and of each partition that
+    has lost records the time of the oldest that is left, `None` if there is none."""
+    positions = (await broker.group(service.name)).positions
+    topics = list(await broker.found({contract.topic for contract in service.contracts.values()}))
+    bounds = await broker.bounds(topics)
+    oldest: dict[Partition, int | None] = {at: None for at, (begin, _) in bounds.items() if begin > 0}
+    keys: dict[bytes, set[Partition]] = {}
+    for topic in topics:
+        async for record in broker.scan(topic):
+            at = Partition(record.topic, record.partition)
+            if at in oldest and record.offset >= bounds[at].begin:
+                oldest[at] = oldest[at] or record.time_ms
+            if record.key and record.offset < positions.get(at, 0) and saga in (None, _text(record.key)):
+                keys.setdefault(record.key, set()).add(at)
+    lost = {key: _Found() for key in keys if await _is_lost(service.name, store, _text(key))}
+    if lost:
+        async for record in _of_all(broker, [*topics, service.commands], lost):
+            _sort(service, record, lost[record.key or b""], positions)
+    for key, of in lost.items():
+        of.places = sorted({*_places(key, bounds), *keys[key]})  # others may write with another partitioner
+    return {_text(key): of for key, of in lost.items() if of.taken}, oldest
+
+
+def _places(key: bytes, bounds: Mapping[Partition, Bounds]) -> Sequence[Partition]:
+    """Partitions in which records with that key are, of each topic one."""
+    sizes = Counter(at.topic for at in bounds)
+    return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]
+
+
+async def _is_lost(service: str, store: Store, saga: str) -> bool:
+    return await store.get(PROGRESS, progress_key(service, saga)) is None
+
+
+async def _of_all(broker: Administration, topics: Iterable[str], of: Mapping[bytes, _Found]) -> AsyncIterator[Record]:
+    """Records of these sagas. Raises `ConfigurationError` for more than there is memory for."""
+    count = 0
+    there = await broker.found(list(topics))
+    for topic in there:
+        async for record in broker.scan(topic):
+            if record.key in of:
+                count += 1
+                if count > RECORDS_MAX:
+                    raise ConfigurationError(
+                        "nothing was made:", [f"more than {RECORDS_MAX:,} records: make sagas one by one with --saga"]
+                    )
+                yield record
+
+
+def _sort(service: Prepared, record: Record, of: _Found, positions: Mapping[Partition, int]) -> None:
+    """Put a record to what the service has taken, or has said."""
+    if record.topic == service.commands:
+        of.commanded = True
+        return
+    own = _own(service, record)
+    if own is not None:
+        of.said[own.id] = own
+    elif record.offset < positions.get(Partition(record.topic, record.partition), 0):
+        taken = received(record, service)
+        if isinstance(taken, Message):
+            position = Position(*record[:3], record.log_id)
+            of.taken.append(Taken(taken, position, record.time_ms))
+
+
+def _own(service: Prepared, record: Record) -> Message | None:
+    """The event in the record, if this service has emitted it."""
+    type_ = envelope.type_of(record)
+    if type_ is None or type_ not in service.contracts:
+        return None
+    try:
+        message = envelope.to_message(record, type_=type_, schema="", contract=service.contracts[type_])
+    except BadInput:
+        return None
+    message = taken(message, record.writer, service.schemas.library)
+    return message if message.source == service.name and could_be_own(message.id, type_) else None
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "replace")
+
+
+# -------------------------------------------------------------------- making
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Service, and where it is."""
+
+    service: Prepared
+    broker: Administration
+    store: Store
+    keys: Keys | None
+    clock: Clock
+    oldest: Mapping[Partition, int | None]
+    told: bool
+    """True if what is made is told on the topic of transitions."""
+
+
+async def _one(place: _Place, saga: str, found: _Found, *, apply: bool) -> Rebuilt | None:
+    """One saga; `None`: nothing of it is missing."""
+    service = place.service
+    try:
+        if found.commanded:
+            raise Unknowable("a person has decided about it, by commands: what became of them is not in the topics")
+        around = Around(place.broker.record_bytes_max, place.store.document_bytes_max, place.keys)
+        anew = await rebuilt(service, saga, found.taken, found.said, place.clock.now_ms(), around)
+        if anew is None or _is_forgotten(place, anew, found):
+            return None
+        _check_begun(place, anew, found)
+        told = _told(service, saga, anew)
+        if apply:
+            await _write(place, saga, anew)
+    except (Unknowable, Exists) as why:
+        return Rebuilt(service=service.name, saga=saga, problem=str(why))
+    return told
+
+
+def _is_forgotten(place: _Place, anew: Anew, found: _Found) -> bool:
+    """True if the progress is gone because its time is over: that is no loss."""
+    last_ms = max(each.time_ms for each in found.taken)
+    return not anew.snapshot.is_open and last_ms + place.service.memory_s * 1000 < place.clock.now_ms()
+
+
+def _check_begun(place: _Place, anew: Anew, found: _Found) -> None:
+    """Check that the log has all of the saga. Raises `Unknowable`."""
+    started = anew.snapshot.started
+    if started is None:
+        raise Unknowable("no message of it tells when it began, so some of it may be gone from the log")
+    for at in found.places:
+        time_ms = place.oldest.get(at, 0)
+        since = "now" if time_ms is None else iso(time_ms)
+        if started <= since:
+            raise Unknowable(
+                f"it began at {started}, and the log has lost what was in {at.topic} before {since}: what it was then "
+                "is not known"
+            )
+
+
+def _told(service: Prepared, saga: str, anew: Anew) -> Rebuilt:
+    entries = [decode_entry(raw) for raw in anew.snapshot.transitions]
+    return Rebuilt(
+        service=service.name,
+        saga=saga,
+        did=tuple((entry.handler, entry.outcome) for entry in entries),
+        open=anew.snapshot.is_open,
+        unsaid=tuple(event.type for event in anew.unsaid),
+        left=tuple(anew.left),
+    )
+
+
+async def _write(place: _Place, saga: str, anew: Anew) -> None:
+    """Publish what was never said, then insert the progress behind its archives, and have the service look at it.
+    Raises `Exists` if there is one by now.
+
+    What is made is told before it is there: once it is, any worker may tell it, as another history of that saga.
+    """
+    await place.broker.publish([_wake(place, saga, AHEAD_S)])
+    if place.told:
+        await place.broker.publish(to_records(map(line_of, _transitions(place, anew))))
+    if anew.unsaid:
+        contracts = place.service.contracts
+        await place.broker.publish([envelope.to_record(event, contracts[event.type]) for event in anew.unsaid])
+    inserted: list[tuple[str, str, int]] = []
+    for (collection, key), (content, expiry_s) in anew.documents.items():
+        try:
+            cas = await place.store.insert(collection, key, content, expiry_s=expiry_s)
+        except Exists as why:
+            for there in inserted:
+                await place.store.remove(there[0], there[1], cas=there[2])
+            what = "an archive of it" if collection == ARCHIVES else "its progress"
+            raise Exists(f"{what} is there by now: it is left as it is") from why
+        inserted.append((collection, key, cas))
+    await place.broker.publish([_wake(place, saga, 0)])
+
+
+def _transitions(place: _Place, anew: Anew) -> Iterator[Told]:
+    """All transitions that were made, as a worker would tell them; the first one says that they were."""
+    p, raws = anew.snapshot, list[Raw]()
+    while len(raws) < p.first:
+        content, _ = anew.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
+        raws += decode_archive(content).transitions
+    for number, raw in enumerate((*raws, *p.transitions)):
+        told = told_of(place.service, "", p, decode_entry(raw), sha256(bytes(raw)).hexdigest())
+        yield told if number else structs.replace(told, anew=iso(place.clock.now_ms()))
+
+
+def _wake(place: _Place, saga: str, in_s: int) -> Outgoing:
+    """Wake on which the service goes on with whatever of the saga is ready."""
+    now_ms = place.clock.now_ms()
+    return timers.to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)

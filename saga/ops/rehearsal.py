@@ -1,0 +1,249 @@
+"""Rehearsal of a replay: the service's code of today runs on a copy, and nothing that it says or writes is kept.
+
+What is recorded is answered from the record. A step that is not recorded is not made: there the rehearsal ends, and
+says which call it would be. The command itself, and all that follows it, is decided as a worker decides it.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, Self
+
+import msgspec
+
+from saga.declarations.values import Declared
+from saga.encryption.port import Keys
+from saga.encryption.sensitive_fields import hidden, without
+from saga.engine.consumer.batching import Batches
+from saga.engine.errors import Halted
+from saga.engine.execution import arrival_encryption
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import take_turn
+from saga.engine.isolated_ports import Published, Undisturbed
+from saga.engine.outage_watch import Watching
+from saga.engine.ports import Ports, Step
+from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.progress_cache import KnownPages
+from saga.engine.service_runtime import Participant, participant_of
+from saga.errors import BadInput, Conflict, Exists, SagaError
+from saga.messages import Message, Position, Record
+from saga.messaging.names import PROGRESS, is_ours
+from saga.messaging.operator_commands import command_in, to_record
+from saga.ops.dead_letters import Letter
+from saga.ops.event_fields import Said, values_of
+from saga.ops.operator_commands import Wish
+from saga.ops.timeline import History
+from saga.policies.retry import Retry
+from saga.progress.document import Snapshot, decode, decode_entry, progress_key
+from saga.store.port import Document, Store
+from saga.support.clock import Clock
+from saga.support.printable import shortened
+
+NOWHERE = Position("(rehearsal)", 0, 0)
+ARGUMENT_BYTES_MAX = 100
+"""Bytes of each argument of a call that are told, at most."""
+
+
+class Stops(Halted):
+    """End of a rehearsal, where the service would go outside. Its text says what it would do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """All that a replay would do, as far as it can be known without the outside."""
+
+    letter: Letter
+    did: tuple[tuple[str, str, str | None], ...]
+    """Handler, outcome and reason of each transition that would be written."""
+    emitted: tuple[Said, ...]
+    """Events that would be said."""
+    before: Mapping[str, Any]
+    """The saga's state as it is."""
+    after: Mapping[str, Any]
+    documents: tuple[str, ...]
+    """Business documents that would change, as `collection/key`."""
+    stops: str | None = None
+    """Call at which it ends, because nothing of the outside is recorded."""
+
+
+async def rehearse(  # and what it runs on
+    declared: Declared,
+    letter: Letter,
+    wish: Wish,
+    store: Store,
+    clock: Clock,
+    original: Message | None = None,
+    keys: Keys | None = None,
+) -> Rehearsed:
+    """Run what a wish about a dead letter would set off. `store`: read only. `original`: of a message that the service
+    does not keep. `keys`: of sealed values. Raises `SagaError`: this version cannot decide about the saga, or the store
+    cannot be read."""
+    saga, copy, log = letter.saga, Copy(store), Published()
+    if not saga:
+        raise BadInput(f"dead letter {letter.id} belongs to no saga")
+    service = _participant(declared, copy, log, clock, keys)
+    command = to_record(
+        declared.name,
+        saga,
+        wanted=wish.wanted,
+        dead=letter.id,
+        who=wish.who,
+        why=wish.why,
+        now_ms=clock.now_ms(),
+        answered=wish.answered,
+        original=original,
+    )
+    message = command_in(Record(command.topic, 0, 0, command.key, command.value, command.headers, clock.now_ms()))
+    before = await _progress(copy, declared.name, saga)
+    stops = None
+    try:
+        arrived = await arrival_encryption.sealed(service, message, NOWHERE)
+        await take_turn(service, begin(service, arrived, NOWHERE, None))
+    except Stops as stop:
+        stops = str(stop)
+    after = await _progress(copy, declared.name, saga)
+    entries = [raw for raw in after.transitions if decode_entry(raw).n >= before.n]
+    said = values_of(History(after, tuple(entries)))
+    return Rehearsed(
+        letter=letter,
+        did=tuple((e.handler, e.outcome, e.reason) for e in map(decode_entry, entries)),
+        emitted=tuple(event for n in sorted(said) for event in said[n]),
+        before=hidden(before.state),
+        after=hidden(after.state),
+        documents=tuple(sorted(f"{collection}/{key}" for collection, key in copy.written if not is_ours(collection))),
+        stops=stops,
+    )
+
+
+async def _progress(store: Store, service: str, saga: str) -> Snapshot:
+    document = await store.get(PROGRESS, progress_key(service, saga))
+    return Snapshot(service=service, saga=saga) if document is None else decode(document.content)
+
+
+# -------------------------------------------------------------------- what it runs on
+
+
+@dataclass(slots=True)
+class Copy:
+    """Store whose documents are those of another one, and whose writes nobody sees: see `Store` for the promises."""
+
+    source: Store
+    written: dict[tuple[str, str], Document | None] = field(default_factory=dict)
+    _cas: int = 1 << 62
+
+    @property
+    def document_bytes_max(self) -> int:
+        return self.source.document_bytes_max
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None: ...
+
+    async def get(self, collection: str, key: str) -> Document | None:
+        if (collection, key) in self.written:
+            return self.written[collection, key]
+        return await self.source.get(collection, key)
+
+    async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
+        if await self.get(collection, key) is not None:
+            raise Exists(key)
+        return self._put(collection, key, content)
+
+    async def replace(
+        self,
+        collection: str,
+        key: str,
+        content: bytes,
+        *,
+        cas: int,
+        expiry_s: float | None = None,
+        keep_expiry: bool = False,
+    ) -> int:
+        await self._check(collection, key, cas)
+        return self._put(collection, key, content)
+
+    async def remove(self, collection: str, key: str, *, cas: int) -> None:
+        await self._check(collection, key, cas)
+        self.written[collection, key] = None
+
+    def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
+        return self.source.scan(collection, prefix)
+
+    async def _check(self, collection: str, key: str, cas: int) -> None:
+        there = await self.get(collection, key)
+        if there is None or there.cas != cas:
+            raise Conflict(key)
+
+    def _put(self, collection: str, key: str, content: bytes) -> int:
+        self._cas += 1
+        self.written[collection, key] = Document(content, self._cas)
+        return self._cas
+
+
+def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock, keys: Keys | None) -> Participant:
+    async def unreachable(seconds: float, position: Position) -> NoReturn:
+        raise SagaError("the store cannot be read, or the rehearsal waits for something: nothing more can be told")
+
+    ports = Ports(
+        store=copy,
+        log=log,
+        clock=clock,
+        watching=Watching(declared.name, clock, lambda moment: None),
+        assignment=Undisturbed(unreachable),
+        together=Batches().together,
+        pages=KnownPages(bytes_max=0),
+        outside=_stop,
+        keys=keys,
+    )
+    resources = {resource.gives: stand_in(resource.gives) for resource in declared.resources}
+    return participant_of(_once(prepare(declared)), resources, ports)
+
+
+def _once(prepared: Prepared) -> Prepared:
+    """The service with one attempt of each handler: what fails in a rehearsal is told at once."""
+    once = Retry(attempts_max=1, in_place_s=0)
+    handlers = {name: replace(handler, retry=once) for name, handler in prepared.handlers.items()}
+    return replace(prepared, handlers=handlers)
+
+
+def stand_in(gives: type) -> object:
+    """Object in the place of a resource: it has its methods, to be named as steps, and nothing of what they need."""
+
+    def missing(self: object, name: str) -> NoReturn:
+        raise Stops(f"{gives.__name__}.{name} is used outside of a step")
+
+    # Its own end would look for what it does not have.
+    ours: dict[str, Any] = {"__getattr__": missing, "__del__": lambda self: None, "__slots__": ()}
+    try:
+        made: Any = type(gives.__name__, (gives,), ours)
+        made.__abstractmethods__ = frozenset()
+        return object.__new__(made)
+    except TypeError:  # a class written in C, say, lets itself be made in its own way alone
+        names = [name for name in dir(gives) if not name.startswith("__") and callable(getattr(gives, name, None))]
+        methods = {name: _named(gives, name) for name in names}
+        return object.__new__(type(gives.__name__, (), {**ours, **methods}))
+
+
+def _named(gives: type, name: str) -> Callable[..., Awaitable[None]]:
+    """Method that is nothing but the name of another one, for a step."""
+
+    async def method(self: object, *args: object, **kwargs: object) -> None:
+        raise Stops(f"{gives.__name__}.{name} is used outside of a step")
+
+    method.__name__, method.__qualname__ = name, f"{gives.__name__}.{name}"
+    return method
+
+
+async def _stop(step: Step) -> NoReturn:
+    given = [_in_words(value) for value in step.args] + [f"{n}={_in_words(v)}" for n, v in step.kwargs.items()]
+    name = getattr(step.call, "__qualname__", step.asked.name)
+    raise Stops(without(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
+
+
+def _in_words(value: object) -> str:
+    try:
+        return shortened(msgspec.json.encode(value).decode(), ARGUMENT_BYTES_MAX)
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,220 @@
+"""Sagas to list: the newest first, each as all services see it, one at a time."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from saga.configuration.settings import Settings
+from saga.errors import SagaError
+from saga.ops.histories import Unreadable, document_of, documents_of
+from saga.ops.progress_summary import Glance, glance
+from saga.ops.sources import Source, Warn, sources_of
+from saga.ops.timeline import ServiceStatus, status_of
+from saga.progress.document import progress_key
+from saga.store.port import Document, NewestFirst
+from saga.support.clock import Clock, iso
+
+OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
+QUIET_MS = 3_600_000
+"""Quiet time after which a part of an ended saga waits for nothing: nobody is left who could send the other one."""
+LOOKED_AT_MAX = 20_000
+"""Most documents of a service that are looked at to list the newest, in a store that knows no order of time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Sagas that are to be listed."""
+
+    addresses: Sequence[str]
+    prefix: str = ""
+    sagas: Sequence[str] = ()
+    """Only these sagas, each by one read in each service; empty: all, which the stores have to list."""
+    services: Sequence[str] = ()
+    """Services whose sagas are listed; empty: all."""
+    limit: int
+    only_open: bool = False
+    only_dead: bool = False
+    principal: str | None = None
+    """Principal that began them, as any service knows it; `None`: any, or nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A progress at a glance, or the reason that it cannot be read."""
+
+    source: Source
+    saga: str
+    progress: Glance | None
+    damage: str = ""
+
+    @property
+    def key(self) -> str:
+        return progress_key(self.source.service, self.saga)
+
+    @property
+    def rank(self) -> str:
+        """Text by which newer sagas rank higher: when they began; a saga without a start ranks highest."""
+        return (self.progress and self.progress.started) or "~"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One saga, as the services that know it see it."""
+
+    saga: str
+    statuses: tuple[ServiceStatus, ...]
+    damaged: tuple[Seen, ...] = ()
+    """Progresses of it that cannot be read."""
+    now_ms: int = 0
+
+    @property
+    def outcome(self) -> str | None:
+        return next((s.outcome for s in self.statuses if s.outcome), None)
+
+    @property
+    def started(self) -> str | None:
+        return min((s.started for s in self.statuses if s.started), default=None)
+
+    @property
+    def principals(self) -> tuple[str, ...]:
+        """Principals that began it, as the services know: one, or none; several if more than one event began it."""
+        return tuple(dict.fromkeys(s.principal for s in self.statuses if s.principal))
+
+    @property
+    def changed(self) -> str:
+        return max((s.changed for s in self.statuses), default="")
+
+    @property
+    def open(self) -> dict[str, int]:
+        """Counts by sort, over all services, of all that is kept and to which something can still happen."""
+        counts = {sort: sum(getattr(s, sort) for s in self.statuses) for sort in OPEN}
+        counts["waiting"] -= self._left_over(any(counts[sort] for sort in OPEN if sort != "waiting"))
+        return {sort: count for sort, count in counts.items() if count}
+
+    @property
+    def left(self) -> int:
+        """Parts of fan-ins to which nothing can happen any more: they are forgotten with the memory."""
+        return sum(s.left + s.waiting for s in self.statuses) - self.open.get("waiting", 0)
+
+    def _left_over(self, others: bool) -> int:
+        """Number of waiting parts that belong to a saga that is over. Who ended it may have forgotten it since, or keep
+        it in another store: that it failed others know, too."""
+        is_over = self.outcome is not None or any(s.has_failed for s in self.statuses)
+        if not is_over or others or self.changed > iso(self.now_ms - QUIET_MS):
+            return 0
+        return sum(s.waiting for s in self.statuses)
+
+
+async def listed(
+    choice: Choice, clock: Clock, warn: Warn, settings: Settings | None = None
+) -> AsyncIterator[Listed | None]:
+    """Sagas that are chosen, newest first, or as they are named, no more than `limit`; then `None` if others were not
+    looked at. Raises `NoListing` before the first, where a store cannot list them and none is named."""
+    async with AsyncExitStack() as stack:
+        mine = await stack.enter_async_context(sources_of(choice.addresses, clock, choice.services, settings))
+        shown = set[str]()
+        named = _named(mine, [s for s in choice.sagas if s.startswith(choice.prefix)]) if choice.sagas else None
+        async for seen in named or _newest_first(mine, choice.prefix, warn, kept=choice.only_dead):
+            if seen.saga in shown or not _may_be_chosen(choice, seen):
+                continue
+            if len(shown) == choice.limit:
+                yield None
+                return
+            found = await _whole(seen, mine, clock, warn)
+            if (choice.only_open and not found.open) or (
+                choice.only_dead and not any(status.needs_person for status in found.statuses)
+            ):
+                continue
+            shown.add(seen.saga)
+            yield found
+
+
+async def seen_of(source: Source, saga: str) -> Seen | None:
+    """Progress of a saga at a glance; `None` if the service does not know it."""
+    try:
+        document = await document_of(source, saga)
+    except Unreadable as why:
+        return Seen(source, saga, None, str(why))
+    return None if document is None else _seen_in(source, saga, document)
+
+
+def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
+    """True if it is worth while to ask the other services. A damaged progress may be anything."""
+    if seen.progress is None:
+        return not choice.only_dead
+    if choice.principal is not None and seen.progress.principal != choice.principal:
+        return False
+    status = status_of(seen.progress) if choice.only_open or choice.only_dead else None
+    return status is None or (status.needs_person if choice.only_dead else status.is_open)
+
+
+async def _whole(seen: Seen, sources: Sequence[Source], clock: Clock, warn: Warn) -> Listed:
+    """The saga in every service; progresses that cannot be read are told."""
+    every = []
+    for source in sources:
+        if source is seen.source:
+            every.append(seen)
+            continue
+        found = await seen_of(source, seen.saga)
+        if found is not None:
+            every.append(found)
+    damaged = tuple(each for each in every if each.progress is None)
+    for each in damaged:
+        warn(f"saga {each.saga} in {each.source.service} (document {each.key}): {each.damage}")
+    statuses = tuple(status_of(each.progress) for each in every if each.progress is not None)
+    return Listed(seen.saga, statuses, damaged, clock.now_ms())
+
+
+def _seen_in(source: Source, saga: str, document: Document) -> Seen:
+    try:
+        return Seen(source, saga, glance(document.content))
+    except SagaError as why:
+        return Seen(source, saga, None, str(why))
+
+
+async def _named(sources: Sequence[Source], sagas: Sequence[str]) -> AsyncIterator[Seen]:
+    """Progresses of these sagas."""
+    for saga in dict.fromkeys(sagas):
+        for source in sources:
+            seen = await seen_of(source, saga)
+            if seen is not None:
+                yield seen
+
+
+async def _newest_first(
+    sources: Sequence[Source], prefix: str, warn: Warn, *, kept: bool = False
+) -> AsyncIterator[Seen]:
+    """Progresses of all these services whose saga id begins with `prefix`, newest saga first, as far as the stores know
+    an order: each gives those first of which it heard last. `kept`: only those that never expire, where the store can
+    tell."""
+    streams = [_newest_of(source, prefix, warn, kept) for source in sources]
+    heads = [(head, stream) for stream in streams if (head := await anext(stream, None))]
+    while heads:
+        which = max(range(len(heads)), key=lambda i: heads[i][0].rank)
+        found, stream = heads[which]
+        yield found
+        head = await anext(stream, None)
+        if head is None:
+            del heads[which]
+        else:
+            heads[which] = head, stream
+
+
+async def _newest_of(source: Source, prefix: str, warn: Warn, kept: bool) -> AsyncIterator[Seen]:
+    documents, found = documents_of(source, prefix, kept=kept), list[tuple[str, str]]()
+    if isinstance(source.store, NewestFirst):
+        async for saga, document in documents:
+            yield _seen_in(source, saga, document)
+        return
+    async for saga, document in documents:
+        if len(found) == LOOKED_AT_MAX:
+            warn(
+                f"the store of {source.service} lists its documents by key only: looked at the first {LOOKED_AT_MAX}; "
+                "name the beginning of an id with --prefix to see others"
+            )
+            break
+        found.append((_seen_in(source, saga, document).rank, saga))
+    for _, saga in sorted(found, reverse=True):
+        seen = await seen_of(source, saga)
+        if seen is not None:
+            yield seen

@@ -1,0 +1,103 @@
+"""Registration of contracts in a schema registry, by people: services only look. And what the doctor sees of it."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from saga.configuration.settings import Settings
+from saga.contracts.contract import Contract, Version
+from saga.contracts.library import Library
+from saga.contracts.registered import published_text
+from saga.declarations.values import Declared
+from saga.engine.prepared_service import emitted_by, heard_by
+from saga.errors import ConfigurationError
+from saga.registry.edge import UNSET
+from saga.registry.known import Known
+from saga.registry.opening import registry_at
+from saga.registry.port import RegistryRefused, SchemaRegistry
+from saga.registry.settings import RegistryOptions
+from saga.support.adapter_description import Finding
+from saga.support.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Version of a contract, and what became of it in the registry."""
+
+    path: str
+    subject: str
+    id: int | None
+    """Its id there; `None`: it was refused."""
+    was_there: bool
+    """True if it was registered before."""
+    refused: str = ""
+    """Reason of the registry."""
+
+
+def registrable(library: Library, names: Collection[str] = ()) -> list[Contract]:
+    """Contracts of topics that are in the registry's wire format: all, or those of these names."""
+    return [each for each in library.contracts.values() if each.subject and (not names or each.name in names)]
+
+
+async def registered(contracts: Iterable[Contract], settings: Settings, clock: Clock) -> list[Registration]:
+    """Register all versions of contracts, the oldest first. One that is refused keeps the newer ones of its contract
+    from being registered. Raises `ConfigurationError`, `RegistryUnavailable`."""
+    done: list[Registration] = []
+    async with _registry(settings) as registry:
+        known = Known(registry, clock)
+        for contract in contracts:
+            for version in contract.versions:
+                done.append(await _registered(known, contract, version))
+                if done[-1].id is None:
+                    break
+    return done
+
+
+async def _registered(known: Known, contract: Contract, version: Version) -> Registration:
+    id_ = await known.id_of(contract, version)
+    if id_ is not None:
+        return Registration(version.path, contract.subject, id_, was_there=True)
+    try:
+        id_ = await known.registry.register(contract.subject, published_text(version))
+    except RegistryRefused as why:
+        return Registration(version.path, contract.subject, None, was_there=False, refused=str(why))
+    return Registration(version.path, contract.subject, id_, was_there=False)
+
+
+def _registry(settings: Settings) -> SchemaRegistry:
+    registry = registry_at(settings.of(RegistryOptions))
+    if registry is None:
+        raise ConfigurationError("nothing was registered:", ["no schema registry is set: SAGA_REGISTRY"])
+    return registry
+
+
+async def findings_of(services: Collection[Declared], settings: Settings, clock: Clock) -> list[Finding]:
+    """See whether the registry is as these services need it. Raises `RegistryUnavailable`."""
+    emitted, heard = emitted_by(services), heard_by(services)
+    needed = [contract for contract, _ in emitted if contract.subject] + [each for each in heard if each.subject]
+    if not needed:
+        return []
+    registry = registry_at(settings.of(RegistryOptions))
+    if registry is None:
+        topics = dict.fromkeys(contract.topic for contract in needed)
+        return [
+            Finding("error", topic, UNSET.format(topic=topic), "no service that reads or writes it starts", "set it")
+            for topic in topics
+        ]
+    about, found = f"registry {registry.address}", list[Finding]()
+    async with registry:
+        known = Known(registry, clock)
+        for contract, version in emitted:
+            if contract.subject and await known.id_of(contract, version) is None:
+                found.append(
+                    Finding(
+                        "error",
+                        about,
+                        f"{version.path} is not registered as {contract.subject}",
+                        "no service that emits it starts",
+                        "saga contracts register",
+                    )
+                )
+        if not found:
+            await registry.versions(needed[0].subject)  # somebody answers, whatever it is
+            found.append(Finding("ok", about, "it has the schemas of all that is emitted"))
+    return found

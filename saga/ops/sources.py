@@ -1,0 +1,174 @@
+"""Stores that tools read: found by their addresses, opened for reading only, with the services that are in them; and
+the broker of the settings, opened for tools."""
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from saga.broker.administration import Administration
+from saga.choreography.folder import folder_beside, manifests_in
+from saga.configuration import adapters
+from saga.configuration.settings import Settings
+from saga.contracts.library import find
+from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded
+from saga.messaging.names import PROGRESS, service_of_commands
+from saga.registry.opening import tools_behind
+from saga.registry.settings import RegistryOptions
+from saga.store.adapter import StoreAddress
+from saga.store.port import KeysInOrder, Store
+from saga.support.addresses import is_plain
+from saga.support.clock import Clock, SystemClock
+
+Warn: TypeAlias = Callable[[object], None]
+"""Called with the reason that a part of an answer cannot be given; the rest is given all the same."""
+
+
+NAMES_S_MAX = 5.0
+"""Longest time in which the broker may tell which services there are: in an outage the rest goes on without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One service in one store."""
+
+    service: str
+    store: Store
+    clock: Clock = field(default_factory=SystemClock)
+
+
+@asynccontextmanager
+async def sources_of(
+    addresses: Sequence[str], clock: Clock, services: Collection[str] = (), settings: Settings | None = None
+) -> AsyncIterator[list[Source]]:
+    """Every service in the stores at `addresses`, or at the setting `SAGA_STORE`, by name; or these services.
+
+    Nothing is created or changed, and no saga is read. `settings`: those with the broker that is asked for the names of
+    services, where a store cannot tell; by default those of the environment. Raises `SagaError` if there is no store,
+    or one cannot be read; or for a service that neither a store, nor the broker, nor a manifest knows.
+    """
+    async with AsyncExitStack() as stack:
+        sources, told, known = list[Source](), set[str](), _Known(services, clock, settings)
+        for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
+            for each in await _stores_at(address, known):
+                if each.service is not None and services and each.service not in services:
+                    told.add(each.service)
+                    continue
+                opened = adapters.store_at(_settings_of(each.address), each.service or "", clock, readonly=True)
+                try:
+                    store = await stack.enter_async_context(opened)
+                except NotAStore:
+                    if each.service is None:
+                        raise
+                    continue  # a broker, say, that lies beside the stores
+                names = [each.service] if each.service else await _services_in(store, known)
+                sources += [Source(name, store, clock) for name in names]
+                if each.service is not None or isinstance(store, KeysInOrder):
+                    told |= {*names}
+        await known.check(told)
+        yield sorted((each for each in sources if not services or each.service in services), key=lambda s: s.service)
+
+
+class _Known:
+    """Services that are known without a look at any saga. They are asked for when they are needed."""
+
+    def __init__(self, services: Collection[str], clock: Clock, settings: Settings | None) -> None:
+        self.named = services
+        """Services that the caller names; none: all are meant."""
+        self._clock, self._settings = clock, settings
+        self._names: frozenset[str] | None = None
+        self._is_all = False
+        """True if the broker has told: then there are no others."""
+
+    async def names(self) -> frozenset[str]:
+        """Names that the broker and the manifests have: each service that ever began has its topic of commands."""
+        if self._names is None:
+            names = set[str]()
+            with suppress(SagaError):
+                names |= manifests_in(folder_beside(find())).keys()
+            with suppress(SagaError, TimeoutError):  # without it, only what is found can be told
+                names |= await self._clock.within(NAMES_S_MAX, self._told_by_the_broker())
+                self._is_all = True
+            self._names = frozenset(names)
+        return self._names
+
+    async def _told_by_the_broker(self) -> set[str]:
+        settings = self._settings or Settings.from_environment()
+        if unmade(settings) is not None:
+            return set()
+        async with administration_of(settings, self._clock) as broker:
+            return {name for topic in await broker.topics() if (name := service_of_commands(topic)) is not None}
+
+    async def check(self, found: Collection[str]) -> None:
+        """Check the names that the caller gave, of which stores tell these. Raises `SagaError`."""
+        missing = [name for name in self.named if name not in found]
+        if missing and (missing := sorted({*missing} - await self.names())) and self._is_all:
+            there = ", ".join(sorted({*found, *await self.names()})) or "none"
+            raise SagaError(f"no service {', '.join(missing)} is known here, there are: {there}")
+
+
+async def _stores_at(address: str, known: _Known) -> Sequence[StoreAddress]:
+    """Stores that an address means, of each service that is known where nothing else can tell."""
+    try:
+        return addresses_of(address)
+    except ServiceNeeded:
+        names = known.named or await known.names()
+        if not names:
+            raise
+        return [StoreAddress(address.replace("{service}", name), name) for name in sorted(names)]
+
+
+def addresses_of(address: str) -> Sequence[StoreAddress]:
+    """Stores that an address means. Raises `ConfigurationError`, `NoStore` if there is none."""
+    try:
+        return adapters.store_adapter(address).stores_of(address)
+    except ValueError as why:
+        which = f" {address!r}" if is_plain(address) else ""
+        raise ConfigurationError(f"The store's address{which} cannot work", [str(why)]) from None
+
+
+def _settings_of(address: str) -> Settings:
+    """Settings with a store at this address. Other settings may be wrong where the store has no use for them."""
+    if adapters.store_adapter(address).options is None:
+        return Settings(store=address)
+    return Settings.from_environment(store=address)
+
+
+async def _services_in(store: Store, known: _Known) -> Collection[str]:
+    """Services whose progress is in a store, if its address does not say. All sagas are read only where nobody knows
+    any service."""
+    if isinstance(store, KeysInOrder):
+        return [name async for name in _in_order(store)]
+    if names := known.named or await known.names():
+        return names
+    return dict.fromkeys([key.partition("::")[0] async for key, _ in store.scan(PROGRESS)])
+
+
+async def _in_order(store: KeysInOrder) -> AsyncIterator[str]:
+    key = await store.next_key(PROGRESS, "")
+    while key is not None:
+        service = key.partition("::")[0]
+        yield service
+        key = await store.next_key(PROGRESS, f"{service}:;")  # `;` follows `:`, so it is behind all sagas of it
+
+
+def unmade(settings: Settings) -> Path | None:
+    """File of a broker that nobody has made yet, if it is one: looking must not make it."""
+    return adapters.broker_adapter(settings.broker).unmade(settings)
+
+
+@asynccontextmanager
+async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
+    """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
+    async with AsyncExitStack() as stack:
+        closed = tools_behind(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)
+        opening = stack.enter_async_context(closed)
+        try:
+            broker = await clock.within(settings.open_s, opening)
+        except TimeoutError as why:
+            raise BrokerUnavailable(
+                f"the broker {settings.broker} did not open within {settings.open_s:g} s: "
+                "see whether it runs and can be reached"
+            ) from why
+        yield broker

@@ -1,0 +1,199 @@
+"""Topics that services want, and plans for them, so that they are as the contracts want them: decided without doing
+anything, then done."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, Found
+from saga.declarations.values import Declared
+from saga.engine.prepared_service import reads_of, topics_of, writes_of
+from saga.errors import BrokerError, ConfigurationError
+from saga.messages import Topic
+from saga.ops.offset_moves import partition_states
+from saga.support.printable import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A topic, and the services that want it."""
+
+    topic: Topic
+    readers: tuple[Declared, ...]
+    writers: tuple[Declared, ...]
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """The names of the services that read or write it."""
+        return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
+
+
+def wanted_by(services: Sequence[Declared], told: Topic | None = None) -> dict[str, Wanted]:
+    """The topics of all these services, by name; with the one on which they tell their transitions, `told`. Raises
+    `ConfigurationError` if two want one differently."""
+    topics: dict[str, set[Topic]] = {}
+    for service in services:
+        for topic in topics_of(service):
+            topics.setdefault(topic.name, set()).add(topic)
+    differing = [f"topic {name}: {' and '.join(map(str, kinds))}" for name, kinds in topics.items() if len(kinds) > 1]
+    if differing:
+        raise ConfigurationError("services of different contracts want a topic differently:", differing)
+    wanted = {
+        name: Wanted(
+            topic=kind,
+            readers=tuple(service for service in services if name in reads_of(service)),
+            writers=tuple(service for service in services if name in writes_of(service)),
+        )
+        for name, (kind,) in sorted(topics.items())
+    }
+    if told is not None:
+        wanted[told.name] = Wanted(topic=told, readers=(), writers=tuple(services))
+    return wanted
+
+
+Doing: TypeAlias = Literal["create", "retention", "dates", "partitions", "nothing"]
+
+
+UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("millisecond", 1))
+
+
+class Reader(NamedTuple):
+    """Group that is at work on a topic, which so cannot get other partitions."""
+
+    members: int
+    behind: int
+    """Records of the topic that it has not handled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing to do about one topic."""
+
+    topic: Topic
+    doing: Doing
+    says: str
+    refused: str | None = None
+    """Reason that it cannot be done now."""
+
+
+def retention_ms(topic: Topic) -> int | None:
+    """Time that the contracts want its records kept."""
+    return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
+
+
+def is_kept_as_wanted(topic: Topic, found: Found) -> bool:
+    """True if its records are kept as wanted: brokers round to milliseconds, each in its way."""
+    wanted_ms = retention_ms(topic)
+    if wanted_ms is None or found.retention_ms is None:
+        return wanted_ms is found.retention_ms
+    return abs(wanted_ms - found.retention_ms) <= 1
+
+
+def kept(ms: int | None) -> str:
+    """Time that records are kept, for people.
+
+    >>> kept(7 * 86_400_000), kept(5_400_000), kept(None)
+    ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
+    """
+    return "kept for ever" if ms is None else f"kept {span(ms)}"
+
+
+def span(ms: float) -> str:
+    """A time in the largest unit that it fills.
+
+    >>> span(86_400_000), span(1_500), span(20)
+    ('1 day', '1.5 seconds', '20 milliseconds')
+    """
+    unit, size = next((unit, size) for unit, size in UNITS if ms >= size or size == 1)
+    count = f"{round(ms / size, 2):g}"
+    return f"{count} {unit}{'' if count == '1' else 's'}"
+
+
+def plan(
+    wanted: Iterable[Topic],
+    found: Mapping[str, Found],
+    readers: Mapping[str, Mapping[str, Reader]],
+    *,
+    can_grow: bool,
+) -> list[Step]:
+    """Steps that `apply` would take. `readers`: for topics whose number of partitions differs, the groups at work on
+    them."""
+    steps: list[Step] = []
+    for topic in wanted:
+        there = found.get(topic.name)
+        if there is None:
+            says = f"{_partitions(topic.partitions)}, {kept(retention_ms(topic))}"
+            steps.append(Step(topic=topic, doing="create", says=says))
+            continue
+        differing: list[Step] = []
+        if not is_kept_as_wanted(topic, there):
+            says = f"{kept(retention_ms(topic))} instead of {kept(there.retention_ms).removeprefix('kept ')}"
+            differing.append(Step(topic=topic, doing="retention", says=says))
+        if not there.is_dated_by_log:
+            says = f"{DATED_BY} {BY_LOG} instead of {there.settings[DATED_BY]}"
+            differing.append(Step(topic=topic, doing="dates", says=says))
+        if there.partitions != topic.partitions:
+            says = f"{topic.partitions} partitions instead of {there.partitions}, only with the group drained"
+            why = _refusal(topic, there, readers.get(topic.name, {}), can_grow)
+            differing.append(Step(topic=topic, doing="partitions", says=says, refused=why))
+        as_it_is = f"{_partitions(there.partitions)}, {kept(there.retention_ms)}"
+        steps += differing or [Step(topic=topic, doing="nothing", says=as_it_is)]
+    return steps
+
+
+def _refusal(topic: Topic, there: Found, readers: Mapping[str, Reader], can_grow: bool) -> str | None:
+    if topic.partitions < there.partitions:
+        return "a topic never gets fewer partitions: put the number in its contracts back"
+    if not can_grow:
+        return (
+            "topics of the embedded broker keep their partitions: put the number in its contracts back, or let the "
+            "services handle what is there and begin with another file"
+        )
+    busy = [f"{name} has {counted(reader.members, 'member')}" for name, reader in readers.items() if reader.members]
+    behind = [f"{name} has not handled {counted(r.behind, 'record')}" for name, r in readers.items() if r.behind]
+    if behind:
+        return f"{', '.join(behind)}: have all handled, then stop whoever reads or publishes here"
+    return f"{', '.join(busy)}: stop whoever reads or publishes here" if busy else None
+
+
+async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[Step]:
+    """Plan for the topics as they are now. Raises `BrokerError` if this user may not see them."""
+    found = await broker.found(list(wanted))
+    if hidden := [name for name, each in found.items() if each.hidden]:
+        raise BrokerError(
+            f"this user may not see how long records of {', '.join(hidden)} are kept: have it allowed DescribeConfigs "
+            "on these topics, or ask as an administrator"
+        )
+    differing = [name for name in wanted if name in found and found[name].partitions != wanted[name].topic.partitions]
+    readers = {name: await _at_work(wanted[name], broker) for name in differing if broker.can_grow}
+    return plan([each.topic for each in wanted.values()], found, readers, can_grow=broker.can_grow)
+
+
+async def _at_work(wanted: Wanted, broker: Administration) -> dict[str, Reader]:
+    """Groups that read the topic, and services that write it: they know how many partitions it had."""
+    topic = wanted.topic.name
+    reading = await broker.readers(topic)
+    writing = {name: await broker.group(name) for name in wanted.users if name not in reading}
+    bounds = await broker.bounds([topic])
+    behind = {name: sum(each.lag for each in partition_states(g, bounds).values()) for name, g in reading.items()}
+    return {name: Reader(len(group.members), behind.get(name, 0)) for name, group in {**reading, **writing}.items()}
+
+
+async def apply(steps: Sequence[Step], broker: Administration) -> None:
+    """Take all steps; none at all if any is refused."""
+    if any(step.refused for step in steps):
+        return
+    if missing := [step.topic for step in steps if step.doing == "create"]:
+        await broker.ensure(missing)
+    for step in steps:
+        if step.doing == "retention":
+            await broker.retain(step.topic.name, retention_ms(step.topic))
+        elif step.doing == "dates":
+            await broker.date_by_log(step.topic.name)
+    for step in steps:
+        if step.doing == "partitions":
+            await broker.grow(step.topic.name, step.topic.partitions)
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"

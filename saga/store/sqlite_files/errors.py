@@ -1,0 +1,118 @@
+"""Meaning of SQLite's errors for whoever owns the file: one table, and the reasons.
+
+A file that is damaged, or no SQLite file any more, is broken: the service ends, for waiting mends nothing.
+
+Before COMMIT is called nothing can have happened: the transaction is rolled back, and a log without a commit frame is
+ignored by everybody. So every other error there says that nothing was written.
+
+COMMIT appends the pages to the log, the commit frame last, and syncs it. An error after the commit frame was written
+(the sync failed, say) takes the transaction back in memory only: the frames stay in the log until the next writer puts
+others in their place, and if all processes die before, recovery finds them and they count. So an error of COMMIT is
+ambiguous, save those that SQLite gives before the commit frame is complete.
+"""
+
+import enum
+import sqlite3
+from pathlib import Path
+from typing import NamedTuple
+
+from saga.errors import SagaError
+from saga.store.sqlite_files.purpose import Purpose
+
+
+class Doing(enum.Enum):
+    """Operation that was under way when the error came."""
+
+    READ = "read"
+    WRITE = "write"
+    COMMIT = "commit"
+
+
+class Meaning(NamedTuple):
+    """Meaning of an error: what is wrong with the file, and what to do."""
+
+    what: str
+    remedy: str
+    undone: bool = False
+    """True if nothing was written even if COMMIT gave it."""
+
+
+_DEFECT = "if no other program has changed it, this is a defect of saga or of SQLite: report it with this message"
+_FAILS = Meaning("fails", _DEFECT)
+_DAMAGED = Meaning(
+    "is damaged",
+    "stop all its services, look at the disk, and restore the file from a copy (`sqlite3 FILE .recover` tells what can "
+    "still be read)",
+)
+_HELD = Meaning("is held by another program", "end what holds it (`lsof` tells)", True)
+_READONLY = Meaning("cannot be written", "give this user write access to the file and folder", True)
+
+MEANINGS = {
+    sqlite3.SQLITE_BUSY: _HELD,
+    sqlite3.SQLITE_LOCKED: _HELD,
+    sqlite3.SQLITE_PROTOCOL: _HELD,
+    # The frame that did not fit is not complete, and the commit frame is the last one.
+    sqlite3.SQLITE_FULL: Meaning("is full", "make room on its disk", True),
+    sqlite3.SQLITE_READONLY: _READONLY,
+    sqlite3.SQLITE_PERM: _READONLY,
+    sqlite3.SQLITE_CANTOPEN: Meaning("cannot be opened", "see that file and folder are there, and access to them"),
+    sqlite3.SQLITE_IOERR: Meaning("cannot be read or written", "look at the disk and the system's log"),
+    sqlite3.SQLITE_NOLFS: Meaning("is too large for its file system", "move it to another one"),
+    sqlite3.SQLITE_NOMEM: Meaning("needs more memory than there is", "give the process more memory"),
+    sqlite3.SQLITE_INTERRUPT: Meaning("was interrupted", "nothing need be done"),
+    sqlite3.SQLITE_AUTH: Meaning("refuses the operation", "see this user's access to the file and folder"),
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_FORMAT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: Meaning("is no SQLite file any more", _DAMAGED.remedy),
+    sqlite3.SQLITE_SCHEMA: _FAILS,
+    sqlite3.SQLITE_CONSTRAINT: _FAILS,
+    sqlite3.SQLITE_TOOBIG: Meaning("cannot take a value of this size", "keep less"),
+    sqlite3.SQLITE_ABORT: _FAILS,
+    sqlite3.SQLITE_MISMATCH: _FAILS,
+    sqlite3.SQLITE_RANGE: _FAILS,
+    sqlite3.SQLITE_EMPTY: _FAILS,
+    sqlite3.SQLITE_ERROR: _FAILS,
+    sqlite3.SQLITE_INTERNAL: _FAILS,
+    sqlite3.SQLITE_MISUSE: _FAILS,
+    sqlite3.SQLITE_NOTFOUND: _FAILS,
+    sqlite3.SQLITE_NOTICE: _FAILS,
+    sqlite3.SQLITE_WARNING: _FAILS,
+}
+"""Meanings by primary result code. A test compares them with the codes that `sqlite3` knows."""
+
+BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+"""Codes that no waiting mends: a person has to act."""
+
+
+class Damage(sqlite3.DatabaseError):
+    """Damage that SQLite does not see: content that is not what was written, or is missing."""
+
+    sqlite_errorcode, sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
+
+
+def meaning(error: sqlite3.Error, doing: Doing, path: Path, purpose: Purpose) -> SagaError:
+    """Make the error for the owner's callers: its class, what happened, and what to do."""
+    code, errors = primary_code(error), purpose.errors
+    known = MEANINGS.get(code, _FAILS)
+    said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
+    if code in BROKEN:
+        return errors.broken(f"{said}; nothing more is read or written: {known.remedy}")
+    if doing is Doing.COMMIT and not known.undone:
+        return errors.ambiguous(f"{said}; whether this was written is not known: {known.remedy}")
+    said = f"{said}; {'nothing was written: ' if doing is not Doing.READ else ''}{known.remedy}"
+    if code == sqlite3.SQLITE_TOOBIG and doing is Doing.WRITE:
+        return errors.too_large(said)
+    return (errors.defect if known is _FAILS else errors.unavailable)(said)
+
+
+def is_busy(error: BaseException) -> bool:
+    """True if another program is at work, so that it is worthwhile to wait a moment."""
+    return isinstance(error, sqlite3.Error) and primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """Lowest byte of SQLite's code; -1 for errors of the Python module itself, which have none."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is None and str(error).startswith("Could not decode"):  # text that is none
+        return sqlite3.SQLITE_CORRUPT
+    return -1 if code is None else code & 0xFF

@@ -1,0 +1,160 @@
+"""Opening of a state file: made where it is missing, recognised, set up, checked, and tried out."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from saga.store.sqlite_files.errors import Damage, primary_code
+from saga.store.sqlite_files.purpose import Purpose
+from saga.store.sqlite_files.tampering import format_of
+
+PAGE_BYTES = 4096
+CHECKED_BYTES_MAX = 32 << 20
+"""Largest file that is checked as a whole when it is opened, which takes about 0.1 s."""
+CHECKPOINT_PAGES = 1000
+"""Pages (4 MB) after which the log is copied into the file: seldom enough to cost little, often enough to stall the
+loop only for a few milliseconds."""
+CACHE_KIB = 8 * 1024
+"""Memory for pages, for each file: so much is taken after some thousand sagas, and no more."""
+STATEMENTS_KEPT = 1024
+"""Compiled statements that are kept: the broker has two for each partition, and compiling one costs more than running
+it."""
+BUSY_S = 0.02
+"""Longest time that SQLite itself may block the loop; only recovery after a crash, and other programs, hold its locks
+without holding ours."""
+
+
+def open_to_write(
+    path: Path, purpose: Purpose, factory: type[sqlite3.Connection], bytes_max: int | None
+) -> sqlite3.Connection:
+    """Open a connection to a file that was shown to take writes. The file must be there, if empty, and its lock be
+    held.
+
+    Raises what `purpose` has for a file that is another's, of another format or in the wrong place, `OSError`, and
+    `sqlite3.Error` for the rest.
+    """
+    with _refusing_what_is_no_database(path, purpose):
+        connection = connect(path, purpose, factory, bytes_max)
+    with _closing_when_it_fails(connection):
+        is_new = not _is_ours(connection, path, purpose)
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise purpose.errors.unfit(f"{path} lies where SQLite cannot keep a log beside it: put it on a local disk")
+        connection.execute("BEGIN IMMEDIATE")  # a file that cannot be written fails here, not at the first message
+        if is_new:
+            marks = (f"PRAGMA application_id = {purpose.application}", f"PRAGMA user_version = {purpose.format}")
+            for statement in (*purpose.tables, *marks):
+                connection.execute(statement)
+        for statement in purpose.probe:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+        if path.stat().st_size <= CHECKED_BYTES_MAX:
+            check_integrity(connection, purpose)
+    return connection
+
+
+def open_to_read(path: Path, purpose: Purpose, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
+    """Open a connection that cannot write. Raises what `purpose` has for a file that is not there, another's or of
+    another format, and `sqlite3.Error`."""
+    if not path.is_file():
+        raise purpose.errors.closed_to_us(
+            f"{path}: there is no such file; has the service ever run, and with this {purpose.name}?"
+        )
+    there = f"file:{quote(str(path.absolute()))}?mode=ro"
+    connection = sqlite3.connect(there, uri=True, isolation_level=None, timeout=BUSY_S, factory=factory)
+    with _closing_when_it_fails(connection), _refusing_what_is_no_database(path, purpose):
+        if not _is_ours(connection, path, purpose):
+            raise purpose.errors.foreign(f"{path} is empty; start the service once, which makes its tables")
+    return connection
+
+
+def connect(
+    path: Path, purpose: Purpose, factory: type[sqlite3.Connection], bytes_max: int | None
+) -> sqlite3.Connection:
+    """Open a connection with our settings. Raises `sqlite3.Error`."""
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=BUSY_S, factory=factory, cached_statements=STATEMENTS_KEPT
+    )
+    with _closing_when_it_fails(connection):
+        for pragma in (
+            f"page_size = {PAGE_BYTES}",
+            "auto_vacuum = INCREMENTAL",  # so that a file can shrink; of a file with tables it changes nothing
+            "synchronous = FULL",
+            "fullfsync = ON",  # macOS: a plain fsync does not reach the medium
+            "cell_size_check = ON",  # a damaged page is found when it is read
+            f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+            f"cache_size = -{CACHE_KIB}",
+            *(() if bytes_max is None else (f"max_page_count = {max(1, bytes_max // PAGE_BYTES)}",)),
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def check_integrity(connection: sqlite3.Connection, purpose: Purpose) -> None:
+    """Check that tables and indexes fit together, and what is in them. Raises `Damage`."""
+    (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if said != "ok":
+        raise Damage(said)
+    purpose.check(connection)
+
+
+def _is_ours(connection: sqlite3.Connection, path: Path, purpose: Purpose) -> bool:
+    """True for a file of this purpose and format, `False` for an empty one. Raises what `purpose` has for any other."""
+    application, version = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
+    if application == purpose.application:
+        found, known = format_of(version), purpose.format
+        if found != known:
+            raise purpose.errors.unfit(
+                f"{path} is of format {found}, {'newer' if found > known else 'older'} than {known}, known here: run "
+                f"the version of saga that wrote it, or point {purpose.setting} to a file of its own"
+            )
+        return True
+    if application or version or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise _foreign(path, purpose, "is an SQLite file that something else made")
+    return False
+
+
+@contextmanager
+def _refusing_what_is_no_database(path: Path, purpose: Purpose) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as why:
+        if primary_code(why) != sqlite3.SQLITE_NOTADB:
+            raise
+        raise _foreign(path, purpose, "is not an SQLite file") from why
+
+
+def _foreign(path: Path, purpose: Purpose, what: str) -> Exception:
+    return purpose.errors.foreign(f"{path} {what}; point {purpose.setting} to a file of its own")
+
+
+@contextmanager
+def _closing_when_it_fails(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        connection.close()
+        raise
+
+
+# -------------------------------------------------------------------- making files
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and what is above it, for this user alone. What is there already stays as it is. Raises
+    `OSError`."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            with suppress(FileExistsError):
+                each.mkdir(0o700)
+
+
+def make_file(path: Path) -> None:
+    """Make a file, empty, for this user alone, unless it is there; SQLite gives the files beside it the same rights.
+    Raises `OSError`."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -1,0 +1,1 @@
+"""Clock and printing: what every part of the toolkit needs."""

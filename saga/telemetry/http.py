@@ -1,0 +1,257 @@
+"""HTTP server of a process: `/health/live`, `/health/ready` and `/metrics`.
+
+Whoever reaches the port may open connections and send nothing, or slowly, or rubbish. So connections are few, with one
+request in each, all of it within seconds; and when there are too many, the oldest goes, not the newest: a probe for
+life gets through among thousands that wait for nothing. They never take more than a share of the descriptors that the
+process may have.
+"""
+
+import asyncio
+import json
+import logging
+import resource
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from saga.errors import ConfigurationError
+from saga.support.clock import Clock
+from saga.telemetry.events import Report
+from saga.telemetry.health import Health, Reason
+from saga.telemetry.metrics import Metrics, Page
+from saga.telemetry.worker_view import Watch, WorkerView
+
+RECOVERY_S = 0.2
+"""Pause between two looks whether a worker has read all there was."""
+LOOK_S = 5.0
+"""Pause between two looks of each worker whether store and broker can be reached."""
+CLOSE_S = 1.0
+"""Time given to those who ask at the very end."""
+
+
+log = logging.getLogger("saga.telemetry")
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Server that is open, and the functions that have to tell it what happens."""
+
+    host: str
+    port: int
+    report: Report
+    watch: Watch
+
+
+@asynccontextmanager
+async def answering(
+    address: str, services: Collection[str], stop: asyncio.Event, clock: Clock
+) -> AsyncIterator[Answering]:
+    """Answer at `address` (host:port, port 0: any) about these services, inside the block.
+
+    Raises `ConfigurationError` if that cannot be: somebody else listens there, or the host is not ours.
+    """
+    health = Health(services, stop)
+    metrics = Metrics(health.working, clock)
+
+    @contextmanager
+    def watch(worker: WorkerView) -> Iterator[None]:
+        metrics.begins(worker)
+        with health.watch(worker):
+            yield
+
+    runner = web.AppRunner(_app(health, Page(metrics, clock)), handle_signals=False, shutdown_timeout=CLOSE_S)
+    await runner.setup()
+    try:
+        async with _listening(runner, address) as (host, port):
+            # No TaskGroup: it would wrap the block's own exceptions.
+            looking = asyncio.get_running_loop().create_task(_look(health, metrics, clock), name="looking")
+            looking.add_done_callback(_tell)
+            try:
+                yield Answering(host, port, metrics, watch)
+            finally:
+                looking.cancel()
+                await asyncio.wait([looking])
+    finally:
+        await runner.cleanup()
+
+
+def _tell(looking: asyncio.Task[None]) -> None:
+    if not looking.cancelled() and (why := looking.exception()) is not None:
+        log.error("nobody looks at the workers any more: what /metrics says of recovery is old", exc_info=why)
+
+
+@asynccontextmanager
+async def _listening(runner: web.AppRunner, address: str) -> AsyncIterator[tuple[str, int]]:
+    host, _, port = address.rpartition(":")
+    server, connections = runner.server, Connections(connections_max())
+    assert server is not None  # it is set up
+    try:
+        listener = await asyncio.get_running_loop().create_server(
+            lambda: Connection(server, connections), host.strip("[]"), int(port), backlog=BACKLOG
+        )
+    except (OSError, ValueError) as why:  # a ValueError for a name that can be none
+        reason = (why.strerror if isinstance(why, OSError) else None) or why
+        problem = f"SAGA_HTTP is {address!r}: {reason}; choose another port, or end who listens there"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    try:
+        at = listener.sockets[0].getsockname()
+        yield str(at[0]), int(at[1])
+    finally:
+        listener.close()
+
+
+# ---------------------------------------------------------------- pages
+
+
+def _app(health: Health, page: Page) -> web.Application:
+    async def live(_: web.Request) -> web.Response:
+        return _told("alive", health.not_alive())
+
+    async def ready(_: web.Request) -> web.Response:
+        return _told("ready", health.not_ready())
+
+    async def metrics(request: web.Request) -> web.Response:
+        text, content_type = await page.text(request.headers.get("Accept", ""))
+        return web.Response(body=text, headers={"Content-Type": content_type})
+
+    app = web.Application(client_max_size=1)
+    app.on_response_prepare.append(closing)
+    app.add_routes([web.get("/health/live", live), web.get("/health/ready", ready), web.get("/metrics", metrics)])
+    return app
+
+
+def _told(what: str, against: Sequence[Reason]) -> web.Response:
+    """Answer 200, or 503 with the reasons."""
+    body = {what: not against, "reasons": [reason._asdict() for reason in against]}
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(
+        status=503 if against else 200, text=f"{json.dumps(body)}\n", content_type="application/json", headers=headers
+    )
+
+
+# ---------------------------------------------------------------- looking
+
+
+async def _look(health: Health, metrics: Metrics, clock: Clock) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_recoveries(metrics, clock))
+        tasks.create_task(_workers(health, clock))
+
+
+async def _recoveries(metrics: Metrics, clock: Clock) -> None:
+    while True:
+        await clock.sleep(RECOVERY_S)
+        metrics.look()
+
+
+async def _workers(health: Health, clock: Clock) -> None:
+    while True:
+        await clock.sleep(LOOK_S)
+        looks = [worker.look() for worker in health.working.values()]
+        await asyncio.gather(*looks, return_exceptions=True)  # lanes meet trouble too, and people are told of it there
+
+
+# -------------------------------------------------------------------- connections
+
+
+CONNECTION_S = 10.0
+"""Longest life of a connection: from its beginning to the last byte of the answer."""
+CONNECTIONS_MAX, CONNECTIONS_LEAST = 100, 8
+SHARE = 10
+"""Share of the process's descriptors that connections may take: one in so many."""
+BACKLOG = 16
+"""Connections that asyncio accepts at once, before the oldest can go."""
+LINE_BYTES_MAX, FIELD_BYTES_MAX, FIELDS_MAX = 2048, 4096, 64
+"""Limits of a request: its first line, each header, and how many headers."""
+SERVER = "saga"
+"""Value of the header `Server`: neither the library nor its version."""
+
+
+def connections_max() -> int:
+    """Most connections that there may be at once."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(CONNECTIONS_LEAST, min(CONNECTIONS_MAX, soft // SHARE))
+
+
+class Connections:
+    """Open connections, oldest first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def came(self, transport: asyncio.Transport) -> None:
+        """Take in a connection: the oldest goes if there are too many, and this one when its time is over."""
+        while len(self._open) >= self._most:
+            oldest = next(iter(self._open))
+            self.went(oldest)
+            oldest.abort()
+        self._open[transport] = asyncio.get_running_loop().call_later(CONNECTION_S, transport.abort)
+
+    def went(self, transport: asyncio.BaseTransport | None) -> None:
+        """Forget a connection that is closed, or will be in a moment."""
+        ends = self._open.pop(transport, None)  # type: ignore[call-overload]  # any other is not there
+        if ends is not None:
+            ends.cancel()
+
+
+class Connection(web.RequestHandler):
+    """Connection with one who asks, which asyncio calls as a protocol."""
+
+    __slots__ = ("_connections", "_own")
+
+    def __init__(self, server: web.Server, connections: Connections) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=0,  # `Connections` ends them
+            tcp_keepalive=False,
+            access_log=None,  # type: ignore[arg-type]  # as aiohttp's own `run_app` gives it, for none
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=FIELD_BYTES_MAX,
+            max_headers=FIELDS_MAX,
+            lingering_time=0,
+        )
+        self._connections = connections
+        self._own: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._own = transport
+        self._connections.came(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connections.went(self._own)
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what cannot be read, without a word in the log: else who sends rubbish would fill it. A defect of ours
+        is logged."""
+        if status >= 500:
+            self.log_exception("an answer over HTTP failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun")
+        response = web.Response(status=status, text=f"{status}\n", headers={"Server": SERVER})
+        response.force_close()
+        return response
+
+
+async def closing(request: web.Request, response: web.StreamResponse) -> None:
+    """Close each connection after one request: a hook for `on_response_prepare`."""
+    response.headers["Server"] = SERVER
+    response.headers["Connection"] = "close"
+    response.force_close()

@@ -1,0 +1,332 @@
+"""Moments as log lines: one JSON object a line where machines read, readable ones on a terminal.
+
+The event's name is that of the moment's class in snake case and never changes with the data; these are fields. One
+`handled` line for each handled message: `grep` for a saga or a message id finds its whole way through a service. These
+are written all, and at the level `debug` one for each step. Of every other kind at most 20 a minute are, and then how
+many there were: `suppressed`. Metrics count all.
+"""
+
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import IO, Literal, Protocol
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from saga.messages import Partition
+from saga.support.clock import Clock, SystemClock, iso
+from saga.support.printable import printable
+from saga.telemetry import events
+from saga.telemetry.events import Moment
+from saga.telemetry.log_quotas import Quotas
+
+LEVELS: Mapping[type[Moment], int] = {
+    events.Handled: logging.INFO,
+    events.Traced: logging.NOTSET,  # for those who trace: no line
+    events.StepDone: logging.DEBUG,
+    events.Failed: logging.DEBUG,
+    events.Retrying: logging.WARNING,
+    events.Parked: logging.WARNING,
+    events.PutOff: logging.INFO,
+    events.BreakerTurned: logging.WARNING,
+    events.ControlTurned: logging.WARNING,
+    events.ControlUnknown: logging.WARNING,
+    events.CallWaited: logging.DEBUG,
+    events.FellBack: logging.INFO,
+    events.WriteRefused: logging.DEBUG,
+    events.DeadLettered: logging.ERROR,
+    events.ReplayEnded: logging.INFO,
+    events.Escalated: logging.ERROR,
+    events.Stuck: logging.ERROR,
+    events.Unavailable: logging.ERROR,
+    events.Recovered: logging.INFO,
+    events.PassedOver: logging.DEBUG,
+    events.UnknownType: logging.WARNING,
+    events.OtherPartitioner: logging.WARNING,
+    events.Expired: logging.ERROR,
+    events.LogReplaced: logging.ERROR,
+    events.PartitionsRaised: logging.WARNING,
+    events.TimersLost: logging.ERROR,
+    events.PublishedLost: logging.ERROR,
+    events.SchemasDeployed: logging.INFO,
+    events.ContractsUnreadable: logging.ERROR,
+    events.Untold: logging.WARNING,
+    events.Misfit: logging.WARNING,
+    events.Opened: logging.INFO,
+    events.StillOpening: logging.WARNING,
+    events.Started: logging.INFO,
+    events.Stopped: logging.INFO,
+    events.Assigned: logging.INFO,
+    events.Revoked: logging.INFO,
+    events.Lost: logging.WARNING,
+    events.StandsStill: logging.ERROR,
+    events.GoesOn: logging.INFO,
+    events.TimerKept: logging.WARNING,
+    events.StrangersMet: logging.ERROR,
+    events.DeadlineBehindLog: logging.WARNING,
+    events.DeadlinePassedLog: logging.ERROR,
+    events.StartInFuture: logging.WARNING,
+}
+"""Level of each moment's line. A test compares it with the moments there are."""
+
+ALWAYS = frozenset({events.Handled, events.StepDone})
+"""Moments whose lines are written however many there are: one for each message, and for each step."""
+
+_encode = msgspec.json.Encoder(decimal_format="string", enc_hook=str).encode
+
+
+FRAMES_MAX = 20
+"""Most frames of a trace that are written, the innermost ones."""
+QUOTED = frozenset(" \t=\r\n\"'")
+"""Characters that have a text written in quotes."""
+TEXT_MAX = 4000
+"""Most characters of one text in a line; a longer one is cut."""
+ALIKE = ("service", "handler", "type", "step", "topic", "partition", "what", "operation", "why")
+"""Fields whose values are from code, not from data: lines of one event that are equal in these are of one kind."""
+
+
+class Form(Protocol):
+    """Settings of the form in which lines are written."""
+
+    @property
+    def log(self) -> Literal["auto", "json", "text"]: ...
+
+    @property
+    def log_level(self) -> str: ...
+
+
+class Log:
+    """Log that writes lines to `stream`, by default standard error.
+
+    `settings.log` says how, else `auto`; `settings.log_level` what is the least, else `info`. Each line is handed to
+    the stream whole and flushed, so that lines of several processes do not mix and the last one before a death is
+    there. Never raises: a service whose log cannot be written goes on.
+    """
+
+    def __init__(
+        self, stream: IO[str] | None = None, settings: Form | None = None, *, clock: Clock | None = None
+    ) -> None:
+        stream, clock = stream or sys.stderr, clock or SystemClock()
+        assert stream is not None, "a process without standard error has to say where its log goes"
+        asked, least = ("auto", "info") if settings is None else (settings.log, settings.log_level)
+        form: Literal["json", "text"] = "json"
+        if asked == "text" or (asked == "auto" and stream.isatty()):
+            form = "text"
+        self._level = logging.getLevelNamesMapping()[least.upper()]
+        logger = structlog.wrap_logger(
+            Lines(stream),
+            processors=_processors(form, clock, colours=stream.isatty()),
+            wrapper_class=structlog.make_filtering_bound_logger(self._level),
+            cache_logger_on_first_use=True,
+        ).bind()
+        self._clock, self._quotas = clock, Quotas(clock)
+        self._write: Mapping[int, Callable[..., None]] = {
+            level: getattr(logger, logging.getLevelName(level).lower())
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+        }
+        self._known = {
+            kind: (self._write[loud], event_name(kind), _reader(kind), kind not in ALWAYS)
+            for kind, loud in LEVELS.items()
+            if loud >= self._level
+        }
+
+    def report(self, moment: Moment) -> None:
+        """Write the line of a moment: a `saga.telemetry.events.Report`."""
+        if (line := self._known.get(type(moment))) is not None:
+            write, name, read, is_bounded = line
+            fields = read(moment)
+            has_room = not is_bounded or self._quotas.has_room((name, *((each, fields.get(each)) for each in ALIKE)))
+            if self._quotas.held_until_s is not None:
+                self._tell_held(all_=has_room and type(moment) is events.Stopped)
+            if has_room:
+                write(name, **fields)
+
+    @contextmanager
+    def of_python(self) -> Iterator[None]:
+        """Write what libraries say by `logging` or `warnings` inside the block, in the same form, as event `log`: of
+        one place in the code at most 20 lines a minute. Not where somebody has set up `logging` already."""
+        root, handler = logging.getLogger(), _Handler(self)
+        if root.handlers:
+            yield
+            return
+        root.addHandler(handler)
+        logging.captureWarnings(True)
+        try:
+            yield
+        finally:
+            logging.captureWarnings(False)
+            root.removeHandler(handler)
+            self._tell_held(all_=True)
+
+    def say(self, record: logging.LogRecord) -> None:
+        """Write the line of what a library says."""
+        level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.ERROR)
+        if level < self._level:
+            return
+        self._tell_held(all_=False)
+        if not self._quotas.has_room(("log", ("logger", record.name), ("at", f"{record.pathname}:{record.lineno}"))):
+            return
+        fields: dict[str, object] = {"logger": record.name, "message": _message(record)}
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            fields["error"] = _cut(f"{type(error).__name__}: {error}")
+            fields["trace"] = [_cut(line) for line in _trace(error)]
+        self._write[level]("log", **fields)
+
+    def _tell_held(self, *, all_: bool) -> None:
+        until_s = self._quotas.held_until_s
+        if until_s is None or not (all_ or self._clock.monotonic_s() >= until_s):
+            return
+        for kind, count, within_s in self._quotas.over(all_=all_):
+            name, *rest = kind if isinstance(kind, tuple) else (kind,)
+            fields = {field: value for field, value in rest if value is not None}
+            self._write[logging.WARNING]("suppressed", of=name, count=count, within_s=round(within_s, 1), **fields)
+
+
+class _Handler(logging.Handler):
+    """Handler of `logging` that hands on what libraries say."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.say(record)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return _cut(record.getMessage())
+    except Exception:  # noqa: BLE001 - arguments that do not fit must not end whoever says something
+        return _cut(str(record.msg))
+
+
+def _trace(error: BaseException) -> list[str]:
+    """Trace of an exception, innermost last, each frame in a line."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text)} characters)"
+
+
+def _shortened(value: object) -> object:
+    """Cut every text in a value."""
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, list | tuple):
+        return [_shortened(each) for each in value]
+    return {_shortened(name): _shortened(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+class Lines:
+    """Writer of finished lines. It holds the stream: structlog's own loggers of this kind hold it weakly."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._write, self._flush = stream.write, stream.flush
+
+    def msg(self, line: str) -> None:
+        """Write one line, whole."""
+        with suppress(OSError, ValueError):  # full, gone, closed, or of another encoding
+            self._write(line + "\n")
+            self._flush()
+
+    debug = info = warning = error = critical = msg
+
+
+def event_name(kind: type[Moment]) -> str:
+    """Name under which a moment is logged.
+
+    >>> event_name(moments.DeadLettered)
+    'dead_lettered'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def _reader(kind: type[Moment]) -> Callable[[Moment], dict[str, object]]:
+    """Make a function that reads what is written of a moment: its fields as they are, save those that read better
+    otherwise."""
+    names = tuple(field.name for field in msgspec.structs.fields(kind))
+    shaped = {name: SHAPES[name] for name in names if name in SHAPES}
+    seldom = tuple(name for name in names if name in SELDOM)
+    timed = tuple(name for name in names if name.endswith(("_ms", "_s")) or name == "ms")
+
+    def read(moment: Moment) -> dict[str, object]:
+        told: dict[str, object] = {name: getattr(moment, name) for name in names}
+        for name in timed:
+            told[name] = round(told[name], 3)  # type: ignore[call-overload]  # times are numbers
+        for name, shape in shaped.items():
+            told[name] = shape(told[name])
+        for name in seldom:
+            if told[name] is None:
+                del told[name]
+        return told
+
+    return read
+
+
+def _outcomes(outcomes: tuple[tuple[str, str, str | None], ...]) -> list[dict[str, str]]:
+    return [
+        {"handler": handler, "outcome": outcome} | ({"reason": reason} if reason else {})
+        for handler, outcome, reason in outcomes
+    ]
+
+
+def _partitions(partitions: tuple[Partition, ...]) -> dict[str, list[int]]:
+    """Partition numbers by topic, for people: twelve partitions of five topics are sixty pairs."""
+    told: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        told.setdefault(topic, []).append(number)
+    return told
+
+
+SELDOM = frozenset({"principal"})
+"""Fields that are left out of a line where there is nothing to tell."""
+SHAPES: Mapping[str, Callable[..., object]] = {"outcomes": _outcomes, "partitions": _partitions}
+
+
+def _processors(form: Literal["json", "text"], clock: Clock, *, colours: bool) -> list[Processor]:
+    now_ms = clock.now_ms
+
+    def stamp(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        return {"time": iso(now_ms()), "level": method, "event": event.pop("event"), **event}
+
+    def as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        event = stamp(logger, method, event)
+        try:
+            line = _encode(event)
+            if len(line) > TEXT_MAX:
+                line = _encode(_shortened(event))
+        except UnicodeEncodeError:  # half a surrogate pair, say in the message of an exception
+            return json.dumps(_shortened(event), default=str)
+        if (line.isascii() and b"\x7f" not in line) or (text := line.decode()).isprintable():
+            return line.decode()
+        return json.dumps(msgspec.json.decode(text))  # JSON escapes line ends, but not all that a terminal obeys
+
+    if form == "json":
+        return [as_json]
+    renderer = structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="time", sort_keys=False)
+    return [stamp, _for_people, renderer]
+
+
+def _for_people(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Shorten and escape an event's fields: on a terminal there is no room for what is not there, and nothing for a
+    terminal to obey."""
+    shortened = {name: _shortened(value) for name, value in event.items()}
+    return {
+        name: printable(value) if isinstance(value, str) and not _is_quoted(name, value) else value
+        for name, value in shortened.items()
+        if value not in (None, (), [], {})
+    }
+
+
+def _is_quoted(name: str, text: str) -> bool:
+    """True if structlog writes this text by `repr`, which escapes: all others, and `logger`, it writes as they are."""
+    return name != "logger" and not QUOTED.isdisjoint(text)

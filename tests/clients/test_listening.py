@@ -1,0 +1,346 @@
+"""What an application hears that listens: from now, from the beginning, or as a group, on both brokers."""
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga import Client, Event, SagaError
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.reading import Reader
+from saga.clients.subscription import Listening
+from saga.configuration.settings import Settings
+from saga.contracts.library import binding_of
+from saga.encryption.folder import KeyFolder
+from saga.errors import BrokerUnavailable, UnknownSchema
+from saga.messages import Outgoing, Partition
+from saga.messaging.names import CLIENTS
+from saga.ops.sources import administration_of
+from saga.support.clock import SystemClock
+from tests.clients.test_outcomes import a_task, outgoing
+from tests.contracts.folders import field, generated, put, schema, write
+
+CLOCK = SystemClock()
+NUMBERS = iter(range(10_000))
+WITHIN_S = 60.0
+
+
+class Shop:
+    """Contracts of parcels that others hear of, and of one thing that is for services alone; and a broker."""
+
+    def __init__(self, folder: Path, *, on_kafka: bool = False) -> None:
+        self.on_kafka = on_kafka
+        topic = f"parcels-{os.getpid()}-{next(NUMBERS)}"
+        self.topic = topic
+        write(
+            folder,
+            schema("Sent", topic=topic, heard="outside"),
+            schema("Lost", topic=topic, heard="outside"),
+            schema("Packed", topic=topic),
+        )
+        put(folder / "contracts" / topic / "topic.json", '{"partitions": 3}')
+        events = generated(folder, "Sent", "Lost", "Packed")
+        self.sent: Any = events.Sent
+        self.lost: Any = events.Lost
+        self.packed: Any = events.Packed
+
+    async def say(self, *events: Event | Outgoing) -> None:
+        records = [event if isinstance(event, Outgoing) else outgoing(event) for event in events]
+        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+            await broker.ensure([binding_of(self.sent).library.topics[self.topic]])
+            await broker.publish(records)
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    if request.param == "kafka":
+        monkeypatch.setenv("SAGA_BROKER", f"kafka://{request.getfixturevalue('kafka_address')}")
+        monkeypatch.setenv("SAGA_KAFKA_REPLICATION", "1")
+        monkeypatch.setenv("SAGA_KAFKA_MIN_INSYNC", "1")
+    return Shop(tmp_path, on_kafka=request.param == "kafka")
+
+
+@pytest.fixture
+def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    return Shop(tmp_path)
+
+
+async def heard(events: AsyncIterator[Any], count: int) -> Counter[Any]:
+    """So many events, and that the last one was heard, too, is only said by asking for another one."""
+
+    async def take() -> Counter[Any]:
+        found = Counter[Any]()
+        while found.total() < count:
+            found[await anext(events)] += 1
+        return found
+
+    return await CLOCK.within(WITHIN_S, take())
+
+
+async def heard_until(events: AsyncIterator[Any], last: Event) -> Counter[Any]:
+    """What comes up to this event."""
+
+    async def take() -> Counter[Any]:
+        found = Counter[Any]()
+        while last not in found:
+            found[await anext(events)] += 1
+        return found
+
+    return await CLOCK.within(WITHIN_S, take())
+
+
+async def quiet(events: AsyncIterator[Any]) -> bool:
+    """True if nothing more comes for a moment."""
+    try:
+        await CLOCK.within(0.3, anext(events))
+    except TimeoutError:
+        return True
+    return False
+
+
+# -------------------------------------------------------------------- both brokers
+
+
+async def test_from_the_beginning_all_is_heard_and_then_what_comes(shop: Shop) -> None:
+    sent = [shop.sent(order_id=f"o-{n}") for n in range(5)]
+    lost = shop.lost(order_id="o-1")
+    await shop.say(*sent, shop.packed(order_id="o-1"))
+    async with Client() as client, client.listen(shop.sent, shop.lost, begin="beginning") as events:
+        assert await heard(events, 5) == Counter(sent)
+        await shop.say(lost, shop.packed(order_id="o-2"))
+        assert await heard(events, 1) == Counter([lost])
+
+
+async def test_from_now_on_only_what_comes_is_heard(shop: Shop) -> None:
+    await shop.say(shop.sent(order_id="o-1"))
+    async with Client() as client, client.listen(shop.sent) as events:
+        await shop.say(shop.sent(order_id="o-2"))
+        assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
+
+
+async def test_a_group_goes_on_where_it_was_and_repeats_what_was_given_last(shop: Shop) -> None:
+    sent = [shop.sent(order_id="o-1") for _ in range(3)] + [shop.lost(order_id="o-1")]
+    await shop.say(*sent)
+    async with Client() as client:
+        events = client.listen(shop.sent, shop.lost, group="mailer")
+        assert await heard(events, 4) == Counter(sent)
+    async with Client() as client, client.listen(shop.sent, shop.lost, group="mailer") as events:
+        assert await heard(events, 1) == Counter([shop.lost(order_id="o-1")]), "nobody said that it was heard"
+        await shop.say(shop.sent(order_id="o-2"))
+        assert await heard(events, 1) == Counter([shop.sent(order_id="o-2")])
+    async with Client() as client, client.listen(shop.sent, group="another") as events:
+        assert (await heard(events, 4)).total() == 4
+
+
+# -------------------------------------------------------------------- groups
+
+
+async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> None:
+    events = [embedded.sent(order_id=f"o-{n}") for n in range(60)]
+    found = [Counter[Any](), Counter[Any]()]
+
+    async def listening(number: int, client: Client) -> None:
+        async for event in client.listen(embedded.sent, group="mailer"):
+            found[number][event] += 1
+
+    async with Client() as one, Client() as two:
+        tasks = [a_task(listening(number, client)) for number, client in enumerate((one, two))]
+        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+
+            async def shared() -> None:
+                while len((await broker.group(f"{CLIENTS}mailer")).members) < 2:
+                    await CLOCK.sleep(0.02)
+
+            await CLOCK.within(WITHIN_S, shared())
+        for event in events:
+            await embedded.say(event)
+
+        async def all_heard() -> None:
+            while (found[0] | found[1]).keys() != set(events) or not all(found):
+                await CLOCK.sleep(0.02)
+
+        await CLOCK.within(WITHIN_S, all_heard())
+    for task in tasks:
+        await CLOCK.within(WITHIN_S, task)
+
+
+async def test_what_was_heard_is_committed_while_more_is_waiting(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saga.clients.subscription.COMMIT_EVERY_S", 0.0)
+    await embedded.say(*(embedded.sent(order_id="o-1") for _ in range(10)))
+    async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
+        await heard(events, 6)
+        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+            assert 5 in (await broker.group(f"{CLIENTS}mailer")).positions.values()
+
+
+async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) -> None:
+    await embedded.say(*(embedded.sent(order_id="o-1") for _ in range(4)))
+    async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
+        await heard(events, 2)
+        taking: Any = events._taking
+        [(partition, at)] = [(p, at) for p, at in taking._has.items() if at == 1]
+        await taking.revoked([partition])
+        assert partition not in taking._has
+        taking.lost([Partition("elsewhere", 0)])
+        await taking.assigned({partition: at})
+        events._waiting.extend(list(events._waiting))
+        assert (await heard(events, 2)).total() == 2, "each of the others once"
+        assert await quiet(events)
+
+
+async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    monkeypatch.setenv("SAGA_KEYS", str(tmp_path / "keys"))
+    address = field("address", "string", sensitive=True)
+    ends = {"topic": "moves", "said": "outside", "heard": "outside", "outcome": "success"}
+    write(tmp_path, schema("Moved", address, field("note", "string"), **ends))
+    moved: Any = generated(tmp_path, "Moved").Moved
+    KeyFolder(tmp_path / "keys", CLOCK).new("ada", "the first one")
+    event = moved(order_id="o-1", address="Kiel", note=f"sealed:1:{'0' * 32}:AAAA")  # what anybody can type into a form
+    async with Client() as client, client.listen(moved, begin="beginning") as events:
+        await client.publish(event)
+        assert await heard(events, 1) == Counter([event])
+        assert await client.outcome("o-1", moved, within=timedelta(0)) == event
+    monkeypatch.delenv("SAGA_KEYS")
+    async with Client() as client, client.listen(moved, begin="beginning") as events:
+        [sealed] = await heard(events, 1)
+        assert sealed.address.startswith("sealed:1:")
+
+
+# -------------------------------------------------------------------- what is refused
+
+
+async def test_what_cannot_be_heard_is_refused_with_all_that_is_wrong(embedded: Shop) -> None:
+    async with Client() as client:
+        with pytest.raises(SagaError) as told:
+            client.listen(embedded.sent, embedded.packed)
+        assert str(told.value) == (
+            "nothing is heard:\n"
+            '  - Packed is for services: its contract has no "heard": "outside", with which '
+            "'order' would promise it to others"
+        )
+        with pytest.raises(SagaError, match="name the classes of the events"):
+            client.listen()
+        with pytest.raises(SagaError, match="begin= and group= say the same"):
+            client.listen(embedded.sent, begin="beginning", group="mailer")
+        with pytest.raises(SagaError, match="cannot be a group"):
+            client.listen(embedded.sent, group="a b")
+
+
+async def test_topics_that_are_missing_on_kafka_are_named(
+    kafka_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_BROKER", f"kafka://{kafka_address}")
+    shop = Shop(tmp_path)
+    async with Client() as client:
+        with pytest.raises(SagaError, match=rf"nothing can be heard: .*\n  - topic {shop.topic} is missing, or hidden"):
+            await anext(client.listen(shop.sent))
+
+
+# -------------------------------------------------------------------- what goes wrong
+
+
+async def test_what_can_never_be_read_is_passed_over_and_told(embedded: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    bad = outgoing(embedded.sent(order_id="o-1"))
+    await embedded.say(
+        bad._replace(value=bad.value and bad.value[:-2]),
+        Outgoing(embedded.topic, b"o-1", b"a stranger's", ()),
+        embedded.sent(order_id="o-1"),
+    )
+    async with Client() as client, client.listen(embedded.sent, begin="beginning") as events:
+        with caplog.at_level(logging.WARNING, "saga.client"):
+            assert await heard(events, 1) == Counter([embedded.sent(order_id="o-1")])
+    [told] = caplog.messages
+    assert told.startswith(f"{embedded.topic}/")
+    assert "is not heard: the value is partial" in told
+
+
+async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedded: Shop) -> None:
+    newer = outgoing(embedded.sent(order_id="o-1"))
+    value = newer.value or b""
+    await embedded.say(newer._replace(value=value[:2] + b"12345678" + value[10:]))
+    async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
+        for _ in range(2):
+            with pytest.raises(UnknownSchema, match="get the newest contracts"):
+                await CLOCK.within(WITHIN_S, anext(events))
+    async with administration_of(Settings.from_environment(), CLOCK) as broker:
+        assert set((await broker.group(f"{CLIENTS}mailer")).positions.values()) <= {0}
+
+
+async def test_an_outage_is_told_once_and_waited_for_and_nothing_is_lost(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("saga.clients.subscription.AGAIN_S", 0.01)
+    poll, refused = Reader.poll, list[bool]()
+
+    async def away(reader: Reader, *, records_max: int, timeout_s: float) -> Any:
+        if len(refused) % 4 != 3:
+            refused.append(True)
+            raise BrokerUnavailable("the disk is away")
+        return await poll(reader, records_max=records_max, timeout_s=timeout_s)
+
+    async with Client() as client, client.listen(embedded.sent) as events:
+        await embedded.say(embedded.sent(order_id="o-1"), embedded.sent(order_id="o-2"))
+        monkeypatch.setattr(Reader, "poll", away)
+        with caplog.at_level(logging.WARNING, "saga.client"):
+            assert (await heard(events, 2)).total() == 2
+        assert caplog.messages == ["nothing is heard, which is tried again: the disk is away"]
+        broker = client._broker
+        assert isinstance(broker, EmbeddedAdministration)
+        assert len(broker._readers) == 1
+
+
+async def test_a_partition_that_cannot_be_read_is_told_once_and_the_others_go_on(
+    embedded: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    await embedded.say(*(embedded.sent(order_id=f"o-{n}") for n in range(20)))
+    async with Client() as client:
+        broker: Any = client._broker
+        first = broker._kept()[embedded.topic].first_log
+        broker.connection.execute(f"UPDATE log_{first} SET value = 'x' WHERE offset = 0")
+        ends = await broker.bounds([embedded.topic])
+        readable = 20 - ends[Partition(embedded.topic, 0)].end
+        async with client.listen(embedded.sent, begin="beginning") as events:
+            with caplog.at_level(logging.WARNING, "saga.client"):
+                assert (await heard(events, readable)).total() == readable
+                assert await quiet(events)
+                assert await quiet(events)
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("group", [None, "mailer"])
+async def test_who_listens_while_the_client_is_closed_comes_to_the_end(shop: Shop, group: str | None) -> None:
+    found: list[Event] = []
+
+    async def listening(events: Listening[Any]) -> None:
+        async for event in events:
+            found.append(event)  # noqa: PERF401 - one after another, as they come
+
+    await shop.say()
+    async with Client() as client:
+        events = client.listen(shop.sent, group=group)
+        await events.__aenter__()
+        task = a_task(listening(events))
+        await shop.say(shop.sent(order_id="o-1"))
+
+        async def has_heard() -> None:
+            while not found:
+                await CLOCK.sleep(0.02)
+
+        await CLOCK.within(WITHIN_S, has_heard())
+    await CLOCK.within(WITHIN_S, asyncio.shield(task))
+    assert found == [shop.sent(order_id="o-1")]
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)

@@ -1,0 +1,303 @@
+"""What an application is told that asks what became of a saga: said before the question or after it, on both brokers,
+without a scan for each question, and with bounded memory."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+
+from saga import Client, Event, SagaError
+from saga.broker.administration import Administration
+from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.reading import Reader
+from saga.clients import outcomes
+from saga.clients.outcomes import Outcomes, Places
+from saga.configuration.settings import Settings
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.errors import BrokerBroken, BrokerUnavailable
+from saga.messages import Message, Outgoing
+from saga.messaging.envelope import to_record
+from saga.ops.sources import administration_of
+from saga.support.clock import SystemClock
+from tests.broker.waiting import until
+from tests.contracts.folders import field, generated, put, schema, write
+
+CLOCK = SystemClock()
+T = TypeVar("T")
+SOON, LONG = timedelta(0), timedelta(seconds=60)
+NUMBERS = iter(range(10_000))
+
+
+def outgoing(event: Event, *, source: str = "order") -> Outgoing:
+    """Record of an event as its owner publishes it."""
+    contract, saga = binding_of(type(event)).contract, str(event.order_id)  # type: ignore[attr-defined]
+    name = contract.name
+    message = Message(
+        id=f"{name}-{saga}", type=name, schema=type(event).__contract__, saga=saga, source=source,
+        time="2026-01-01T00:00:00.000Z", value=codec.encode(event),
+    )  # fmt: skip
+    return to_record(message, contract)
+
+
+def a_task(question: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.get_running_loop().create_task(question)
+
+
+class Shop:
+    """Contracts of orders that end in one of two ways, and of returns of goods, in topics of its own; and a broker."""
+
+    def __init__(self, folder: Path) -> None:
+        topic = f"orders-{os.getpid()}-{next(NUMBERS)}"
+        self.topic, self.folder = topic, folder
+        write(
+            folder,
+            schema("Placed", topic=topic, starts=True, said="outside"),
+            schema("Confirmed", field("parcel", "string", default=""), topic=topic, outcome="success"),
+            schema("Cancelled", field("reason", "string"), topic=topic, outcome="failure"),
+        )
+        put(folder / "contracts" / topic / "topic.json", '{"partitions": 3}')
+        events: ModuleType = generated(folder, "Placed", "Confirmed", "Cancelled")
+        self.placed: Any = events.Placed
+        self.confirmed: Any = events.Confirmed
+        self.cancelled: Any = events.Cancelled
+
+    async def say(self, *events: Event) -> None:
+        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+            await broker.ensure([binding_of(self.placed).library.topics[self.topic]])
+            await broker.publish([outgoing(event) for event in events])
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    if request.param == "kafka":
+        monkeypatch.setenv("SAGA_BROKER", f"kafka://{request.getfixturevalue('kafka_address')}")
+        monkeypatch.setenv("SAGA_KAFKA_REPLICATION", "1")
+        monkeypatch.setenv("SAGA_KAFKA_MIN_INSYNC", "1")
+    return Shop(tmp_path)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
+    return Shop(tmp_path)
+
+
+@pytest.fixture
+async def client(embedded: Shop) -> AsyncIterator[Client]:
+    async with Client() as client:
+        yield client
+
+
+# -------------------------------------------------------------------- both brokers
+
+
+async def test_an_outcome_is_told_whether_it_was_said_before_the_question_or_after(shop: Shop) -> None:
+    await shop.say(
+        shop.placed(order_id="o-1"), shop.confirmed(order_id="o-1", parcel="p-7"), shop.placed(order_id="o-2")
+    )
+    async with Client() as client:
+        both = shop.confirmed, shop.cancelled
+        assert await client.outcome("o-1", *both, within=SOON) == shop.confirmed(order_id="o-1", parcel="p-7")
+        assert await client.outcome("o-2", *both, within=SOON) is None
+        asked = a_task(client.outcome("o-2", *both, within=LONG))
+        await shop.say(shop.confirmed(order_id="o-9"), shop.cancelled(order_id="o-2", reason="late"))
+        assert await asked == shop.cancelled(order_id="o-2", reason="late")
+        assert await client.outcome("o-2", *both, within=SOON) == shop.cancelled(order_id="o-2", reason="late")
+
+
+async def test_many_ask_at_once_and_each_is_told_its_own(shop: Shop) -> None:
+    async with Client() as client:
+        await shop.say(*(shop.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(0, 100, 2)))
+        both = shop.confirmed, shop.cancelled
+        asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(100)]
+        await CLOCK.sleep(0)
+        await shop.say(*(shop.cancelled(order_id=f"o-{n}", reason=str(n)) for n in range(1, 100, 2)))
+        said = await asyncio.gather(*asked)
+    assert said == [
+        shop.cancelled(order_id=f"o-{n}", reason=str(n)) if n % 2 else shop.confirmed(order_id=f"o-{n}", parcel=str(n))
+        for n in range(100)
+    ]
+
+
+async def test_those_who_ask_at_once_share_one_look_at_the_topics(
+    embedded: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, partitions, asking, ask = (
+        list[object](),
+        EmbeddedAdministration.partitions,
+        list[object](),
+        Outcomes._counted,
+    )
+
+    async def counted(self: EmbeddedAdministration, topics: Collection[str]) -> Mapping[str, int]:
+        looks.append(topics)
+        await until(lambda: len(asking) == 50)
+        return await partitions(self, topics)
+
+    def asked_for(self: Outcomes[Any]) -> Any:
+        asking.append(self)
+        return ask(self)
+
+    monkeypatch.setattr(EmbeddedAdministration, "partitions", counted)
+    monkeypatch.setattr(Outcomes, "_counted", asked_for)
+    async with Client() as client:
+        both = embedded.confirmed, embedded.cancelled
+        asked = [a_task(client.outcome(f"o-{n}", *both, within=LONG)) for n in range(50)]
+        await embedded.say(*(embedded.cancelled(order_id=f"o-{n}", reason="-") for n in range(50)))
+        assert len(await asyncio.gather(*asked)) == 50
+    assert len(looks) == 1
+
+
+# -------------------------------------------------------------------- from where it reads
+
+
+async def test_a_question_reads_what_is_new_and_no_more(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, taken = (embedded.confirmed, embedded.cancelled), list[int]()
+    poll = Reader.poll
+
+    async def counted(reader: Reader, *, records_max: int, timeout_s: float) -> Any:
+        records = await poll(reader, records_max=records_max, timeout_s=timeout_s)
+        taken.append(len(records))
+        return records
+
+    monkeypatch.setattr(Reader, "poll", counted)
+    await embedded.say(*(embedded.confirmed(order_id=f"o-{n}") for n in range(300)))
+    assert await client.outcome("o-7", *both, within=SOON) == embedded.confirmed(order_id="o-7")
+    of_partition = sum(taken)
+    assert 50 < of_partition < 200, "of the saga's partition all, of the others nothing"
+    taken.clear()
+    for _ in range(20):
+        assert await client.outcome("o-7", *both, within=SOON) == embedded.confirmed(order_id="o-7")
+        assert await client.outcome("o-unknown-7", *both, within=SOON) is None
+    assert sum(taken) < 20 + 200, "one record a question, and the partition of the other saga once"
+
+
+async def test_what_is_forgotten_is_looked_for_where_it_lies(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "CHUNK", 8)
+    monkeypatch.setattr(outcomes, "REMEMBERED_MAX", 20)
+    both = embedded.confirmed, embedded.cancelled
+    await embedded.say(*(embedded.confirmed(order_id=f"o-{n}", parcel=str(n)) for n in range(300)))
+    for n in (0, 1, 2, 150, 299):
+        assert await client.outcome(f"o-{n}", *both, within=SOON) == embedded.confirmed(
+            order_id=f"o-{n}", parcel=str(n)
+        )
+    assert await client.outcome("o-300", *both, within=SOON) is None
+    (asked,) = client._outcomes.values()
+    assert sum(len(strand.places) for strand in asked._strands.values()) <= 20
+
+
+def test_places_of_a_saga_are_found_among_many_and_bounded() -> None:
+    places = Places(5)
+    for n in range(20_000):
+        places.add(f"o-{n}".encode(), n + 5)
+    places.add(b"o-3", 30_000)
+    assert [places.of(f"o-{n}".encode()) for n in (0, 3, 4095, 4096, 19_999, 20_000)] == [
+        [5], [8, 30_000], [4100], [4101], [20_004], []
+    ]  # fmt: skip
+    places.forget_oldest()
+    assert (places.begin, len(places)) == (4096 + 5, 20_001 - 4096)
+    assert places.of(b"o-3") == [30_000]
+
+
+async def test_the_first_outcome_that_was_said_is_the_one(embedded: Shop, client: Client) -> None:
+    await embedded.say(embedded.cancelled(order_id="o-1", reason="a"), embedded.cancelled(order_id="o-1", reason="b"))
+    said = await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
+    assert said == embedded.cancelled(order_id="o-1", reason="a")
+
+
+# -------------------------------------------------------------------- who is asked
+
+
+async def test_without_classes_it_is_told_by_the_contracts_that_are_there(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAGA_CONTRACTS", str(embedded.folder / "contracts"))
+    await embedded.say(embedded.cancelled(order_id="o-1", reason="late"))
+    said = await client.outcome("o-1", within=SOON)
+    assert said is not None
+    assert (type(said).__name__, said.reason) == ("Cancelled", "late")  # type: ignore[attr-defined]
+    assert type(await client.outcome("o-1", within=SOON)) is type(said)
+
+
+async def test_a_question_that_could_never_be_answered_is_refused_with_all_that_is_wrong(
+    embedded: Shop, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SagaError) as told:
+        await client.outcome("o-1", embedded.placed, embedded.confirmed, within=SOON)
+    assert str(told.value) == (
+        "nobody can be asked so:\n"
+        '  - Placed is no outcome: its contract has no "outcome"\n'
+        "  - Cancelled is an outcome, too, by its key order_id: name it, or a saga that ends so is never answered"
+    )
+    with pytest.raises(SagaError, match="two classes are of one contract"):
+        await client.outcome("o-1", embedded.confirmed, embedded.cancelled, embedded.confirmed, within=SOON)
+    write(tmp_path / "none", schema("Placed"))
+    monkeypatch.setenv("SAGA_CONTRACTS", str(tmp_path / "none/contracts"))
+    with pytest.raises(SagaError, match=r"name the classes of the outcomes: .* has no outcome"):
+        await client.outcome("o-1", within=SOON)
+
+
+# -------------------------------------------------------------------- what goes wrong
+
+
+async def test_an_outage_is_waited_for_within_the_question(
+    embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, refused = (embedded.confirmed, embedded.cancelled), list[bool]()
+    await embedded.say(embedded.confirmed(order_id="o-1"))
+    poll = Reader.poll
+
+    async def away(reader: Reader, *, records_max: int, timeout_s: float) -> Any:
+        if len(refused) < 3:
+            refused.append(True)
+            raise BrokerUnavailable("the disk is away")
+        return await poll(reader, records_max=records_max, timeout_s=timeout_s)
+
+    monkeypatch.setattr(Reader, "poll", away)
+    assert await client.outcome("o-1", *both, within=SOON) == embedded.confirmed(order_id="o-1")
+    monkeypatch.setattr(outcomes, "FOUND_S_MAX", 0.3)
+    refused.clear()
+    monkeypatch.setattr(outcomes, "AGAIN_S", 10)
+    with pytest.raises(BrokerUnavailable, match="within 0 s: the disk is away; ask again"):
+        await client.outcome("o-2", *both, within=SOON) or await client.outcome("o-3", *both, within=SOON)
+
+
+async def test_a_file_that_goes_is_told_to_all_who_ask(embedded: Shop) -> None:
+    both = embedded.confirmed, embedded.cancelled
+    await embedded.say(embedded.placed(order_id="o-1"))
+    async with Client() as client:
+        asked = [a_task(client.outcome("o-1", *both, within=LONG)) for _ in range(3)]
+        await until(lambda: client._outcomes and len(next(iter(client._outcomes.values()))._askers) == 3)
+        (embedded.folder / "broker.db").rename(embedded.folder / "elsewhere.db")
+        for each in asked:
+            with pytest.raises(BrokerBroken):
+                await each
+
+
+async def test_who_asks_while_the_client_is_closed_is_told(embedded: Shop) -> None:
+    await embedded.say(embedded.placed(order_id="o-1"))
+    async with Client() as client:
+        asked = a_task(client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=LONG))
+        await until(lambda: client._outcomes and next(iter(client._outcomes.values()))._askers)
+    with pytest.raises(SagaError, match="the client was closed while it was asked"):
+        await asked
+
+
+async def test_nobody_reads_when_nobody_asks(embedded: Shop, client: Client) -> None:
+    await client.outcome("o-1", embedded.confirmed, embedded.cancelled, within=SOON)
+    (asked,) = client._outcomes.values()
+    await until(lambda: asked._reader is not None and asked._reader.done())
+    broker: Administration = client._broker
+    assert isinstance(broker, EmbeddedAdministration)
+    assert broker._readers == []

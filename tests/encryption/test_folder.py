@@ -1,0 +1,430 @@
+"""Folder of keys: one secret for each subject, whoever asks first; keys that change while all goes on; erasure."""
+
+import asyncio
+import base64
+import fcntl
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga.encryption.folder import CACHE_MAX, CACHE_S, KeyFolder
+from saga.encryption.keys import SubjectKey, name_of_subject
+from saga.encryption.text import Unopened, is_sealed, name_in, names_in
+from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
+from saga.support.clock import SystemClock
+
+
+class Calendar(SystemClock):
+    """Clock that stands still until it is put forward."""
+
+    def __init__(self) -> None:
+        self.at_s = 1_800_000_000.0
+
+    def now_ms(self) -> int:
+        return int(self.at_s * 1000)
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+@pytest.fixture
+def clock() -> Calendar:
+    return Calendar()
+
+
+@pytest.fixture
+def keys(tmp_path: Path, clock: Calendar) -> KeyFolder:
+    keys = KeyFolder(tmp_path / "keys", clock)
+    keys.new("ada", "the first one")
+    return keys
+
+
+def another(keys: KeyFolder, clock: Calendar) -> KeyFolder:
+    """The folder as another process sees it, which has read nothing yet."""
+    return KeyFolder(keys.folder, clock)
+
+
+def secret_of(keys: KeyFolder, subject: str) -> Path:
+    name = name_of_subject(subject)
+    return keys.folder / "subjects" / name[:2] / f"{name}.json"
+
+
+async def sealed(keys: KeyFolder, subject: str, text: str = "4242") -> str:
+    key = await keys.of_subject(subject)
+    assert key is not None
+    return key.seal(text.encode(), "here")
+
+
+async def opened(keys: KeyFolder, text: str) -> str | None:
+    key = await keys.named(name_in(text))
+    return None if key is None else key.open(text, "here").decode()
+
+
+async def test_all_who_ask_first_at_once_get_one_key(keys: KeyFolder, clock: Calendar) -> None:
+    processes = [another(keys, clock) for _ in range(20)]
+    texts = await asyncio.gather(*(sealed(each, "ada") for each in processes))
+    assert len(set(texts)) == 1
+    assert [path.name for path in secret_of(keys, "ada").parent.iterdir()] == [secret_of(keys, "ada").name]
+    assert await sealed(keys, "bob") != texts[0]
+
+
+@pytest.mark.parametrize("plain", [b"", b"x", b"\0\xff", b"y" * 10_000])
+def test_what_is_sealed_opens_as_it_was(plain: bytes) -> None:
+    key = SubjectKey("0" * 32, b"s" * 32)
+    text = key.seal(plain, "here")
+    assert key.open(text, "here") == plain
+    assert key.seal(plain, "here") == text
+    assert is_sealed(text)
+    assert names_in(text.encode()) == {"0" * 32}
+    for wrong, place in ((text, "there"), (text[:-6], "here"), (text[:42], "here"), (text + "!", "here")):
+        with pytest.raises(Unopened):
+            key.open(wrong, place)
+    with pytest.raises(Unopened):
+        SubjectKey("0" * 32, b"t" * 32).open(text, "here")
+
+
+async def test_a_newer_key_wraps_new_secrets_and_older_ones_stay_readable(keys: KeyFolder, clock: Calendar) -> None:
+    old = await sealed(keys, "ada")
+    clock.at_s += 1
+    newest = keys.new("ada", "a new year")
+    new = await sealed(another(keys, clock), "bob")
+    assert newest in secret_of(keys, "bob").read_text()
+    assert newest not in secret_of(keys, "ada").read_text()
+    for text in (old, new):
+        assert await opened(another(keys, clock), text) == "4242"
+
+
+async def test_when_all_is_wrapped_anew_the_older_key_can_go_and_old_copies_open_nothing(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    text, (first,) = await sealed(keys, "ada"), keys.folder.glob("*.key")
+    copy = secret_of(keys, "ada").read_bytes()
+    clock.at_s += 1
+    newest = keys.new("ada", "a new year")
+    assert keys.rewrap("ada", "a new year") == (1, [first.name])
+    assert keys.rewrap("ada", "again") == (0, [first.name])
+    first.unlink()
+    assert await opened(another(keys, clock), text) == "4242"
+    secret_of(keys, "ada").write_bytes(copy)
+    with pytest.raises(KeysUnavailable, match=f"the key .*{first.name} cannot be read: No such file or directory"):
+        await opened(another(keys, clock), text)
+    assert newest > first.name
+
+
+async def test_who_does_not_see_a_newer_key_yet_waits_and_then_goes_on(keys: KeyFolder, clock: Calendar) -> None:
+    clock.at_s += 1
+    newest = keys.folder / keys.new("ada", "a new year")
+    text = await sealed(keys, "ada")
+    hidden = newest.rename(newest.with_suffix(".away"))
+    late = another(keys, clock)
+    with pytest.raises(KeysUnavailable, match="everyone needs it until saga keys rewrap"):
+        await opened(late, text)
+    hidden.rename(newest)
+    assert await opened(late, text) == "4242"
+
+
+async def test_an_erasure_is_for_good_and_reaches_each_process_within_the_time_of_its_cache(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    text = await sealed(keys, "ada")
+    running = another(keys, clock)
+    assert await opened(running, text) == "4242"
+    assert keys.forget("ada", "eve", "asked for it")
+    assert await keys.of_subject("ada") is None
+    clock.at_s += CACHE_S - 1
+    assert await opened(running, text) == "4242"
+    clock.at_s += 1
+    assert await opened(running, text) is None
+    assert await running.of_subject("ada") is None
+    assert not keys.forget("ada", "eve", "again")
+    assert not keys.forget("nobody", "eve", "to be sure")
+    assert await another(keys, clock).of_subject("nobody") is None
+    clock.at_s += 1
+    keys.new("ada", "a new year")
+    assert keys.rewrap("ada", "a new year")[0] == 0
+    assert await opened(another(keys, clock), text) is None
+
+
+async def test_a_secret_that_is_absent_is_no_erasure(keys: KeyFolder, clock: Calendar) -> None:
+    text = await sealed(keys, "ada")
+    secret_of(keys, "ada").rename(keys.folder / "aside")
+    with pytest.raises(KeyMissing, match="is not there, and no mark of an erasure"):
+        await opened(another(keys, clock), text)
+    wraps = next(keys.folder.glob("*.key"))
+    wraps.rename(keys.folder / "beside")  # what has no key at all is not the folder that all share
+    with pytest.raises(KeysUnavailable, match="is not there, and no mark of an erasure"):
+        await opened(another(keys, clock), text)
+    (keys.folder / "beside").rename(wraps)
+    (keys.folder / "aside").rename(secret_of(keys, "ada"))
+    assert await opened(another(keys, clock), text) == "4242"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "cannot be read"),
+        (b"[]", "is no key of a subject"),
+        (b'{"by": "x"}', "is no key of a subject"),
+        (b'{"by": "x.key", "wrapped": "AAAA"}', "x.key cannot be read"),
+        (b'{"by": "../keys/%b", "wrapped": "AAAA"}', "cannot be opened with"),
+        (b'{"by": "%b", "wrapped": "!"}', "cannot be opened with"),
+    ],
+)
+async def test_a_damaged_secret_is_an_outage_with_the_files_name(
+    content: bytes, problem: str, keys: KeyFolder, clock: Calendar
+) -> None:
+    (key,) = keys.folder.glob("*.key")
+    text = await sealed(keys, "ada")
+    secret_of(keys, "ada").write_bytes(content.replace(b"%b", key.name.encode()))
+    with pytest.raises(KeysUnavailable, match=problem) as caught:
+        await opened(another(keys, clock), text)
+    assert str(keys.folder) in str(caught.value)
+    assert await sealed(keys, "bob")
+
+
+def test_a_folder_with_which_nothing_can_be_sealed_keeps_a_service_from_starting(
+    tmp_path: Path, keys: KeyFolder, clock: Calendar
+) -> None:
+    keys.check()
+    (tmp_path / "empty").mkdir()
+    for folder, problem in (("empty", "there is no key in"), ("none", "cannot be read: No such file")):
+        with pytest.raises(ConfigurationError, match=f"{problem}(.|\n)*make one: saga keys new"):
+            KeyFolder(tmp_path / folder, clock).check()
+    (tmp_path / "empty" / "1.key").write_bytes(base64.b64encode(b"short"))
+    with pytest.raises(ConfigurationError, match=r"1\.key is no key: it has to hold 32 bytes as base64"):
+        KeyFolder(tmp_path / "empty", clock).check()
+
+
+async def test_without_any_key_nothing_is_made(tmp_path: Path, clock: Calendar) -> None:
+    (tmp_path / "keys").mkdir()
+    with pytest.raises(KeysUnavailable, match=r"there is no key in .*: make one, saga keys new"):
+        await KeyFolder(tmp_path / "keys", clock).of_subject("ada")
+
+
+def test_no_other_user_may_read_a_key(keys: KeyFolder) -> None:
+    (key,) = keys.folder.glob("*.key")
+    assert key.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("years", [(1, 0, 0, 0), (0, 1, 0, 2, 0), (0, 0, 0), (30, 1, 29, -40)])
+async def test_the_newest_key_is_the_one_that_was_made_last_whatever_the_clocks_say(
+    years: tuple[int, ...], keys: KeyFolder, clock: Calendar
+) -> None:
+    start_s, made = clock.at_s, list[str]()
+    for n, ahead in enumerate(years):
+        clock.at_s = start_s + 1 + ahead * 365 * 86_400
+        made.append(keys.new("ada", "a clock that nobody trusts"))
+        await sealed(another(keys, clock), f"order-{n}")
+        assert made[-1] in secret_of(keys, f"order-{n}").read_text()
+    assert made == sorted(set(made))
+    count, unneeded = keys.rewrap("ada", "only the last one stays")
+    assert count == len(years) - 1
+    assert {*unneeded, made[-1]} == {path.name for path in keys.folder.glob("*.key")}
+
+
+def test_a_key_whose_name_is_no_time_does_not_keep_newer_ones_from_being_made(keys: KeyFolder, clock: Calendar) -> None:
+    (first,) = keys.folder.glob("*.key")
+    first.rename(keys.folder / "z-restored.key")
+    assert keys.new("ada", "after it") > "z-restored.key"
+
+
+# ---------------------------------------------------------------- keys change while all goes on
+
+
+def without_the_unneeded(keys: KeyFolder, clock: Calendar) -> None:
+    """Do what `saga keys rewrap` and the doctor tell people to do."""
+    for name in {*keys.rewrap("bob", "as told")[1], *another(keys, clock).state().unneeded}:
+        (keys.folder / name).unlink()
+
+
+@pytest.mark.parametrize("frozen_before", ["_wrapped", "_write", "_beside", "_alone", "_read"])
+async def test_a_secret_that_is_made_while_keys_change_can_be_read_for_ever(
+    frozen_before: str, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be frozen before each part of making a secret, while others make keys, wrap and remove."""
+    slow = another(keys, clock)
+    do = getattr(slow, frozen_before)
+
+    def frozen(*args: Any, **more: Any) -> Any:
+        monkeypatch.setattr(slow, frozen_before, do)
+        clock.at_s += 1
+        keys.new("ada", "meanwhile")
+        without_the_unneeded(keys, clock)
+        return do(*args, **more)
+
+    monkeypatch.setattr(slow, frozen_before, frozen)
+    text = await sealed(slow, "order-1")
+    assert len(list(keys.folder.glob("*.key"))) <= 2
+    without_the_unneeded(keys, clock)
+    assert len(list(keys.folder.glob("*.key"))) == 1
+    assert await opened(another(keys, clock), text) == "4242"
+
+
+async def test_who_reads_a_secret_while_it_is_wrapped_anew_reads_it_again(
+    keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, slow = await sealed(keys, "ada"), another(keys, clock)
+    do = slow._secret
+
+    def frozen(*args: Any) -> bytes:
+        monkeypatch.setattr(slow, "_secret", do)
+        clock.at_s += 1
+        keys.new("ada", "meanwhile")
+        without_the_unneeded(keys, clock)
+        return do(*args)
+
+    monkeypatch.setattr(slow, "_secret", frozen)
+    assert await opened(slow, text) == "4242"
+
+
+@pytest.mark.parametrize("nth", range(1, 13))
+async def test_a_key_that_is_made_while_others_wrap_is_never_named_for_removal(
+    nth: int, keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes a key, and a service a secret with it, before each look that the one who wraps takes at a file."""
+    texts = [await sealed(keys, f"order-{n}") for n in range(3)]
+    clock.at_s += 1
+    keys.new("ada", "a new year")
+    looks, looked = 0, keys._content
+
+    def disturbed(name: str) -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        if looks == nth and not is_locked(keys):
+            clock.at_s += 1
+            another(keys, clock).new("bob", "his own rotation")
+            texts.append(asyncio.run_coroutine_threadsafe(sealed(another(keys, clock), "later"), loop).result())
+        return looked(name)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(keys, "_content", disturbed)
+    await asyncio.to_thread(without_the_unneeded, keys, clock)
+    for text in texts:
+        assert await opened(another(keys, clock), text) == "4242"
+
+
+def is_locked(keys: KeyFolder) -> bool:
+    with (keys.folder / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+async def test_whoever_finds_the_lock_taken_for_long_reports_it(
+    keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("saga.encryption.folder.LOCK_ATTEMPTS_MAX", 2)
+    with another(keys, clock)._alone():
+        for ask in (keys.of_subject("ada"), asyncio.to_thread(keys.forget, "ada", "eve", "asked for it")):
+            with pytest.raises(KeysUnavailable, match=r"another process has had .*\.lock for"):
+                await ask
+    assert await sealed(keys, "ada")
+
+
+async def test_while_a_secret_cannot_be_read_no_key_is_named_for_removal(keys: KeyFolder, clock: Calendar) -> None:
+    text = await sealed(keys, "ada")
+    backup = secret_of(keys, "ada").read_bytes()
+    clock.at_s += 1
+    keys.new("ada", "a new year")
+    await sealed(keys, "bob")
+    for damage in (lambda: secret_of(keys, "ada").write_bytes(b"?"), secret_of(keys, "ada").unlink):
+        damage()
+        with pytest.raises(KeysUnavailable, match=secret_of(keys, "ada").name):
+            keys.rewrap("ada", "a new year")
+        state = keys.state()
+        assert (len(state.troubles), state.unneeded) == (1, [])
+    secret_of(keys, "ada").write_bytes(backup)
+    without_the_unneeded(keys, clock)
+    assert await opened(another(keys, clock), text) == "4242"
+
+
+async def test_copies_that_a_killed_process_has_left_go_with_what_they_are_copies_of(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    await sealed(keys, "ada")
+    secret, (key,) = secret_of(keys, "ada"), keys.folder.glob("*.key")
+    copies = [path.with_name(f".{path.name}.0123456789abcdef") for path in (secret, key)]
+    for path, copy in zip((secret, key), copies, strict=True):
+        copy.write_bytes(path.read_bytes())
+    keys.forget("ada", "eve", "asked for it")
+    assert not copies[0].exists()
+    keys.rewrap("ada", "a new year")
+    assert not copies[1].exists()
+
+
+# ---------------------------------------------------------------- secrets that are lost
+
+
+async def test_a_secret_that_is_lost_is_missed_and_no_other_takes_its_place(keys: KeyFolder, clock: Calendar) -> None:
+    text = await sealed(keys, "ada")
+    backup = secret_of(keys, "ada").read_bytes()
+    shutil.rmtree(secret_of(keys, "ada").parent)
+    for _ in range(2):
+        with pytest.raises(KeyMissing, match="restore what it lacks"):
+            await another(keys, clock).of_subject("ada")
+    (trouble,) = keys.state().troubles
+    assert secret_of(keys, "ada").name in trouble
+    secret_of(keys, "ada").parent.mkdir()
+    secret_of(keys, "ada").write_bytes(backup)
+    assert await sealed(another(keys, clock), "ada") == text
+    assert keys.state().troubles == []
+
+
+async def test_a_lost_mark_of_an_erasure_is_missed_and_a_lost_secret_can_be_forgotten(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    await sealed(keys, "ada")
+    keys.forget("ada", "eve", "asked for it")
+    secret_of(keys, "ada").unlink()
+    with pytest.raises(KeyMissing):
+        await another(keys, clock).of_subject("ada")
+    assert keys.forget("ada", "eve", "again, for the mark is lost")
+    assert await another(keys, clock).of_subject("ada") is None
+
+
+async def test_secrets_from_before_their_names_were_written_down_are_added_by_rewrap(
+    keys: KeyFolder, clock: Calendar
+) -> None:
+    await sealed(keys, "ada")
+    shutil.rmtree(keys.folder / "made")
+    assert keys.state().troubles == []
+    keys.rewrap("ada", "to have their names")
+    secret_of(keys, "ada").unlink()
+    assert len(keys.state().troubles) == 1
+
+
+async def test_names_that_cannot_be_read_are_an_outage(keys: KeyFolder) -> None:
+    (keys.folder / "made").write_bytes(b"")
+    for ask in (lambda: keys.state(), lambda: keys.rewrap("ada", "x"), lambda: keys.forget("ada", "eve", "x")):
+        with pytest.raises(KeysUnavailable, match=r"cannot be \w+: Not a directory"):
+            ask()
+    with pytest.raises(KeysUnavailable, match="cannot be"):
+        await keys.of_subject("ada")
+
+
+async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: Calendar) -> None:
+    clock.at_s += 1
+    newest = keys.new("ada", "a new year")
+    keys.forget("bob", "eve", "asked for it")
+    keys.note("reveal", "order-17", "eve", "the bank asks")
+    said = [(line["did"], line["what"], line["who"], line["why"]) for line in another(keys, clock).book()]
+    assert said[1:] == [
+        ("new", newest, "ada", "a new year"),
+        ("forget", name_of_subject("bob"), "eve", "asked for it"),
+        ("reveal", "order-17", "eve", "the bank asks"),
+    ]
+    (keys.folder / "book.jsonl").write_bytes(b"?\n")
+    with pytest.raises(KeysUnavailable, match=r"the book of .* cannot be read"):
+        keys.book()
+
+
+async def test_what_is_kept_in_memory_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CACHE_MAX >= 1000
+    monkeypatch.setattr("saga.encryption.folder.CACHE_MAX", 3)
+    texts = [await sealed(keys, f"order-{n}") for n in range(5)]
+    assert len(keys._known) == 3
+    assert [await opened(keys, text) for text in texts] == ["4242"] * 5

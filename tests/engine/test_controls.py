@@ -1,0 +1,126 @@
+"""Wishes about a service, at a real worker: each is in the book once, whatever the store says, and flags follow it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga import Saga, Service
+from saga.errors import Ambiguous, Conflict
+from saga.messages import Outgoing, Record
+from saga.messaging import controls
+from saga.messaging.controls import Switch
+from saga.messaging.names import ARCHIVES
+from services.payment.events import OrderPlaced
+from tests.engine.real_worker import Workplace, an_order, at_work, workplace
+
+KEY = controls.book_key("payment")
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Workplace]:
+    async with workplace(tmp_path) as place:
+        yield place
+
+
+def service_of(seen: list[bool]) -> Service[Any]:
+    payment = Service("payment")
+
+    @payment.handler
+    async def reserve(order: OrderPlaced, saga: Saga) -> None:
+        seen.append(await saga.flag("new"))
+
+    return payment
+
+
+def wish(place: Workplace, percent: float, n: int = 0) -> Outgoing:
+    switch = Switch(flag="new", percent=percent)
+    return controls.to_record("payment", switch, who="ada", why="to see", now_ms=place.clock.now_ms() + n)
+
+
+async def shares(place: Workplace) -> list[float]:
+    there = await place.store.get(ARCHIVES, KEY)
+    book = controls.decode("payment", None if there is None else there.content)
+    assert controls.verify(book) is None
+    return [entry.switch.percent for entry in controls.entries_of(book)]
+
+
+async def test_a_flag_that_is_set_is_on_and_the_answer_is_in_the_history(place: Workplace) -> None:
+    seen = list[bool]()
+    service = service_of(seen)
+    async with at_work(place, service):
+        await place.publish(an_order())
+        await place.at_rest(service)
+        set_ = wish(place, 100)
+        await place.broker.publish([set_, set_, wish(place, 100, 1)])
+        await place.at_rest(service)
+        assert await shares(place) == [100, 100], "each once"
+        await place.publish(an_order("order-2"))
+        await place.at_rest(service)
+        (entry,) = await place.history(service, "order-2")
+        assert [(call.kind, call.document, bytes(call.value)) for call in entry.calls] == [
+            ("read", "flag/new", b"true")
+        ]
+    assert (seen[0], seen[-1]) == (False, True)
+
+
+async def test_a_book_that_another_worker_wrote_is_read_after_some_seconds(place: Workplace) -> None:
+    seen = list[bool]()
+    service = service_of(seen)
+    async with at_work(place, service):
+        await place.publish(an_order())
+        await place.at_rest(service)
+        book = controls.noted(controls.Book(service="payment"), controls.control_in(_lies(wish(place, 100))))
+        assert book is not None
+        await place.store.insert(ARCHIVES, KEY, controls.encode(book))
+        await place.publish(an_order("order-2"))
+        await place.at_rest(service)
+        await place.clock.sleep(6)
+        await place.publish(an_order("order-3"))
+        await place.at_rest(service)
+    assert (seen[0], seen[-1]) == (False, True)
+
+
+def _lies(record: Outgoing) -> Record:
+    return Record(record.topic, 0, 0, record.key, record.value, record.headers, 0)
+
+
+@pytest.mark.parametrize("why", [Ambiguous("no answer"), Conflict("somebody was faster")])
+async def test_what_is_refused_or_lost_is_read_and_written_again(
+    place: Workplace, why: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, replaced, refusals = service_of([]), place.store.replace, [why]
+
+    async def refusing(collection: str, key: str, content: bytes, **more: Any) -> int:
+        if key == KEY and refusals:
+            if isinstance(why, Ambiguous):  # it has landed
+                await replaced(collection, key, content, **more)
+            raise refusals.pop()
+        return await replaced(collection, key, content, **more)
+
+    async with at_work(place, service):
+        await place.broker.publish([wish(place, 10)])
+        await place.at_rest(service)
+        monkeypatch.setattr(place.store, "replace", refusing)
+        await place.broker.publish([wish(place, 20, 1)])
+        await place.at_rest(service)
+        assert await shares(place) == [10, 20]
+
+
+async def test_what_has_no_room_or_is_of_another_service_is_a_dead_letter(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controls, "ENTRIES_MAX", 1)
+    service = service_of([])
+    async with at_work(place, service):
+        other = controls.to_record("shipping", Switch(flag="new", percent=1), who="a", why="b", now_ms=0)
+        await place.broker.publish([wish(place, 10), wish(place, 20, 1), other._replace(topic="payment.commands")])
+        await place.at_rest(service)
+        await place.until(lambda: bool(place.told_dead()))
+        assert await shares(place) == [10]
+        reasons = sorted(headers["dead_reason"] for _, headers in await place.dead(service))
+        assert reasons == [
+            "the book of controls is full: it has 1 entries",
+            "the control's key is 'shipping', and not the service",
+        ]

@@ -1,0 +1,99 @@
+"""Deadlines at a worker: one whose time comes while a handler runs is kept in the same turn."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from saga import Retry, Service
+from saga.engine.consumer.record_router import received
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import advance
+from saga.messages import Message, Position, Record
+from saga.messaging import operator_commands
+from saga.testing.trials import TrialClock
+from services.order.events import InventoryRejected, OrderCancelled, OrderPlaced, ShipmentBooked
+from tests.engine.driven_workers import At, Workers, place
+from tests.engine.real_worker import SAGA, an_order
+from tests.engine.test_parking import at_its_time, wakes_in
+
+WITHIN = timedelta(minutes=15)
+
+
+def slow_order(clock: TrialClock, takes: timedelta) -> Service:
+    """The order service, one of whose handlers takes its time and says nothing."""
+    order = Service("order")
+
+    @order.handler
+    async def note(booked: ShipmentBooked) -> None:
+        await clock.sleep(takes.total_seconds())
+
+    @order.deadline(within=WITHIN)
+    async def expire(placed: OrderPlaced) -> OrderCancelled:
+        return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")
+
+    @order.handler
+    async def cancel(why: InventoryRejected) -> OrderCancelled:
+        return OrderCancelled(order_id=why.order_id, reason=why.reason)
+
+    return order
+
+
+async def test_what_becomes_due_while_a_handler_runs_is_done_at_the_end_of_its_turn(tmp_path: Path) -> None:
+    """Else it would wait for its wake, which may be a minute late, though its saga is in hand."""
+    async with place(tmp_path) as at:
+        worker = await at.worker(slow_order(at.clock, takes=WITHIN))
+        await worker.takes(an_order())
+        assert [k.handler for k in (await worker.progress()).deadlines] == ["expire"]
+        await worker.takes(ShipmentBooked(order_id=SAGA, booking_id="b-1"))
+        assert (await worker.told())[1:] == [("note", "handled"), ("expire", "handled")]
+        assert (await worker.progress()).deadlines == ()
+
+
+async def test_what_is_not_due_when_a_handler_ends_waits_on(tmp_path: Path) -> None:
+    async with place(tmp_path) as at:
+        worker = await at.worker(slow_order(at.clock, takes=WITHIN - timedelta(seconds=1)))
+        await worker.takes(an_order())
+        await worker.takes(ShipmentBooked(order_id=SAGA, booking_id="b-1"))
+        assert (await worker.told())[1:] == [("note", "handled")]
+        assert [k.handler for k in (await worker.progress()).deadlines] == ["expire"]
+
+
+async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
+    """A person has its dead letter tried again. Fails if the turn has no end."""
+    dead = (await worker.progress()).queue[0].dead
+    assert dead is not None
+    record = operator_commands.to_record(
+        "order", SAGA, wanted="replay", dead=dead, who="ada", why="-", now_ms=at.clock.now_ms()
+    )
+    taken = received(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
+    assert isinstance(taken, Message)
+    turn = begin(worker.participant, taken, Position(record.topic, 0, 0), None)
+    for _ in range(actions_max):
+        if not turn.over:
+            turn = await advance(worker.participant, turn)
+    assert turn.over
+
+
+async def test_one_that_is_replayed_and_fails_again_is_parked_and_a_dead_letter_after_its_attempts(
+    tmp_path: Path,
+) -> None:
+    order, asked = Service("order", retry=Retry(attempts_max=6)), list[str]()
+
+    @order.deadline(within=WITHIN)
+    async def expire(placed: OrderPlaced) -> OrderCancelled:
+        asked.append(placed.order_id)
+        raise ConnectionError("away")
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(order)
+        await worker.takes(an_order())
+        while not (await worker.progress()).queue:
+            await at_its_time(at, worker, wakes_in(worker)[-1])
+        assert len(asked) == 6
+        await replays(at, worker)
+        (kept,) = (await worker.progress()).queue
+        assert (len(asked), kept.dead, kept.attempts) == (10, None, 4)
+        assert wakes_in(worker)[-1].due_ms == kept.due_ms > at.clock.now_ms()
+        for _ in range(2):
+            await at_its_time(at, worker, wakes_in(worker)[-1])
+        assert [letter["dead_attempts"] for letter in worker.dead if letter["dead_what"] == "dead letter"] == ["6", "6"]
+        assert len(asked) == 12

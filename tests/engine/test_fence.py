@@ -1,0 +1,331 @@
+"""How far the log has been handled, saga by saga: what a deadline waits for."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from saga.broker.partitioner import partition_of
+from saga.engine.consumer.deadline_fence import AGAIN_S, PENDING_MAX, TELL_EVERY_S, Fence
+from saga.engine.consumer.keyed_executor import Item, Lanes
+from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.sources import Sources
+from saga.engine.consumer.worker_ports import WorkerAssignment
+from saga.engine.outage_watch import Watching
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Message, Partition, Position, Standstill
+from saga.messaging.timers import Wake, tiers_of
+from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog, Moment, Unavailable
+from tests.engine.test_held import NOW_MS, Standing
+from tests.progress.pieces import a_message
+
+COUNT = 4
+SAGA = "order-1"
+NUMBER = partition_of(SAGA.encode(), COUNT)
+ORDERS, BILLS = Partition("orders", NUMBER), Partition("bills", NUMBER)
+ALL = [Partition(topic, number) for topic in ("orders", "bills", "order.wake.now") for number in range(COUNT)]
+
+
+@dataclass
+class Member:
+    """A membership as far as it is asked: it tells what it is given to tell."""
+
+    end: dict[Partition, int | None] = field(default_factory=lambda: dict.fromkeys(ALL, 0))
+    read: dict[Partition, int] = field(default_factory=dict)
+    committed: dict[Partition, int] = field(default_factory=dict)
+    still: list[Standstill] = field(default_factory=list)
+    failure: BrokerError | None = None
+    asked: int = 0
+
+    topics = ("orders", "bills", "order.wake.now")
+
+    def read_to(self) -> Mapping[Partition, int]:
+        return self.read
+
+    async def ends(self) -> Mapping[Partition, int | None]:
+        self.asked += 1
+        await asyncio.sleep(0)  # noqa: TID251 - a question takes its way
+        if self.failure is not None:
+            raise self.failure
+        return dict(self.end)
+
+    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        if self.failure is not None:
+            raise self.failure
+        return {p: self.committed[p] for p in partitions if p in self.committed}
+
+    def standstills(self) -> Sequence[Standstill]:
+        return self.still
+
+
+@dataclass
+class Place:
+    clock: Standing
+    member: Member
+    fence: Fence
+    assignment: WorkerAssignment
+    lanes: Lanes
+    told: list[Moment]
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    async def is_handled(self, saga: str = SAGA, due_ms: int | None = None) -> bool:
+        due_ms = self.now_ms if due_ms is None else due_ms
+        return await self.fence.handled_ms(saga, due_ms) >= due_ms
+
+    def take(self, partition: Partition, offset: int) -> None:
+        self.assignment.prefixes[partition].begun(offset)
+
+
+def a_place(tasks: Any = None, *, owned: Collection[Partition] = ALL) -> Place:
+    clock, member, told = Standing(), Member(), list[Moment]()
+    assignment = WorkerAssignment(Watching("order", clock, told.append))
+    assignment.prefixes.update({partition: Prefix(0) for partition in owned})
+    lanes: Lanes = Lanes(tasks, _take, _take)
+    joined: Any = [(member, member)]
+    sources = Sources([], joined)
+    fence = Fence(clock, ("orders", "bills"), sources, assignment, lanes, tiers_of("order"))
+    assignment.fence = fence
+    return Place(clock, member, fence, assignment, lanes, told)
+
+
+async def _take(item: Item) -> bool:
+    await asyncio.Event().wait()
+    return True
+
+
+async def test_where_all_that_the_log_holds_was_taken_one_question_is_enough_for_all_sagas() -> None:
+    place = a_place()
+    assert await place.is_handled()
+    assert all([await place.is_handled(f"order-{n}", place.now_ms - n) for n in range(50)])
+    assert place.member.asked == 1
+
+
+async def test_lanes_that_ask_at_once_share_one_question() -> None:
+    place = a_place()
+    due_ms = place.now_ms
+    found = await asyncio.gather(*(place.is_handled(f"order-{n}", due_ms) for n in range(20)))
+    assert all(found)
+    assert place.member.asked == 1
+
+
+async def test_what_the_log_held_at_the_time_is_waited_for_and_what_comes_later_is_not() -> None:
+    place = a_place()
+    place.member.end[BILLS] = 3
+    due_ms = place.now_ms
+    assert not await place.is_handled(due_ms=due_ms)
+    for offset in range(2):
+        place.take(BILLS, offset)
+    assert not await place.is_handled(due_ms=due_ms)
+    place.member.end[BILLS] = 9
+    place.take(BILLS, 2)
+    assert await place.is_handled(due_ms=due_ms)
+    await place.clock.forward(1)
+    assert not await place.is_handled(), "another time is another question"
+
+
+async def test_only_the_partitions_of_the_saga_count() -> None:
+    place = a_place()
+    place.member.end[Partition("orders", (NUMBER + 1) % COUNT)] = 5
+    place.member.end[Partition("order.wake.now", NUMBER)] = 5
+    assert await place.is_handled()
+    await place.clock.forward(1)
+    place.assignment.scattered.add("orders")
+    assert not await place.is_handled(), "its messages may lie in each of them"
+
+
+async def test_the_end_of_a_transaction_is_read_though_no_record_comes_of_it() -> None:
+    place = a_place()
+    place.member.end[ORDERS] = 2
+    place.member.read[ORDERS] = 2
+    assert await place.is_handled()
+
+
+async def test_of_a_partition_that_another_worker_has_the_position_of_the_group_tells() -> None:
+    place = a_place(owned=[p for p in ALL if p != BILLS])
+    place.member.end[BILLS] = 2
+    place.member.committed[BILLS] = 1
+    due_ms = place.now_ms
+    assert not await place.is_handled(due_ms=due_ms)
+    place.member.committed[BILLS] = 2
+    assert not place.fence.is_handled(SAGA, due_ms)
+    await place.fence.refresh()
+    assert place.fence.is_handled(SAGA, due_ms)
+    assert await place.is_handled(due_ms=due_ms)
+
+
+async def test_what_was_taken_of_a_partition_counts_no_more_once_it_is_lost() -> None:
+    place = a_place()
+    due_ms = place.now_ms
+    assert await place.is_handled(due_ms=due_ms)
+    place.assignment.let_go([ORDERS])
+    place.fence.forget([ORDERS])
+    place.member.end[ORDERS], place.member.committed[ORDERS] = 1, 0
+    assert not await place.is_handled(due_ms=due_ms)
+
+
+async def test_a_partition_that_goes_while_the_ends_are_asked_for_is_asked_for_again() -> None:
+    place = a_place()
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(place.is_handled())
+        await asyncio.sleep(0)  # noqa: TID251 - it is on its way
+        place.fence.forget([ORDERS])
+    assert not asking.result()
+    assert await place.is_handled()
+    place.fence.forget([ORDERS])
+    assert not place.fence.is_noted(place.now_ms)
+
+
+async def test_a_message_of_the_saga_that_was_taken_and_waits_behind_goes_before() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        place = a_place(tasks)
+        async with place.lanes:
+            a = a_message("A")
+            now_s, prefix = place.clock.passed_s, place.assignment.prefixes[ORDERS]
+            for offset in range(2):
+                place.take(ORDERS, offset)
+                place.lanes.add(Item(a, Position(*ORDERS, offset), prefix, now_s))
+            await asyncio.sleep(0)  # noqa: TID251 - the first one is in hand
+            place.member.end[ORDERS] = 2
+            saga = a.saga
+            assert place.lanes.has(saga)
+            partition = Partition("orders", partition_of(saga.encode(), COUNT))
+            assert not await place.fence.handled_ms(saga, place.now_ms)
+            if partition == ORDERS:
+                assert place.fence.is_handled(saga, place.now_ms), "a turn that begins behind it finds it in its place"
+            for lane in [place.lanes._lanes[saga]]:
+                assert lane.task is not None
+                lane.waiting.clear()
+                assert await place.fence.handled_ms(saga, place.now_ms)
+                wake = Wake(**{f: getattr(a, f) for f in Message.__struct_fields__} | {"due_ms": 1})
+                lane.waiting.append(Item(wake, Position("order.wake.now", 0, 0), prefix, now_s))
+                assert await place.fence.handled_ms(saga, place.now_ms), "a wake closes nothing"
+                lane.waiting.clear()
+                lane.task.cancel()
+
+
+async def test_a_message_that_yields_goes_before() -> None:
+    place = a_place()
+    place.fence.yields = {SAGA}.__contains__
+    assert not await place.is_handled()
+    assert await place.is_handled("order-2")
+
+
+async def test_what_cannot_be_read_holds_up_no_deadline_and_people_are_told_once() -> None:
+    place = a_place()
+    place.member.end[BILLS] = 5
+    place.member.still = [Standstill(*BILLS, 0, "it is damaged")]
+    due_ms = place.now_ms
+    assert await place.is_handled(due_ms=due_ms)
+    assert await place.is_handled(due_ms=due_ms)
+    (told,) = [moment for moment in place.told if isinstance(moment, DeadlinePassedLog)]
+    assert (told.saga, told.topic, told.partition) == (SAGA, *BILLS)
+
+
+async def test_a_topic_that_is_hidden_and_a_partition_that_nobody_leads_hold_up_none() -> None:
+    place = a_place()
+    place.member.end[BILLS] = 5
+    place.member.still = [Standstill("bills", None, None, "hidden")]
+    place.member.end[ORDERS] = None
+    assert await place.is_handled()
+    place.member.still = []
+    place.member.end[ORDERS] = 0
+    await place.clock.forward(1)
+    assert not await place.is_handled()
+
+
+async def test_while_no_broker_answers_nothing_is_handled_and_it_is_asked_again_after_a_pause() -> None:
+    place = a_place()
+    for failure in (BrokerUnavailable("away"), BrokerError("refused")):
+        place.member.failure = failure
+        assert not await place.is_handled()
+        asked = place.member.asked
+        assert not await place.is_handled()
+        await place.fence.refresh()
+        assert place.member.asked == asked
+        place.member.failure = None
+        await place.clock.forward(AGAIN_S)
+    assert await place.is_handled()
+    assert any(isinstance(moment, Unavailable) for moment in place.told)
+
+
+async def test_a_position_that_cannot_be_asked_for_is_asked_for_again() -> None:
+    place = a_place(owned=[p for p in ALL if p != BILLS])
+    place.member.end[BILLS] = 2
+    due_ms = place.now_ms
+    assert not await place.is_handled(due_ms=due_ms)
+    place.member.failure = BrokerUnavailable("away")
+    await place.fence.refresh()
+    place.member.failure, place.member.committed[BILLS] = None, 2
+    await place.fence.refresh()
+    assert not place.fence.is_handled(SAGA, due_ms)
+    await place.clock.forward(AGAIN_S)
+    await place.fence.refresh()
+    assert place.fence.is_handled(SAGA, due_ms)
+
+
+async def test_a_date_that_was_ahead_says_nothing_of_the_time_after() -> None:
+    place = a_place()
+    place.clock.wrong_s = 86_400
+    assert await place.is_handled()
+    place.clock.wrong_s = 0
+    await place.clock.forward(10)
+    place.member.end[BILLS] = 1
+    assert not await place.is_handled(), "the log was looked at ten seconds ago, whatever the date was then"
+
+
+async def test_a_clock_that_stood_still_says_nothing_of_the_time_that_passed() -> None:
+    place = a_place()
+    assert await place.is_handled()
+    place.clock.wrong_s = 3600  # the machine has slept
+    place.member.end[BILLS] = 1
+    assert not await place.is_handled()
+
+
+async def test_ends_that_are_noted_are_bounded_and_the_first_ones_stay() -> None:
+    place = a_place()
+    due = []
+    for n in range(2 * PENDING_MAX):
+        place.member.end[BILLS] = n + 1
+        due.append(place.now_ms)
+        assert not await place.is_handled()
+        await place.clock.forward(1)
+    place.take(BILLS, 0)
+    assert await place.is_handled(due_ms=due[0])
+    assert not await place.is_handled(due_ms=due[-1])
+    assert max(map(len, place.fence._pending.values())) <= PENDING_MAX
+
+
+async def test_people_are_told_once_a_minute_what_deadlines_wait_for() -> None:
+    place = a_place()
+    place.member.end[BILLS] = 3
+    assert not await place.is_handled()
+    place.take(BILLS, 0)
+    for _ in range(2):
+        place.fence.tell_behind([SAGA])
+    (told,) = [moment for moment in place.told if isinstance(moment, DeadlineBehindLog)]
+    assert (told.topic, told.partition, told.count) == (*BILLS, 2)
+    await place.clock.forward(TELL_EVERY_S)
+    place.fence.tell_behind([SAGA])
+    assert sum(isinstance(moment, DeadlineBehindLog) for moment in place.told) == 2
+
+
+def test_a_wake_is_at_home_where_the_partitions_of_its_saga_are() -> None:
+    tiers = tiers_of("order")
+    now, later = (next(t for t, tier in tiers.items() if (tier.seconds == 0) == is_now) for is_now in (True, False))
+    place = a_place(owned=[ORDERS])
+    place.fence._counts = {"orders": COUNT, "bills": COUNT}
+    assert place.fence.is_at_home(SAGA, Position(now, 0, 0))
+    assert not place.fence.is_at_home(SAGA, Position(later, 0, 0))
+    place.assignment.prefixes[BILLS] = Prefix(0)
+    assert place.fence.is_at_home(SAGA, Position(later, 0, 0))
+    assert place.fence.is_at_home(SAGA, Position("orders", 0, 0))
+    assert place.assignment.is_at_home(SAGA, Position(later, 0, 0))
+
+
+async def test_whoever_reads_no_log_knows_of_nothing_that_is_handled() -> None:
+    assignment = WorkerAssignment(Watching("order", Standing(), lambda moment: None))
+    assert await assignment.handled_ms(SAGA, NOW_MS) == 0
+    assert assignment.is_at_home(SAGA, Position("order.wake.1m", 0, 0))

@@ -1,0 +1,90 @@
+"""The guard against messages of which the process dies: what goes alone keeps the others waiting for a moment only."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from saga import Service
+from saga.engine.consumer import poison_guard
+from saga.engine.consumer.committer import Commits
+from saga.engine.consumer.poison_guard import Count
+from saga.messages import Partition
+from saga.messaging.names import ARCHIVES
+from saga.progress.document import progress_key
+from saga.telemetry.events import Stuck
+from services.payment.events import OrderPlaced
+from tests.engine.real_worker import Workplace, an_order, at_work, workplace
+
+STUCK = "order-9"
+
+
+@pytest.fixture
+async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workplace]:
+    """With partitions that a process has left by its death."""
+    begin = Commits.begin
+
+    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+        await begin(self, offsets, is_current)
+        return set(offsets)
+
+    monkeypatch.setattr(Commits, "begin", left)
+    async with workplace(tmp_path) as place:
+        yield place
+
+
+async def in_hand_at_a_death(place: Workplace, *sagas: str) -> None:
+    """Count the messages of these sagas as a process did that died with them in hand."""
+    async for record in place.broker.scan("orders"):
+        if (record.key or b"").decode() in sagas:
+            key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
+            await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(1)))
+
+
+@pytest.mark.parametrize("counted", [("order-1", STUCK), ("order-1",), (STUCK,)], ids=", ".join)
+async def test_a_lane_that_cannot_decide_keeps_nobody_waiting_who_was_in_hand_at_a_death(
+    place: Workplace, counted: tuple[str, ...]
+) -> None:
+    payment, handled = Service("payment"), list[str]()
+
+    @payment.handler
+    async def note(order: OrderPlaced) -> None:
+        handled.append(order.order_id)
+
+    async with at_work(place, payment):  # which makes the topics
+        await place.at_rest(payment)
+    await place.store.insert("saga", progress_key("payment", STUCK), b"{damaged")
+    for saga in (STUCK, "order-1", "order-2"):
+        await place.publish(an_order(saga))
+    await in_hand_at_a_death(place, *counted)
+    async with at_work(place, payment):
+        await place.until(lambda: {"order-1", "order-2"} <= {*handled})
+        await place.until(lambda: {moment.saga for moment in place.told(Stuck)} == {STUCK})
+
+
+async def test_a_handler_that_takes_its_time_goes_alone_for_a_moment_only(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poison_guard, "ALONE_S_MAX", 0.3)
+    payment, handled, may_end = Service("payment"), list[str](), asyncio.Event()
+
+    @payment.handler
+    async def note(order: OrderPlaced) -> None:
+        if order.order_id == STUCK:
+            await may_end.wait()
+        handled.append(order.order_id)
+
+    async with at_work(place, payment):
+        await place.at_rest(payment)
+    for saga in (STUCK, "order-1", "order-2"):
+        await place.publish(an_order(saga))
+    await in_hand_at_a_death(place, STUCK, "order-1")
+    async with at_work(place, payment):
+        await place.until(lambda: {"order-1", "order-2"} <= {*handled})
+        may_end.set()
+        await place.until(lambda: STUCK in handled)
+    counts = [key async for key, _ in place.store.scan(ARCHIVES, "guard::")]
+    assert counts == [], "nobody died of any of them"

@@ -1,0 +1,33 @@
+"""A saga with more messages than may be in flight, held up at the first: other partitions go on."""
+
+import asyncio
+from pathlib import Path
+
+from saga import Service
+from saga.broker.partitioner import partition_of
+from saga.engine.consumer.flow_control import Limits
+from saga.telemetry.events import Handled
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.engine.real_worker import an_order, at_work, workplace
+
+
+async def test_a_hot_saga_that_is_held_up_holds_up_its_partition_and_no_other(tmp_path: Path) -> None:
+    payment, opened = Service("payment"), asyncio.Event()
+
+    @payment.handler(many=True)
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        if order.order_id == "hot":
+            await opened.wait()
+        return PaymentReserved(order_id=order.order_id, charge_id="c-1", amount=order.total)
+
+    others = [f"order-{n}" for n in range(60)]
+    elsewhere = [o for o in others if partition_of(o.encode(), 12) != partition_of(b"hot", 12)]
+    async with workplace(tmp_path) as place:
+        await place.publish(*(an_order("hot", quantity=n) for n in range(200)))
+        await place.publish(*map(an_order, others))
+        async with at_work(place, payment, limits=Limits(inflight_max=20)):
+            await place.until(lambda: {m.saga for m in place.told(Handled)} >= set(elsewhere))
+            assert "hot" not in {m.saga for m in place.told(Handled)}
+            opened.set()
+            await place.at_rest(payment)
+        assert [m.saga for m in place.told(Handled)].count("hot") == 200

@@ -1,0 +1,233 @@
+"""Lanes: one message of a saga at a time, and no count that is wrong after what was dropped."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from saga.engine.consumer.keyed_executor import Item, Lanes
+from saga.engine.consumer.offset_tracker import Prefix
+from saga.messages import Partition, Position
+from tests.engine.real_worker import an_order, message_of
+
+
+class Handles:
+    """Goes on when it is let, and remembers what it had in hand."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.gate = asyncio.Event()
+        self.finishes = True
+
+    async def __call__(self, item: Item) -> bool:
+        self.seen.append((item.message.saga, item.position.offset))
+        await self.gate.wait()
+        return self.finishes
+
+
+def items(saga: str, prefix: Prefix, partition: int, *offsets: int) -> list[Item]:
+    message = message_of(an_order(saga), started=None)
+    for offset in offsets:
+        prefix.begun(offset)
+    return [Item(message, Position("orders", partition, offset), prefix, 0.0) for offset in offsets]
+
+
+async def test_what_is_forgotten_is_neither_handled_nor_finished_nor_counted() -> None:
+    handles, left, stays = Handles(), Prefix(0), Prefix(0)
+    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handles, handles) as lanes:
+        for item in [*items("a", left, 0, 0, 1, 2), *items("b", stays, 1, 0, 1)]:
+            lanes.add(item)
+        size = lanes.inflight_bytes // 5
+        assert lanes.inflight == 5
+        await asyncio.sleep(0)  # noqa: TID251 - let them begin
+        lanes.forget([Partition("orders", 0)])
+        assert (lanes.inflight, lanes.inflight_bytes) == (3, 3 * size)
+        handles.gate.set()
+    assert handles.seen == [("a", 0), ("b", 0), ("b", 1)]
+    assert (lanes.inflight, lanes.inflight_bytes, left.to_commit(), stays.to_commit()) == (0, 0, 1, 2)
+
+
+async def test_what_is_not_finished_holds_the_prefix_and_is_no_longer_counted() -> None:
+    handles, prefix = Handles(), Prefix(0)
+    handles.finishes = False
+    handles.gate.set()
+    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handles, handles) as lanes:
+        for item in items("a", prefix, 0, 0, 1):
+            lanes.add(item)
+    assert (lanes.inflight, prefix.to_commit(), len(prefix)) == (0, None, 2)
+
+
+async def test_draining_waits_for_what_is_in_hand_and_leaves_what_takes_too_long() -> None:
+    handles, prefix = Handles(), Prefix(0)
+    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handles, handles) as lanes:
+        for item in items("a", prefix, 0, 0):
+            lanes.add(item)
+        await asyncio.sleep(0)  # noqa: TID251
+        await lanes.drained(0.01)
+        assert (lanes.inflight, prefix.to_commit()) == (0, None)
+        handles.gate.set()
+        for item in items("a", prefix, 0, 1):
+            lanes.add(item)
+    assert handles.seen == [("a", 0), ("a", 1)]
+
+
+async def test_a_message_that_ends_though_it_was_to_be_left_leaves_nothing_behind_for_the_next_one() -> None:
+    prefix, cancels = Prefix(0), list[int]()
+
+    async def stubborn(item: Item) -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        cancels.append(task.cancelling())
+        try:
+            await asyncio.sleep(0 if item.position.offset else 60)  # noqa: TID251
+        except asyncio.CancelledError:
+            assert item.position.offset == 0
+        return True
+
+    async with asyncio.TaskGroup() as tasks, Lanes(tasks, stubborn, stubborn) as lanes:
+        for item in items("a", prefix, 0, 0, 1):
+            lanes.add(item)
+        await asyncio.sleep(0)  # noqa: TID251
+        await lanes.drained(0.01)
+    assert (cancels, prefix.to_commit(), lanes._late) == ([0, 0], 2, set())
+
+
+class Fails:
+    """Fails with some sagas, when it is let; all others stay in hand until they are cancelled."""
+
+    def __init__(self, *sagas: str) -> None:
+        self.sagas, self.gate, self.ending = sagas, asyncio.Event(), asyncio.Event()
+        self.cancelled: list[str] = []
+
+    async def __call__(self, item: Item) -> bool:
+        saga = item.message.saga
+        await self.gate.wait()
+        if saga in self.sagas:
+            raise OSError(saga)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ending.set()
+            for _ in range(10):  # a write that is under way comes to its end
+                await asyncio.sleep(0)  # noqa: TID251
+            self.cancelled.append(saga)
+            raise
+        return True
+
+
+def lanes_left() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("lane")]
+
+
+async def errors_of(serving: Awaitable[None]) -> list[str]:
+    """What ended the service, those that failed together in one."""
+    with pytest.raises(ExceptionGroup) as failed:
+        await serving
+    flat = [why.exceptions if isinstance(why, ExceptionGroup) else (why,) for why in failed.value.exceptions]
+    return sorted(repr(why) for several in flat for why in several)
+
+
+async def test_a_lane_that_fails_ends_the_tasks_of_the_service_and_all_other_lanes() -> None:
+    fails, prefix = Fails("b"), Prefix(0)
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+            for saga, offset in (("a", 0), ("b", 1), ("c", 2)):
+                lanes.add(*items(saga, prefix, 0, offset))
+            fails.gate.set()
+            await asyncio.Event().wait()
+
+    assert await errors_of(serve()) == ["OSError('b')"]
+    assert fails.cancelled == ["a", "c"]
+    assert (prefix.to_commit(), lanes_left()) == (None, [])
+
+
+async def test_of_lanes_that_fail_together_each_is_told() -> None:
+    fails, prefix = Fails("a", "c"), Prefix(0)
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+            for saga, offset in (("a", 0), ("b", 1), ("c", 2)):
+                lanes.add(*items(saga, prefix, 0, offset))
+            fails.gate.set()
+
+    assert await errors_of(serve()) == ["OSError('a')", "OSError('c')"]
+    assert fails.cancelled == ["b"]
+
+
+@pytest.mark.parametrize("when", ["inside the block", "while it ends"])
+async def test_who_cancels_the_service_finds_no_lane_when_it_has_ended(when: str) -> None:
+    fails, prefix = Fails(), Prefix(0)
+    begun = asyncio.Event()
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+            lanes.add(*items("a", prefix, 0, 0))
+            fails.gate.set()
+            begun.set()
+            if when == "inside the block":
+                await asyncio.Event().wait()
+
+    serving = asyncio.get_running_loop().create_task(serve())
+    await begun.wait()
+    await asyncio.sleep(0)  # noqa: TID251 - let it begin, and wait
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert fails.cancelled == ["a"]
+    assert not lanes_left()
+
+
+async def test_a_lane_that_begins_while_the_others_are_ended_ends_with_them() -> None:
+    fails, prefix = Fails("a"), Prefix(0)
+    fails.gate.set()
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+            lanes.add(*items("a", prefix, 0, 0))
+            lanes.add(*items("b", prefix, 0, 1))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                lanes.add(*items("c", prefix, 0, 2))
+
+    assert await errors_of(serve()) == ["OSError('a')"]
+    assert fails.cancelled == ["b"], "c never began"
+    assert not lanes_left()
+
+
+async def test_a_lane_that_is_ended_before_it_begins_holds_up_nobody() -> None:
+    prefix, handled = Prefix(0), list[str]()
+
+    async def serve() -> None:
+        async def handle(item: Item) -> bool:
+            handled.append(item.message.saga)
+            if item.message.saga == "a":
+                raise OSError("a")
+            lanes.add(*items("c", prefix, 0, 2))  # in the very turn of the loop in which the first one has failed
+            await asyncio.Event().wait()
+            return True
+
+        async with asyncio.TaskGroup() as tasks, Lanes(tasks, handle, handle) as lanes:
+            await asyncio.sleep(0)  # noqa: TID251 - let the keeper begin
+            lanes.add(*items("a", prefix, 0, 0))
+            lanes.add(*items("b", prefix, 0, 1))
+            await asyncio.Event().wait()
+
+    assert await errors_of(serve()) == ["OSError('a')"]
+    assert (handled, prefix.to_commit()) == (["a", "b"], None)
+
+
+async def test_what_a_lane_raised_is_told_though_the_service_ends_meanwhile_and_nobody_is_cancelled_twice() -> None:
+    fails, prefix = Fails("a"), Prefix(0)
+
+    async def serve() -> None:
+        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+            lanes.add(*items("a", prefix, 0, 0))
+            lanes.add(*items("b", prefix, 0, 1))
+            fails.gate.set()
+            await fails.ending.wait()  # the keeper waits for b, which takes its time
+            raise KeyError("mine")
+
+    assert await errors_of(serve()) == ["KeyError('mine')", "OSError('a')"]
+    assert fails.cancelled == ["b"]

@@ -1,0 +1,236 @@
+"""Gate of one resource: who waits, in which order, and that no place is ever lost."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from saga import Breaker
+from saga.declarations.values import Resource
+from saga.engine import limits
+from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.errors import Draining
+from saga.engine.limits import Busy, Call, Limiter, NotNow
+from saga.engine.outage_watch import Watching
+from saga.engine.ports import Log
+from saga.errors import BreakerOpen
+from saga.messages import Partition, Position
+from saga.policies.breaker import TRIED_S
+from saga.store.port import Store
+from saga.support.clock import SystemClock
+from saga.telemetry.events import BreakerTurned, CallWaited, Moment
+
+AT = Position("orders", 0, 0)
+FOR_EVER = 1e12
+CLOCK = SystemClock()
+
+
+class Gate:
+    """A limiter, and what is around it."""
+
+    def __init__(
+        self, *, breaker: Breaker | None = None, at_once_max: int | None = None, rate_per_s: float | None = None
+    ) -> None:
+        self.moments: list[Moment] = []
+        self.watching = Watching("payment", CLOCK, self.moments.append)
+        self.assignment = WorkerAssignment(self.watching, {Partition("orders", 0): Prefix(0)})
+        ports = worker_ports(cast(Store, None), cast("Log", None), self.assignment)  # type: ignore[arg-type] # neither is asked
+        resource = Resource(
+            name="bank",
+            opener=self._opener,
+            gives=Gate,
+            timeout_s=5,
+            answers=(),
+            breaker=breaker,
+            at_once_max=at_once_max,
+            rate_per_s=rate_per_s,
+        )
+        self.limiter = Limiter("payment", resource, ports)
+        self.order: list[str] = []
+
+    async def _opener(self) -> AsyncIterator[object]:
+        yield self
+
+    async def enter(self, name: str = "", latest_s: float = FOR_EVER) -> Call:
+        call = await self.limiter.enter(AT, latest_s)
+        self.order.append(name)
+        return call
+
+    def waits(self, name: str, latest_s: float = FOR_EVER) -> "asyncio.Task[Call]":
+        return asyncio.get_running_loop().create_task(self.enter(name, latest_s))
+
+    def check_empty(self) -> None:
+        """Nobody runs or waits: all places are there."""
+        assert (self.limiter._line.running, self.limiter._line.waiting, len(self.limiter._waiting)) == (0, 0, 0)
+        assert self.watching.idle == 0
+
+
+async def a_moment() -> None:
+    for _ in range(5):
+        await CLOCK.sleep(0)
+
+
+async def test_who_comes_first_is_served_first() -> None:
+    gate = Gate(at_once_max=2)
+    running = [await gate.enter("a"), await gate.enter("b")]
+    waiting = [gate.waits(name) for name in "cde"]
+    await a_moment()
+    assert (gate.order, gate.watching.idle) == (["a", "b"], 3), "lanes that wait do store and log no harm"
+    gate.limiter.leave(running.pop(), failed=False)
+    late = gate.waits("f")
+    await a_moment()
+    assert gate.order == ["a", "b", "c"]
+    for _ in range(4):
+        gate.limiter.leave(running.pop(0), failed=False)
+        running += [task.result() for task in waiting if task.done() and task.result() not in running]
+        await a_moment()
+        running = [Call(0, 0.0)]
+    await late
+    assert gate.order == list("abcdef")
+    gate.limiter.leave(running[0], failed=False)
+    gate.check_empty()
+    assert len([moment for moment in gate.moments if isinstance(moment, CallWaited)]) == 4
+
+
+async def test_one_that_is_cancelled_leaves_the_line_and_loses_no_place() -> None:
+    gate = Gate(at_once_max=1)
+    first = await gate.enter("a")
+    gone, second = gate.waits("gone"), gate.waits("b")
+    await a_moment()
+    gone.cancel()
+    await a_moment()
+    gate.limiter.leave(first, failed=False)
+    gate.limiter.leave(await second, failed=False)
+    assert gate.order == ["a", "b"]
+    gate.check_empty()
+
+
+async def test_one_that_is_cancelled_when_its_place_has_just_come_gives_it_on() -> None:
+    gate = Gate(at_once_max=1)
+    first = await gate.enter("a")
+    gone, second = gate.waits("gone"), gate.waits("b")
+    await a_moment()
+    gate.limiter.leave(first, failed=False)
+    gone.cancel()
+    gate.limiter.leave(await second, failed=False)
+    assert gate.order == ["a", "b"]
+    gate.check_empty()
+
+
+async def test_a_call_waits_only_as_long_as_there_is_time_for_it() -> None:
+    gate = Gate(at_once_max=1)
+    first = await gate.enter("a")
+    with pytest.raises(NotNow) as refused:
+        await gate.enter("b", CLOCK.monotonic_s() + 0.02)
+    assert isinstance(refused.value.why, Busy)
+    assert str(refused.value.why) == "bank has no turn in time: other calls come first"
+    assert 0 < refused.value.left_s < 1
+    gate.limiter.leave(first, failed=False)
+    gate.check_empty()
+
+
+async def test_not_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MAX", 2)
+    gate = Gate(at_once_max=1)
+    first = await gate.enter("a")
+    waiting = [gate.waits(name) for name in "bc"]
+    await a_moment()
+    lefts = []
+    for _ in range(2):
+        with pytest.raises(NotNow) as refused:
+            await gate.enter("d")
+        lefts.append(refused.value.left_s)
+    assert lefts[0] < lefts[1], "one after another"
+    gate.limiter.leave(first, failed=False)
+    for each in waiting:
+        gate.limiter.leave(await each, failed=False)
+    gate.check_empty()
+
+
+@pytest.mark.parametrize("given", [{"at_once_max": 1}, {"rate_per_s": 0.1}])
+async def test_whoever_waits_notices_that_the_worker_stops(
+    given: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOOK_S", 0.01)
+    gate = Gate(**given)  # type: ignore[arg-type] # one of two
+    first = await gate.enter("a")
+    waiting = gate.waits("b")
+    await a_moment()
+    gate.assignment.stop()
+    with pytest.raises(Draining):
+        await CLOCK.within(5, waiting)
+    gate.limiter.leave(first, failed=False)
+    gate.check_empty()
+
+
+async def test_calls_follow_each_other_at_their_rate_and_who_would_come_too_late_takes_no_turn() -> None:
+    gate = Gate(rate_per_s=10)
+    began_s = CLOCK.monotonic_s()
+    for _ in range(3):
+        gate.limiter.leave(await gate.enter(), failed=False)
+    for _ in range(3):
+        with pytest.raises(NotNow):
+            await gate.enter("late", CLOCK.monotonic_s())
+    gate.limiter.leave(await gate.enter(), failed=False)
+    assert 0.29 <= CLOCK.monotonic_s() - began_s < 1
+    gate.check_empty()
+
+
+async def test_not_more_wait_for_a_turn_of_this_second_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MAX", 1)
+    gate = Gate(rate_per_s=10)
+    gate.limiter.leave(await gate.enter(), failed=False)
+    waiting = gate.waits("b")
+    await a_moment()
+    with pytest.raises(NotNow):
+        await gate.enter("c")
+    gate.limiter.leave(await waiting, failed=False)
+    gate.check_empty()
+
+
+async def test_those_that_wait_are_refused_when_the_breaker_opens_and_lose_no_place() -> None:
+    gate = Gate(breaker=Breaker(failures=1, open_s=60), at_once_max=1)
+    first = await gate.enter("a")
+    waiting = [gate.waits(name) for name in "bc"]
+    await a_moment()
+    gate.limiter.leave(first, failed=True)
+    for refused in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(refused, NotNow)
+        assert isinstance(refused.why, BreakerOpen)
+        assert 59 < refused.left_s <= 60
+    gate.check_empty()
+    assert [(m.state, m.open_s) for m in gate.moments if isinstance(m, BreakerTurned)] == [("open", 60)]
+
+
+async def test_who_would_be_refused_does_not_wait_for_a_place_before() -> None:
+    gate = Gate(breaker=Breaker(failures=1, open_s=0.01), at_once_max=1)
+    gate.limiter.leave(await gate.enter("a"), failed=True)
+    await CLOCK.sleep(0.02)
+    tries = await gate.enter("b")
+    with pytest.raises(NotNow) as refused:
+        await CLOCK.within(1, gate.waits("c"))
+    assert refused.value.left_s == TRIED_S
+    gate.limiter.leave(tries, failed=False)
+    gate.check_empty()
+
+
+async def test_what_a_call_raises_is_judged_and_raised() -> None:
+    async def fails() -> None:
+        raise KeyError
+
+    async def answers() -> str:
+        return "c"
+
+    gate = Gate(breaker=Breaker(failures=1, part=0, open_s=60))
+    for judged in (None, False):
+        with pytest.raises(KeyError):
+            await gate.limiter.through(fails, AT, FOR_EVER, lambda why, judged=judged: judged)  # type: ignore[misc]
+    assert await gate.limiter.through(answers, AT, FOR_EVER, lambda why: True) == "c"
+    assert not gate.moments
+    with pytest.raises(KeyError):
+        await gate.limiter.through(fails, AT, FOR_EVER, lambda why: isinstance(why, KeyError))
+    with pytest.raises(NotNow):
+        await gate.limiter.through(answers, AT, FOR_EVER, lambda why: True)
+    gate.check_empty()

@@ -1,0 +1,204 @@
+"""Own events that nobody takes yet, events that a handler does not need, and shelves of pages, at a real worker."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga import Later, Retry, Service
+from saga.messaging import operator_commands
+from saga.messaging.names import ARCHIVES
+from saga.progress import history, spill
+from saga.progress.document import Snapshot, decode_entry, encode
+from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
+from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
+
+SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8, shelf_max=4)
+ORDERS = 300
+CONFIRMED = OrderConfirmed(order_id=SAGA)
+CANCELLED = OrderCancelled(order_id=SAGA, reason="late")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "BOUNDS", SMALL)
+
+
+def joining(taken: list[str]) -> Service[Any]:
+    payment = Service("payment")
+
+    @payment.handler(many=True)
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
+
+    @payment.handler(many=True)
+    async def join(reserved: PaymentReserved, confirmed: OrderConfirmed) -> None:
+        taken.append(reserved.charge_id)
+
+    return payment
+
+
+async def documents_of(place: Workplace) -> dict[str, bytes]:
+    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_page(key)}
+
+
+async def progress_of(place: Workplace, payment: Service[Any]) -> Snapshot:
+    p = await place.progress(payment)
+    assert p is not None
+    return p
+
+
+async def whole_history(place: Workplace, p: Snapshot) -> list[Raw]:
+    archives = [history.decode_archive(d.content) async for _, d in place.store.scan(ARCHIVES, "payment::")]
+    return [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
+
+
+async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_at_last(tmp_path: Path) -> None:
+    taken: list[str] = []
+    payment = joining(taken)
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await place.publish(*(an_order(quantity=n) for n in range(ORDERS)))
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert len(p.own) <= SMALL.head_max + SMALL.page_max
+        assert len(encode(replace(p, transitions=()))) < 12_000
+        assert any(page.level for page in p.pages)
+        whole = spill.whole(p, await documents_of(place))
+        assert len(whole.own) == ORDERS
+        transitions = await whole_history(place, p)
+        assert history.verify(transitions, whole) is None
+        found = history.verify(transitions, replace(p, own=(replace(p.own[0], n=7),)))
+        assert found is not None
+        assert "own" in found.what
+        async with at_work(place, payment):  # another one, that knows no page
+            await place.publish(CONFIRMED)
+            await place.at_rest(payment)
+            assert taken == [f"c-{n}" for n in range(ORDERS)]
+            p = await progress_of(place, payment)
+            assert p.own == ()
+            assert {page.of for page in p.pages} == {"inbox", "results"}
+            await place.publish(an_order(quantity=ORDERS))
+            await place.at_rest(payment)
+            assert taken[ORDERS:] == [f"c-{ORDERS}"]
+        assert not [
+            key for key, content in (await documents_of(place)).items() if spill.decode_leaf(content).of == "own"
+        ]
+
+
+async def test_what_is_withdrawn_in_pages_is_never_taken(tmp_path: Path) -> None:
+    taken: list[str] = []
+    payment = joining(taken)
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(*(an_order(quantity=n) for n in range(100)))
+        await place.at_rest(payment)
+        await place.publish(CANCELLED)
+        await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert (p.own, p.results, p.closed) == ((), (), ("reserve",))
+        assert {page.of for page in p.pages} == {"inbox"}
+        assert history.verify(await whole_history(place, p), spill.whole(p, await documents_of(place))) is None
+        await place.publish(CONFIRMED)
+        await place.at_rest(payment)
+        assert taken == []
+
+
+async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_order(tmp_path: Path) -> None:
+    payment, shown = Service("payment"), list[str]()
+
+    @payment.handler
+    async def settle(confirmed: OrderConfirmed, order: OrderPlaced | None) -> PaymentDeclined | Later[OrderPlaced]:
+        if order is None:
+            return Later(until=OrderPlaced, within=timedelta(days=1))
+        shown.append(f"{order.quantity}")
+        if order.quantity < 59:
+            return Later(until=OrderPlaced, within=timedelta(days=1))
+        return PaymentDeclined(order_id=confirmed.order_id, reason="done")
+
+    async with workplace(tmp_path) as place:
+        async with at_work(place, payment):
+            await place.publish(*(an_order(quantity=n) for n in range(60)))
+            await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert len(p.waiting) <= SMALL.head_max + SMALL.page_max
+        assert {page.types for page in p.pages} == {("OrderPlaced",)}
+        whole = spill.whole(p, await documents_of(place))
+        assert len(whole.waiting) == 60
+        assert history.verify(await whole_history(place, p), whole) is None
+        async with at_work(place, payment):
+            await place.publish(CONFIRMED)
+            await place.at_rest(payment)
+        assert shown == [f"{n}" for n in range(60)]
+        p = await progress_of(place, payment)
+        assert (p.waiting, {page.of for page in p.pages}) == ((), {"inbox"})
+
+
+async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order(tmp_path: Path) -> None:
+    payment, noted, mended = Service("payment"), list[int](), list[str]()
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def fail(confirmed: OrderConfirmed) -> None:
+        if not mended:
+            raise ValueError("no")
+
+    @payment.handler(many=True)
+    async def note(order: OrderPlaced) -> None:
+        noted.append(order.quantity)
+
+    orders = [an_order(quantity=n) for n in range(700)]
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order(quantity=-1), CONFIRMED)
+        await place.at_rest(payment)
+        await place.publish(*orders)
+        await place.at_rest(payment)
+        await place.publish(*orders[::50])  # each is known, wherever it lies
+        await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert max(page.level for page in p.pages) == 2
+        assert len([page for page in p.pages if page.of == "queue"]) <= 5 * SMALL.shelf_max
+        whole = spill.whole(p, await documents_of(place))
+        assert len(whole.queue) == 1 + 700
+        transitions = await whole_history(place, p)
+        assert history.verify(transitions, whole) is None
+        assert history.verify(transitions, replace(p, pages=p.pages[1:])) is not None
+        assert sum(entry.outcome == "queued" for entry in map(decode_entry, transitions)) == 700
+        mended.append("by hand")
+        [dead] = [kept.dead for kept in p.queue if kept.dead]
+        now_ms = place.clock.now_ms()
+        wish = operator_commands.to_record(
+            "payment", SAGA, wanted="replay", dead=dead, who="ada", why="mended", now_ms=now_ms
+        )
+        await place.broker.publish([wish])
+        await place.at_rest(payment)
+        assert noted == [-1, *range(700)]
+
+
+async def test_of_large_events_only_the_first_are_in_the_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill, "BOUNDS", spill.Bounds())
+    payment, size = Service("payment"), 100_000
+
+    @payment.handler(retry=Retry(attempts_max=1))
+    async def fail(confirmed: OrderConfirmed) -> None:
+        raise ValueError("no")
+
+    @payment.handler(many=True)
+    async def note(order: OrderPlaced) -> None: ...
+
+    async with workplace(tmp_path) as place, at_work(place, payment):
+        await place.publish(an_order(quantity=-1), CONFIRMED)
+        await place.at_rest(payment)
+        await place.publish(*(an_order(quantity=n, sku="x" * size) for n in range(30)))
+        await place.at_rest(payment)
+        p = await progress_of(place, payment)
+        assert len(p.queue) <= 1 + 2 + 3, "the dead letter, the head, and what fills no page yet"
+        assert len(encode(p)) < 1_000_000
+        pages = (await documents_of(place)).values()
+        assert sum(len(spill.decode_leaf(content).kept) for content in pages) + len(p.queue) == 31

@@ -1,0 +1,104 @@
+"""Ports of a worker: how often people hear of an outage, and what may not begin any more."""
+
+import asyncio
+
+import pytest
+
+from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.worker_ports import WorkerAssignment
+from saga.engine.errors import Draining
+from saga.engine.outage_watch import Watching
+from saga.errors import BrokerUnavailable, StoreUnavailable
+from saga.messages import Partition, Position
+from saga.support.clock import Clock
+from saga.telemetry.events import Moment, Recovered, Unavailable
+from saga.testing.trials import TrialClock
+from tests.engine.real_worker import Impatient
+
+HERE, THERE = Position("orders", 0, 5), Position("orders", 1, 5)
+
+
+def assigned(clock: Clock) -> WorkerAssignment:
+    """The first of two partitions is committed up to 5, the other one up to 9."""
+    assignment = WorkerAssignment(Watching("payment", clock, lambda moment: None))
+    assignment.prefixes |= {Partition("orders", 0): Prefix(5), Partition("orders", 1): Prefix(9)}
+    return assignment
+
+
+async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> None:
+    moments, clock = list[Moment](), TrialClock()
+    watching = Watching("payment", clock, moments.append)
+    for _ in range(150):
+        watching.unavailable("write", StoreUnavailable("full"))
+        await clock.sleep(1)
+    watching.unavailable("publish", BrokerUnavailable("gone"))
+    assert [(m.what, m.since_s) for m in moments if isinstance(m, Unavailable)] == [
+        ("store", 0),
+        ("store", 60),
+        ("store", 120),
+        ("broker", 0),
+    ]
+    watching.answered("store")
+    watching.answered("store")
+    assert [(m.what, m.away_s) for m in moments if isinstance(m, Recovered)] == [("store", 150)]
+    watching.unavailable("write", StoreUnavailable("full again"))
+    watching.recovered(StoreUnavailable("full again"))
+    assert len(moments) == 5, "a minute has not passed since people were last told"
+
+
+async def test_what_is_in_hand_goes_on_until_its_partition_is_lost() -> None:
+    assignment = assigned(TrialClock())
+    assignment.let_go([Partition("orders", 0)])
+    del assignment.prefixes[Partition("orders", 0)]
+    assignment.check_running(HERE)
+    assignment.lose([Partition("orders", 0)])
+    with pytest.raises(Draining):
+        assignment.check_running(HERE)
+    assignment.check_running(THERE)
+    with pytest.raises(Draining):
+        assignment.check_running(Position("orders", 2, 0))
+    assignment.stop()
+    with pytest.raises(Draining):
+        assignment.check_running(THERE)
+
+
+async def test_a_pause_ends_by_itself_or_at_once_when_nothing_may_begin_any_more() -> None:
+    assignment = assigned(Impatient())
+    await assignment.pause(0.05, HERE)
+    async with asyncio.TaskGroup() as tasks:
+        pause = tasks.create_task(_drained(assignment, HERE))
+        await asyncio.sleep(0)  # noqa: TID251 - let it begin
+        assignment.lose([Partition("orders", 0)])
+    assert pause.result()
+
+
+async def _drained(assignment: WorkerAssignment, position: Position) -> bool:
+    try:
+        await assignment.pause(1_000_000, position)
+    except Draining:
+        return True
+    return False
+
+
+async def test_what_is_committed_is_known_of_the_partitions_that_are_ours() -> None:
+    assignment = assigned(TrialClock())
+    assert not assignment.is_committed(HERE)
+    assert assignment.is_committed(THERE)
+    assert not assignment.is_committed(Position("orders", 2, 0))
+
+
+async def test_the_log_of_a_topic_is_known_by_any_partition_of_it_that_is_ours() -> None:
+    assignment = assigned(TrialClock())
+    assignment.prefixes[Partition("orders", 0)] = Prefix(9, "new")
+    assert assignment.is_of_current_log(Position("orders", 7, 5, "new"))
+    assert not assignment.is_of_current_log(Position("orders", 0, 5, "old"))
+    assert not assignment.is_of_current_log(Position("payments", 0, 5, "new"))
+
+
+async def test_an_offset_of_another_log_is_committed_nowhere() -> None:
+    assignment = assigned(TrialClock())
+    assignment.prefixes |= {Partition("orders", 0): Prefix(9, "new"), Partition("orders", 1): Prefix(9)}
+    assert assignment.is_committed(Position("orders", 0, 5, "new"))
+    assert not assignment.is_committed(Position("orders", 0, 5, "old"))
+    assert not assignment.is_committed(Position("orders", 0, 5))
+    assert assignment.is_committed(Position("orders", 1, 5))

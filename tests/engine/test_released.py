@@ -1,0 +1,183 @@
+"""Parked runs that a person wants tried at once: in their place, with what they had, and nothing else is hurried."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from saga import Later, Retry, Saga, Service
+from saga.engine.execution.beginning import begin
+from saga.engine.execution.message_processor import advance, take_turn
+from saga.messages import Position, Record
+from saga.messaging.operator_commands import Command, command_in, to_record
+from saga.progress.parked import parked
+from services.order.events import OrderCancelled, OrderConfirmed
+from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
+from tests.engine.driven_workers import At, Workers, place
+from tests.engine.real_worker import SAGA, an_order
+from tests.engine.test_parking import Bank, failing, only, wakes_in, woken
+
+CONFIRMED, CANCELLED = OrderConfirmed(order_id=SAGA), OrderCancelled(order_id=SAGA, reason="-")
+PARKS = Retry(in_place_s=0, attempts_max=3)
+
+
+async def a_wish(at: Workers, worker: At, about: str | None = None) -> Command:
+    """A person's wish about what is parked now, as it comes out of the log."""
+    p = await worker.progress()
+    dead = about or next(run.id for run in parked(p))
+    out = to_record("payment", SAGA, wanted="release", dead=dead, who="ada", why="it is back", now_ms=at.clock.now_ms())
+    return command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, 0))
+
+
+async def heeds(worker: At, wish: Command) -> None:
+    """The worker takes a wish to its end."""
+    await take_turn(worker.participant, begin(worker.participant, wish, Position("payment.commands", 0, 0), None))
+
+
+async def test_what_is_parked_is_tried_at_once_where_it_was_and_what_waits_behind_it_follows(tmp_path: Path) -> None:
+    bank = Bank()
+    async with place(tmp_path) as at:
+        worker = await at.worker(failing(bank))
+        await worker.takes(an_order())
+        await worker.takes(CONFIRMED)
+        bank.mended = True
+        await heeds(worker, await a_wish(at, worker))
+        p = await worker.progress()
+        assert (p.queue, p.intents, bank.noted, len(bank.asked)) == ((), (), [SAGA], 5)
+        history = await worker.history()
+        assert [(entry.handler, entry.outcome) for entry in history] == [
+            ("reserve", "retrying"), ("note", "queued"), ("reserve", "released"), ("reserve", "handled"),
+            ("note", "handled"),
+        ]  # fmt: skip
+        assert (history[2].reason, history[2].attempt) == ("ada wants it: it is back", 4)
+        assert [call.name for call in history[3].calls] == ["prepare", "charge"]
+
+
+async def test_what_fails_again_is_parked_again_with_one_attempt_more(tmp_path: Path) -> None:
+    bank = Bank()
+    async with place(tmp_path) as at:
+        worker = await at.worker(failing(bank, PARKS))
+        await worker.takes(an_order())
+        await heeds(worker, await a_wish(at, worker))
+        kept = only((await worker.progress()).queue)
+        assert (kept.attempts, kept.dead, kept.due_ms > at.clock.now_ms()) == (2, None, True)
+        await heeds(worker, await a_wish(at, worker))
+        assert only((await worker.progress()).queue).dead, "the attempts are those that it was given"
+
+
+async def test_a_wish_that_comes_twice_or_late_is_no_other_attempt(tmp_path: Path) -> None:
+    bank = Bank()
+    async with place(tmp_path) as at:
+        worker = await at.worker(failing(bank, PARKS))
+        await worker.takes(an_order())
+        wish = await a_wish(at, worker)
+        await heeds(worker, wish)
+        await heeds(worker, wish)
+        assert len(bank.asked) == 2
+        await heeds(worker, replace(wish, id="another wish about the same wait"))
+        last = (await worker.history())[-1]
+        assert (last.outcome, last.reason, len(bank.asked)) == (
+            "ignored",
+            "not released: what was parked has been tried, or has ended, since (ada wants it: it is back)",
+            2,
+        )
+
+
+async def test_a_worker_that_dies_behind_the_wish_leaves_it_to_whoever_has_it_next(tmp_path: Path) -> None:
+    bank = Bank()
+    async with place(tmp_path) as at:
+        worker, successor = await at.worker(failing(bank)), await at.worker(failing(bank))
+        await worker.takes(an_order())
+        bank.mended = True
+        wish = await a_wish(at, worker)
+        turn = begin(worker.participant, wish, Position("payment.commands", 0, 0), None)
+        while (await worker.history())[-1].outcome != "released":
+            turn = await advance(worker.participant, turn)
+        await heeds(successor, wish)
+        assert (await worker.told())[-1] == ("reserve", "handled")
+
+
+async def test_a_wake_goes_with_it_for_the_wish_may_have_come_to_its_end_elsewhere(tmp_path: Path) -> None:
+    async with place(tmp_path) as at:
+        worker = await at.worker(failing(Bank()))
+        await worker.takes(an_order())
+        before = len(wakes_in(worker))
+        await heeds(worker, await a_wish(at, worker))
+        assert len(wakes_in(worker)) > before
+        await woken(worker, wakes_in(worker)[before])
+        assert (await worker.told())[-1][1] == "retrying"
+
+
+async def test_a_compensation_that_is_parked_is_released_under_its_own_name(tmp_path: Path) -> None:
+    payment, released = Service("payment", retry=PARKS), [0]
+
+    @payment.handler
+    async def reserve(order: OrderPlaced) -> PaymentReserved:
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.compensation(reserve)
+    async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
+        released[0] += 1
+        if released[0] == 1:
+            raise ConnectionError("away")
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        await worker.takes(an_order())
+        await worker.takes(CANCELLED)
+        assert [run.undoes for run in parked(await worker.progress())] == [True]
+        await heeds(worker, await a_wish(at, worker))
+        assert (await worker.told())[-2:] == [("release", "released"), ("release", "compensated")]
+
+
+async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wait_by_themselves_are_not(
+    tmp_path: Path,
+) -> None:
+    payment, away = Service("payment", retry=PARKS), [True]
+
+    @payment.handler
+    async def look(order: OrderPlaced, saga: Saga) -> PaymentReserved | Later:
+        if not saga.waited:
+            return Later(after=timedelta(hours=1))
+        if away[0]:
+            raise ConnectionError("away")
+        return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+    @payment.deadline(within=timedelta(hours=2))
+    async def expire(order: OrderPlaced) -> PaymentDeclined:
+        if away[0]:
+            raise ConnectionError("away, too")
+        return PaymentDeclined(order_id=order.order_id, reason="too late")
+
+    async with place(tmp_path) as at:
+        worker = await at.worker(payment)
+        await worker.takes(an_order())
+        assert list(parked(await worker.progress())) == [], "it has failed in nothing"
+        await at.clock.sleep(3600.1)
+        await woken(worker, wakes_in(worker)[-1])
+        assert [run.handler for run in parked(await worker.progress())] == ["look"]
+        away[0] = False
+        await heeds(worker, await a_wish(at, worker))
+        assert (await worker.told())[-2:] == [("look", "released"), ("look", "handled")]
+        away[0] = True
+        assert list(parked(await worker.progress())) == [], "the deadline waits for its time"
+        await at.clock.sleep(3600)
+        await woken(worker, wakes_in(worker)[-1])
+        assert [run.handler for run in parked(await worker.progress())] == ["expire"]
+        away[0] = False
+        await heeds(worker, await a_wish(at, worker))
+        assert (await worker.told())[-2:] == [("expire", "released"), ("expire", "handled")]
+
+
+async def test_what_has_come_to_its_end_meanwhile_is_not_released(tmp_path: Path) -> None:
+    bank = Bank()
+    async with place(tmp_path) as at:
+        worker = await at.worker(failing(bank))
+        await worker.takes(an_order())
+        wish = await a_wish(at, worker)
+        bank.mended = True
+        await at.clock.sleep(60)
+        await woken(worker, wakes_in(worker)[-1])
+        assert (await worker.told())[-1] == ("reserve", "handled")
+        await heeds(worker, wish)
+        assert ((await worker.told())[-1], len(bank.asked)) == (("a command", "ignored"), 5)

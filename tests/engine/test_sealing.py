@@ -1,0 +1,564 @@
+"""Sealed values: with keys no sensitive value lies anywhere in the clear, and without its key none can be read."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from saga import Retry, Saga, Service, sensitive
+from saga.clients import events
+from saga.configuration.settings import Settings
+from saga.contracts import codec
+from saga.contracts.library import binding_of
+from saga.contracts.sealing import opened, sealed
+from saga.encryption.folder import KeyFolder
+from saga.encryption.keys import SubjectKey
+from saga.encryption.text import names_in, place_of_recorded
+from saga.engine.consumer.flow_control import Limits
+from saga.engine.execution.value_codec import STATE, Seals, call_of
+from saga.engine.isolated_ports import Documents, Then, ports_alone
+from saga.engine.prepared_service import prepare
+from saga.engine.processing_state import RunKey, Stages, TurnState
+from saga.engine.service_runtime import participant_of
+from saga.errors import BadInput, Permanent, SagaError
+from saga.messages import Position
+from saga.ops.dead_letters import Letter
+from saga.ops.operator_commands import Wish, send
+from saga.progress.document import Call, decode, progress_key
+from saga.progress.spill import is_claim
+from saga.telemetry.events import Parked, Unavailable
+from saga.testing.world import answer_of
+from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReleased, PaymentReserved
+from tests.encryption.readable import can_be_read
+from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
+
+CARD, TOKEN, IBAN = "4111-SECRET-1111", "token-SECRET-2222", "iban-SECRET-3333"
+
+
+@dataclass(frozen=True)
+class Wallet:
+    card: Annotated[str, sensitive] = ""
+    seen: int = 0
+
+
+@dataclass(frozen=True)
+class Customer:
+    iban: Annotated[str, sensitive] = IBAN
+
+
+class Bank:
+    """Bank that notes what it is handed."""
+
+    def __init__(self) -> None:
+        self.handed: list[str] = []
+        self.answers = True
+        self.stop: asyncio.Event | None = None
+        """Event to be set when it does not answer."""
+
+    async def tokenize(self, card: str) -> Annotated[str, sensitive]:
+        self.handed.append(f"tokenize {card}")
+        return TOKEN
+
+    async def reserve(self, token: str) -> str:
+        self.handed.append(f"reserve {token}")
+        if not self.answers:
+            if self.stop is not None:
+                self.stop.set()
+            raise ConnectionError("away")
+        return "charge-1"
+
+    async def forget(self, token: Annotated[str, sensitive]) -> None:
+        self.handed.append(f"forget {token}")
+
+    async def release(self, charge: str, card: str) -> None:
+        self.handed.append(f"release {charge} {card}")
+
+
+class RealBank(Bank):
+    """The one that tests take the place of."""
+
+
+def look(customer: Customer | None) -> tuple[Customer, Annotated[str, sensitive]]:
+    return customer or Customer(), (customer or Customer()).iban
+
+
+payment = Service("payment", state=Wallet)
+payment.document(Customer, "customers")
+
+
+@payment.resource()
+async def bank() -> AsyncIterator[Bank]:
+    yield RealBank()
+
+
+@payment.handler(retry=Retry(attempts_max=2))
+async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> PaymentReserved:
+    token = await saga.step(bank.tokenize, order.card)
+    saga.undo_with(bank.forget, token)
+    iban = await saga.update(Customer, order.customer_id, look)
+    assert iban == (IBAN if order.card == CARD else "erased")
+    known = await saga.read(Customer, order.customer_id)
+    assert known == Customer(iban=iban)
+    charge = await saga.step(bank.reserve, token)
+    saga.state = Wallet(card=order.card, seen=1)
+    return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+
+@payment.compensation(reserve)
+async def release(why: OrderCancelled, was: PaymentReserved, bank: Bank, saga: Saga[Wallet]) -> PaymentReleased:
+    await saga.step(bank.release, was.charge_id, saga.state.card)
+    return PaymentReleased(order_id=why.order_id, charge_id=was.charge_id)
+
+
+def order_of(saga: str = SAGA) -> OrderPlaced:
+    return an_order(saga, card=CARD)
+
+
+def keys_in(folder: Path, place: Workplace) -> KeyFolder:
+    """Keys as another process has them, from the folder of this test."""
+    keys = KeyFolder(folder / "keys", place.clock)
+    if not keys.folder.exists():
+        keys.new("ada", "the first one")
+    return keys
+
+
+async def said(place: Workplace, keys: KeyFolder, *orders: OrderPlaced) -> None:
+    """Publish as a Client with keys does."""
+    records = []
+    for order in orders:
+        seal = await events.seal_of(order, keys)
+        records.append(events.to_record(order, place.clock.now_ms(), seal=seal))
+    await place.broker.publish(records)
+
+
+def in_the_clear(folder: Path, text: bytes = b"SECRET") -> list[str]:
+    """Files of stores and logs in which something sensitive can be read."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path.name for path in files if can_be_read(text, path.read_bytes())]
+
+
+async def test_with_keys_nothing_sensitive_lies_in_a_store_or_a_log_and_handlers_see_it_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(payment)
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.at_rest(payment)
+        assert bank.handed == [f"tokenize {CARD}", f"reserve {TOKEN}", f"release charge-1 {CARD}"]
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled", "compensated"]
+        p = await place.progress(payment)
+        assert p is not None
+        assert p.state["card"]["_sensitive"].startswith("sealed:1:")
+        documents = [content async for key, content in place.store.scan("customers")]
+        assert b"SECRET" in documents[0].content  # what an application keeps is its own affair, but not what it gave
+        await place.store.remove("customers", "customer-1", cas=documents[0].cas)
+    for file in ("store.db", "broker.db"):
+        with closing(sqlite3.connect(tmp_path / file)) as connection:
+            connection.execute("VACUUM")  # what was removed is still in the file before
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert in_the_clear(tmp_path) == []
+
+
+async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_undone(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(payment)
+        (record,) = await place.records("orders")
+        assert keys.forget(SAGA, "ada", "asked for it")
+        assert not keys.forget(SAGA, "ada", "asked for it again")
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.at_rest(payment)
+        assert bank.handed[-1] == "release charge-1 erased"
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled", "compensated"]
+        assert not place.told_dead()
+        everyone = keys_in(tmp_path, place)
+        names = names_in(record.value or b"")
+        assert [await everyone.named(name) for name in names] == [None]
+        with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga forget\), which is for good"):
+            await said(place, everyone, order_of())
+    content = b"".join(path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file())
+    assert b'"wrapped"' not in content
+
+
+async def test_a_run_that_had_begun_goes_on_after_an_erasure_and_is_not_taken_for_another(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        bank.answers = False
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.until(lambda: bool(place.told_dead()))
+        keys.forget(SAGA, "ada", "asked for it")
+        bank.answers = True
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            (dead,) = await place.dead(payment)
+            p = await place.progress(payment)
+            from saga.testing.world import command
+
+            await place.broker.publish([command("replay", p, place.clock.now_ms())])
+            await place.until(lambda: bank.handed[-1] == "reserve erased")
+            await place.at_rest(payment)
+        assert [entry.outcome for entry in await place.history(payment)][-2:] == ["replayed", "handled"]
+        assert "SECRET" not in json.dumps(dead[1])
+
+
+async def test_a_message_that_is_said_again_is_the_same_message(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        for each in (keys, keys_in(tmp_path, place)):  # as two processes
+            await said(place, each, order_of())
+        one, other = await place.records("orders")
+        assert (one.value, one.headers[1:2]) == (other.value, other.headers[1:2])
+        await said(place, keys, replace(order_of(), card="another"), order_of("order-2"))
+        assert len({record.value for record in await place.records("orders")}) == 3
+
+
+async def test_while_the_keys_are_away_the_lane_waits_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        await said(place, keys, order_of())
+        (tmp_path / "keys").rename(tmp_path / "elsewhere")
+        away = KeyFolder(tmp_path / "keys", place.clock)
+        async with at_work(place, payment, use=(bank,), keys=away):
+            await place.until(lambda: bool(place.told(Unavailable)))
+            assert "the folder of keys" in place.told(Unavailable)[0].error
+            assert not bank.handed
+            (tmp_path / "elsewhere").rename(tmp_path / "keys")
+            await place.at_rest(payment)
+        (entry,) = await place.history(payment)
+        assert (entry.outcome, entry.attempt) == ("handled", 1)
+
+
+async def test_without_keys_nobody_takes_a_sealed_text_for_the_value(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        await said(place, keys, order_of())
+        async with at_work(place, payment, use=(bank,)):
+            await place.until(lambda: bool(place.told(Parked)))
+            assert "set SAGA_KEYS" in place.told(Parked)[0].error
+        assert not bank.handed
+        assert [entry.outcome for entry in await place.history(payment)] == ["retrying"]
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.until(lambda: bool(bank.handed))
+            await place.at_rest(payment)
+        assert bank.handed[0] == f"tokenize {CARD}"
+
+
+FORGED = f"sealed:1:{'0' * 32}:AAAA"
+"""Text that says it was sealed with a key that nobody has."""
+
+
+async def test_a_text_with_a_made_up_key_is_parked_and_becomes_a_dead_letter_and_others_go_on(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.broker.publish([place.said_by_client(an_order("order-2", card=FORGED))])
+            await place.until(lambda: bool(place.told(Parked)))
+            assert "was never sealed with a key of this folder" in place.told(Parked)[0].error
+            await said(place, keys, order_of())
+            await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
+            await place.until(lambda: bool(place.told_dead()))
+            (dead,) = await place.dead(payment)
+        assert bank.handed[0] == f"tokenize {CARD}"
+        assert "whoever sent it has forged it" in json.dumps(dead[1])
+
+
+async def test_a_run_whose_state_has_a_key_that_is_missing_is_parked_until_it_is_back(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(payment)
+        (secret,) = (tmp_path / "keys" / "subjects").glob("??/*.json")
+        secret.rename(tmp_path / "aside")
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
+            await place.until(lambda: bool(place.told(Parked)))
+            assert bank.handed[-1] == f"reserve {TOKEN}"
+            (tmp_path / "aside").rename(secret)
+            await place.until(lambda: bank.handed[-1] == f"release charge-1 {CARD}")
+            await place.at_rest(payment)
+        assert [entry.outcome for entry in await place.history(payment)] == ["handled", "retrying", "compensated"]
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+async def test_what_only_looks_sealed_in_a_field_that_nobody_opens_stays_as_it_is(
+    tmp_path: Path, has_keys: bool
+) -> None:
+    """Anybody can type it into a form."""
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place) if has_keys else None, Bank()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            order = replace(an_order(card=CARD), customer_id=FORGED)
+            await place.broker.publish([place.said_by_client(order)])
+            await place.at_rest(payment)
+        (entry,) = await place.history(payment)
+        assert (entry.outcome, entry.attempt) == ("handled", 1)
+
+
+async def test_what_began_without_keys_goes_on_with_them_and_the_other_way_round(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        bank = Bank()
+        bank.answers = False
+        async with at_work(place, payment, use=(bank,), limits=Limits(drain_s=0)) as bank.stop:
+            await place.broker.publish([place.said_by_client(order_of())])
+            await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
+        bank.answers = True
+        async with at_work(place, payment, use=(bank,), keys=keys_in(tmp_path, place)):
+            await place.at_rest(payment)
+        assert bank.handed.count(f"tokenize {CARD}") == 1
+        assert [entry.outcome for entry in await place.history(payment)][-1] == "handled"
+
+
+async def test_a_sealed_text_opens_nowhere_but_in_its_field_and_saga(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        key = await keys.of_subject("ada")
+        binding = binding_of(OrderPlaced)
+        value = sealed(place.said_by_client(order_of()).value or b"", binding.version, SAGA, key)
+        assert opened(value, binding.library, SAGA, lambda _: key) == place.said_by_client(order_of()).value
+        assert key is not None
+        another = codec.encode(an_order(card=key.seal(b"Kiel", f"OrderPlaced|address|{SAGA}")))
+        at = value.index(b"sealed:1:") + 50
+        changed = value[:at] + (b"AA" if value[at : at + 2] != b"AA" else b"BB") + value[at + 2 :]
+        for wrong, saga in ((value, "order-2"), (another, SAGA), (changed, SAGA)):
+            with pytest.raises(BadInput, match="it was sealed for another field or saga, or changed since"):
+                opened(wrong, binding.library, saga, lambda _: key)
+
+
+@dataclass(frozen=True)
+class WalletV1:
+    card: Annotated[str, sensitive] = ""
+    cents: Annotated[int, sensitive] = 0
+
+
+later = Service("payment", state=WalletV1)
+
+
+@later.handler
+async def note(order: OrderPlaced, saga: Saga[WalletV1]) -> None:
+    saga.state = WalletV1(card=order.card, cents=4711)
+
+
+newer = Service("payment", state=Wallet)
+
+
+@newer.migrate(1)
+def moved(old: WalletV1) -> Wallet:
+    return Wallet(card=f"{old.card} {old.cents}", seen=1)
+
+
+async def as_before(order: OrderPlaced, saga: Saga[Wallet]) -> None:
+    saga.state = Wallet(card=order.card)
+
+
+as_before.__name__ = "note"
+newer.handler(as_before)
+
+
+@newer.handler
+async def confirm(confirmed: OrderConfirmed, saga: Saga[Wallet]) -> None:
+    seen.append(saga.state.card)
+    saga.state = replace(saga.state, seen=2)
+
+
+seen: list[str] = []
+
+
+async def test_a_sealed_state_is_migrated_and_sealed_anew(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        async with at_work(place, later, keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(later)
+        async with at_work(place, newer, keys=keys):
+            await place.publish(OrderConfirmed(order_id=SAGA))
+            await place.at_rest(newer)
+        assert seen.pop() == f"{CARD} 4711"
+        p = await place.progress(newer)
+        assert p is not None
+        assert (p.version, p.state["seen"]) == (2, 2)
+        assert p.state["card"]["_sensitive"].startswith("sealed:1:")
+        keys.forget(SAGA, "ada", "asked for it")
+        other = keys_in(tmp_path, place)
+        async with at_work(place, newer, keys=other):
+            assert await other.of_subject(SAGA) is None
+
+
+async def test_what_was_erased_of_a_state_and_cannot_be_a_text_has_its_default(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        async with at_work(place, later, keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(later)
+        keys.forget(SAGA, "ada", "asked for it")
+        async with at_work(place, newer, keys=keys):
+            await place.publish(OrderConfirmed(order_id=SAGA))
+            await place.at_rest(newer)
+        assert seen.pop() == "erased 0"
+        assert not place.told_dead()
+
+
+large = Service("payment")
+
+
+async def statement(card: str) -> Annotated[str, sensitive]:
+    return "SECRET " * 20_000
+
+
+@large.handler
+async def tell(order: OrderPlaced, saga: Saga) -> PaymentReserved:
+    text = await saga.step(statement, order.card)
+    return PaymentReserved(order_id=order.order_id, charge_id=str(len(text)), amount=order.total)
+
+
+async def test_a_large_result_lies_sealed_in_its_document_of_its_own(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        async with at_work(place, large, keys=keys):
+            await said(place, keys, order_of())
+            await place.at_rest(large)
+        (content,) = [document.content async for key, document in place.store.scan("saga-archive") if is_claim(key)]
+        assert b"sealed:1:" in content
+        assert b"SECRET" not in content
+        (entry,) = await place.history(large)
+        assert entry.outcome == "handled"
+    assert in_the_clear(tmp_path) == []
+
+
+# ---------------------------------------------------------------- answers of people, and places of recorded values
+
+
+class Silent(Bank):
+    """Bank that gives no token."""
+
+    async def tokenize(self, card: str) -> Annotated[str, sensitive]:
+        raise ConnectionError("away")
+
+
+@pytest.mark.parametrize("tool", ["has keys", "has none"])
+async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_on_with_it(
+    tool: str, tmp_path: Path
+) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = keys_in(tmp_path, place), Silent()
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await said(place, keys, order_of())
+            await place.until(lambda: bool(place.told_dead()))
+            p = await place.progress(payment)
+            assert p is not None
+            dead = p.queue[0].dead or ""
+            letter = Letter(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
+            answer = answer_of("tokenize", "token-ANSWERED", None)
+            wish = Wish(wanted="resolve", who="ada", why="it is in the bank's list", answered=answer)
+            folder = str(keys.folder) if tool == "has keys" else ""
+            settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=folder)
+            await send([letter], wish, settings, place.clock)
+            await place.until(lambda: bool(bank.handed))
+            await place.at_rest(payment)
+        assert bank.handed == ["reserve token-ANSWERED"]
+        assert [entry.outcome for entry in await place.history(payment)][-2:] == ["resolved", "handled"]
+        (commanded,) = await place.records("payment.commands")
+        assert can_be_read(b"ANSWERED", commanded.value or b"") is (tool == "has none")
+        assert not [name for name in in_the_clear(tmp_path, b"ANSWERED") if name.startswith("store")]
+
+
+async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        keys.forget(SAGA, "ada", "asked for it")
+        letter = Letter(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
+        wish = Wish(wanted="resolve", who="ada", why="-", answered=answer_of("tokenize", "token", None))
+        settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=str(keys.folder))
+        with pytest.raises(BadInput, match="saga order-1 was forgotten: nothing can be sealed for it"):
+            await send([letter], wish, settings, place.clock)
+
+
+async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        ports = ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, keys)
+        service = participant_of(prepare(payment.declared), {}, ports)
+        message = message_of(order_of(), started=None)
+        at = Position("orders", 0, 0)
+        seals = Seals(service, TurnState(message=message, position=at, stages=Stages()))
+        seals.own = await keys.of_subject(SAGA)
+        assert seals.own is not None
+        call = Call(kind="step", name="tokenize", number=1, input="")
+        run: RunKey = ("do", "reserve", "m-1")
+        others: list[RunKey] = [("undo", "reserve", "m-1"), ("do", "note", "m-1"), ("do", "reserve", "m-2")]
+        places = [
+            STATE,
+            call_of(run, call),
+            call_of(run, msgspec.structs.replace(call, number=2)),
+            call_of(run, msgspec.structs.replace(call, name="statement")),
+            call_of(run, msgspec.structs.replace(call, kind="update")),
+            *(call_of(other, call) for other in others),
+        ]
+        plain = msgspec.Raw(b'{"a":{"_sensitive":"x"},"b":[{"_sensitive":"x"},{"_sensitive":"y"}]}')
+        for what in places:
+            closed = seals.closed_raw(plain, what)
+            assert await seals.revealed_raw(closed, what) == plain
+            for elsewhere in places:
+                if elsewhere != what:
+                    with pytest.raises(Permanent, match="was sealed for another place"):
+                        await seals.revealed_raw(closed, elsewhere)
+        parts = msgspec.json.decode(seals.closed_raw(plain, STATE))
+        for moved_ in ({**parts, "a": parts["b"][0]}, {**parts, "b": parts["b"][::-1]}, {"c": parts["a"]}):
+            with pytest.raises(Permanent, match="was sealed for another place"):
+                seals.reveal(moved_, STATE)
+
+
+async def killed_in_its_second_step(tmp_path: Path, place: Workplace) -> tuple[KeyFolder, Bank]:
+    """Run a worker until the bank has been asked to reserve and has not answered: the token of the step before is on
+    record."""
+    keys, bank = keys_in(tmp_path, place), Bank()
+    bank.answers = False
+    async with at_work(place, payment, use=(bank,), keys=keys, limits=Limits(drain_s=0)) as bank.stop:
+        await said(place, keys, order_of())
+        await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
+    return keys, bank
+
+
+async def test_what_was_recorded_by_a_release_that_did_not_tell_places_apart_is_read(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = await killed_in_its_second_step(tmp_path, place)
+        await _replace_sealed(place, keys, lambda key: key.seal(f'"{TOKEN}"'.encode(), f"payment|{SAGA}"))
+        bank.answers = True
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.at_rest(payment)
+        assert bank.handed.count(f"tokenize {CARD}") == 1
+        assert bank.handed[-1] == f"reserve {TOKEN}"
+
+
+async def test_a_recorded_value_from_elsewhere_in_its_saga_fails_its_run(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys, bank = await killed_in_its_second_step(tmp_path, place)
+        at = place_of_recorded("payment", SAGA, "state", "['card']")
+        await _replace_sealed(place, keys, lambda key: key.seal_recorded(f'"{TOKEN}"'.encode(), at))
+        async with at_work(place, payment, use=(bank,), keys=keys):
+            await place.until(lambda: bool(place.told_dead()))
+        assert "a recorded value was sealed for another place" in place.told_dead()[0].reason
+
+
+async def _replace_sealed(place: Workplace, keys: KeyFolder, sealing: Callable[[SubjectKey], str]) -> None:
+    """Put another sealed text in the place of the recorded answer of the first step."""
+    key, document = await keys.of_subject(SAGA), await place.store.get("saga", progress_key("payment", SAGA))
+    assert key is not None
+    assert document is not None
+    (intent,) = decode(document.content).intents
+    text: str = msgspec.json.decode(intent.calls[0].value)["_sensitive"]
+    content = document.content.replace(text.encode(), sealing(key).encode())
+    await place.store.replace("saga", progress_key("payment", SAGA), content, cas=document.cas)

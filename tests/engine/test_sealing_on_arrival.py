@@ -1,0 +1,384 @@
+"""Messages whose sender knows nothing of keys: what is kept of them, and what is sent on, is sealed, whatever form they
+have, and nobody can read it once their subject is forgotten."""
+
+import base64
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from saga import Change, Insert, Retry, Saga, Service
+from saga.changes.records import Changed, to_record
+from saga.contracts import codec
+from saga.contracts.library import contract_of
+from saga.contracts.registered import framed, published
+from saga.contracts.sealing import open_whole, opened
+from saga.encryption.text import names_in
+from saga.engine.consumer.committer import Commits
+from saga.engine.consumer.poison_guard import Count
+from saga.engine.consumer.record_router import received
+from saga.engine.execution import arrival_encryption
+from saga.engine.execution.beginning import undecodable
+from saga.engine.isolated_ports import Documents, Then, ports_alone
+from saga.engine.prepared_service import prepare
+from saga.engine.service_runtime import participant_of
+from saga.errors import BadInput, KeyMissing, SchemaUnasked
+from saga.messages import Headers, Message, Outgoing, Partition, Position, Record, Writer
+from saga.messaging.names import ARCHIVES
+from saga.telemetry.events import Parked
+from saga.testing.world import command
+from services.payment.events import OrderPlaced, PaymentReserved
+from tests.encryption.readable import can_be_read
+from tests.engine.deployed_contracts import Contracts, newer_order
+from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
+from tests.engine.test_sealing import keys_in
+
+CARD = "4111-SECRET-1111"
+ORDER = replace(an_order(card=CARD), address="Kiel SECRET")
+FIELDS = codec.to_json(ORDER)
+ATTRIBUTES = {"specversion": "1.0", "id": "a7f3-1", "source": "/shops/kiel", "type": "org.example.shop.OrderPlaced"}
+handed: list[str] = []
+mended: list[bool] = []
+
+payment = Service("payment", retry=Retry(attempts_max=1))
+
+
+@payment.handler
+async def reserve(order: OrderPlaced) -> PaymentReserved:
+    handed.append(order.card)
+    if not mended:
+        raise ConnectionError(f"the bank refuses {order.card.lower()}")
+    return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
+
+
+@contextmanager
+def one_test() -> Iterator[None]:
+    handed.clear()
+    mended.clear()
+    yield
+
+
+def in_binary_mode(value: bytes, content_type: str = "application/json", key: str = SAGA) -> Outgoing:
+    headers: Headers = tuple((f"ce_{name}", text.encode()) for name, text in ATTRIBUTES.items())
+    return Outgoing("orders", key.encode(), value, (*headers, ("content-type", content_type.encode())))
+
+
+def structured(**data: object) -> Outgoing:
+    value = json.dumps({**ATTRIBUTES, **data}).encode()
+    return Outgoing("orders", SAGA.encode(), value, (("content-type", b"application/cloudevents+json"),))
+
+
+def as_json(**changed: object) -> bytes:
+    return json.dumps({**FIELDS, **changed}).encode()
+
+
+NATIVE = codec.encode(ORDER)
+READABLE = {
+    "single object of a client without keys": in_binary_mode(NATIVE, "application/avro"),
+    "single object without any header": Outgoing("orders", SAGA.encode(), NATIVE, ()),
+    "JSON": in_binary_mode(as_json()),
+    "structured JSON": structured(data=FIELDS),
+    "structured, with bytes": structured(
+        datacontenttype="application/avro", data_base64=base64.b64encode(NATIVE).decode()
+    ),
+}
+REFUSED = {
+    "a number in the place of a text": in_binary_mode(as_json(card={"number": CARD, "pins": ["SECRET", 7]})),
+    "a name that is misspelt": in_binary_mode(
+        as_json(Card=CARD, quantity="many", more={"deep": [{"address": "SECRET"}]})
+    ),
+    "another type in a field that is not sensitive": in_binary_mode(as_json(quantity=["SECRET"], sku={"a": "SECRET"})),
+    "a field that is missing": in_binary_mode(json.dumps({"order_id": SAGA, "card": CARD}).encode()),
+    "a name that comes twice": in_binary_mode(as_json()[:-1] + b', "card": "SECRET"}'),
+    "JSON that ends too early": in_binary_mode(as_json()[:-3]),
+    "no object": in_binary_mode(json.dumps([CARD]).encode()),
+    "JSON with another content type": in_binary_mode(as_json(), "text/plain"),
+    "markup": in_binary_mode(f"<card>{CARD}</card>".encode(), "application/xml"),
+    "the key is not the saga": in_binary_mode(NATIVE, "application/avro", key="order-2"),
+    "an event that ends too early": in_binary_mode(NATIVE[:-4], "application/avro"),
+    "bytes behind the end": in_binary_mode(NATIVE + b"SECRET", "application/avro"),
+    "the wire format of a registry that nobody asked": in_binary_mode(framed(7, NATIVE), "application/avro"),
+}
+UNKNOWN = codec.MARKER + b"unknown!" + NATIVE[codec.HEADER_SIZE :]
+LETTERS = {
+    "no key": in_binary_mode(as_json(), key=""),
+    "an unknown schema, and no key": in_binary_mode(UNKNOWN, "application/avro", key=""),
+    "no type, and no event": Outgoing("orders", SAGA.encode(), f"card={CARD}".encode(), ()),
+    "a time that is none": in_binary_mode(NATIVE, "application/avro")._replace(
+        headers=(("ce_type", b"OrderPlaced"), ("ce_id", b"1"), ("ce_time", b"yesterday"))
+    ),
+}
+
+
+def stored(place: Workplace) -> list[bytes]:
+    """Files of the store, as they are on the disk."""
+    return [path.read_bytes() for path in place.folder.glob("store.db*")]
+
+
+async def kept_by(place: Workplace) -> list[bytes]:
+    """All that the service has written: its store as it is on the disk, and each topic but that of the sender."""
+    files = stored(place)
+    for topic in ("payments", "payment.dead", "payment.commands"):
+        for record in await place.records(topic):
+            files += [record.value or b"", *(value or b"" for _, value in record.headers)]
+    return files
+
+
+@pytest.mark.parametrize("form", READABLE)
+async def test_what_a_sender_left_in_the_clear_is_kept_sealed_and_handlers_see_it_all_the_same(
+    form: str, tmp_path: Path
+) -> None:
+    with one_test():
+        async with workplace(tmp_path) as place:
+            keys = keys_in(tmp_path, place)
+            async with at_work(place, payment, keys=keys):
+                await place.broker.publish([READABLE[form]])
+                await place.until(lambda: bool(place.told_dead()))
+                p = await place.progress(payment)
+                assert p is not None
+                (kept,) = p.queue
+                assert len(names_in(kept.message.value)) == 1
+                mended.append(True)
+                await place.broker.publish([command("replay", p, place.clock.now_ms())])
+                await place.until(lambda: len(handed) == 2)
+                await place.at_rest(payment)
+            assert handed == [CARD, CARD]
+            assert [entry.outcome for entry in await place.history(payment)][-1] == "handled"
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+
+
+@pytest.mark.parametrize("form", [*REFUSED, *LETTERS])
+async def test_what_cannot_be_read_lies_sealed_in_its_dead_letter_and_in_the_progress(
+    form: str, tmp_path: Path
+) -> None:
+    with one_test():
+        async with workplace(tmp_path) as place:
+            async with at_work(place, payment, keys=keys_in(tmp_path, place)):
+                await place.broker.publish([{**REFUSED, **LETTERS}[form]])
+                await place.until(lambda: bool(place.told_dead()))
+                (dead,) = await place.dead(payment)
+            assert b"sealed:1:" in (dead[0].value or b"")
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+            assert handed == []
+
+
+@pytest.mark.parametrize("form", REFUSED)
+async def test_the_reason_is_the_same_with_keys_and_without(form: str, tmp_path: Path) -> None:
+    reasons = []
+    for folder in ("with", "without"):
+        (tmp_path / folder).mkdir()
+        async with workplace(tmp_path / folder) as place:
+            keys = keys_in(tmp_path / folder, place) if folder == "with" else None
+            async with at_work(place, payment, keys=keys):
+                await place.broker.publish([REFUSED[form]])
+                await place.until(lambda place=place: bool(place.told_dead()))  # type: ignore[misc] # of this round
+                reasons.append(place.told_dead()[0].reason)
+    assert reasons[0] == reasons[1]
+
+
+async def test_who_was_forgotten_before_the_message_came_is_never_kept(tmp_path: Path) -> None:
+    with one_test():
+        async with workplace(tmp_path) as place:
+            keys = keys_in(tmp_path, place)
+            keys.forget(SAGA, "ada", "asked for it")
+            async with at_work(place, payment, keys=keys):
+                await place.broker.publish([READABLE["JSON"], REFUSED["markup"]])
+                await place.until(lambda: len(place.told_dead()) == 1)
+                await place.at_rest(payment)
+            assert handed == ["erased"]
+            assert not [1 for content in await kept_by(place) if b"SECRET" in content or b"sealed:1:" in content]
+
+
+async def test_where_the_secret_is_lost_the_message_is_parked_until_it_is_restored(tmp_path: Path) -> None:
+    with one_test():
+        async with workplace(tmp_path) as place:
+            await keys_in(tmp_path, place).of_subject(SAGA)
+            (secret,) = (tmp_path / "keys" / "subjects").glob("??/*.json")
+            secret.rename(tmp_path / "aside")
+            mended.append(True)
+            async with at_work(place, payment, keys=keys_in(tmp_path, place)):
+                await place.broker.publish([READABLE["JSON"]])
+                await place.until(lambda: bool(place.told_dead()))
+                assert "restore what it lacks" in place.told_dead()[0].reason
+                (tmp_path / "aside").rename(secret)
+                p = await place.progress(payment)
+                await place.broker.publish([command("replay", p, place.clock.now_ms())])
+                await place.at_rest(payment)
+            assert handed == [CARD]
+
+
+# ---------------------------------------------------------------- values of which nobody here knows the schema
+
+
+def of_newer_schema(folder: Path) -> tuple[Contracts, bytes]:
+    """Contracts that lack a version here, and an order of it."""
+    contracts = Contracts(folder)
+    newer = newer_order(contracts.newer_class("OrderPlaced"))
+    return contracts, codec.encode(replace(newer, card=CARD, address="Kiel SECRET"))  # type: ignore[type-var]
+
+
+def parked_times(place: Workplace) -> int:
+    """Number of attempts after which a message was parked: when there is a second one, the first is written."""
+    return sum(isinstance(moment, Parked) for moment in place.moments)
+
+
+async def test_a_value_of_an_unknown_schema_is_kept_sealed_and_handled_once_its_schema_is_deployed(
+    tmp_path: Path,
+) -> None:
+    contracts, value = of_newer_schema(tmp_path / "contracts")
+    with one_test():
+        async with workplace(tmp_path) as place:
+            async with at_work(place, payment, keys=keys_in(tmp_path, place), contracts=contracts.read):
+                await place.broker.publish([in_binary_mode(value, "application/avro")])
+                await place.until(lambda: parked_times(place) > 1)
+                p = await place.progress(payment)
+                assert p is not None
+                (kept,) = p.queue
+                assert kept.message.value[: codec.HEADER_SIZE] == value[: codec.HEADER_SIZE]
+                assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+                contracts.deploy()
+                mended.append(True)
+                await place.until(lambda: bool(handed))
+                await place.at_rest(payment)
+            assert handed == [CARD]
+            assert [entry.outcome for entry in await place.history(payment)][-1] == "handled"
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+
+
+async def test_who_is_forgotten_while_a_value_of_an_unknown_schema_waits_is_never_read(tmp_path: Path) -> None:
+    contracts, value = of_newer_schema(tmp_path / "contracts")
+    with one_test():
+        async with workplace(tmp_path) as place:
+            keys = keys_in(tmp_path, place)
+            async with at_work(place, payment, keys=keys, contracts=contracts.read):
+                await place.broker.publish([in_binary_mode(value, "application/avro")])
+                await place.until(lambda: parked_times(place) > 1)
+                keys.forget(SAGA, "ada", "asked for it")
+                await place.until(lambda: bool(place.told_dead()))
+            assert handed == []
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]
+
+
+async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to_its_saga(tmp_path: Path) -> None:
+    contracts, newer = of_newer_schema(tmp_path / "contracts")
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        service, bare = (
+            participant_of(
+                prepare(payment.declared), {}, ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, known)
+            )
+            for known in (keys, None)
+        )
+        key, role = await keys.of_subject(SAGA), service.roles.handlers["reserve"]
+        for value in (newer, framed(7, NATIVE)):
+            record = in_binary_mode(value, "application/avro")
+            message = received(Record("orders", 0, 0, record.key, value, record.headers, 0), service)
+            assert isinstance(message, Message)
+            kept = await arrival_encryption.sealed(service, message, Position("orders", 0, 0))
+            assert not can_be_read(b"SECRET", kept.value)
+            assert await arrival_encryption.sealed(service, kept, Position("orders", 0, 0)) is kept, "it is sealed once"
+            assert open_whole(kept.value, kept.type, SAGA, {key and key.name: key}.__getitem__) == value
+            for name, saga in (("OrderConfirmed", SAGA), (kept.type, "order-2")):
+                with pytest.raises(BadInput, match="for another saga"):
+                    open_whole(kept.value, name, saga, {key and key.name: key}.__getitem__)
+            with pytest.raises(KeyMissing, match="no keys: set SAGA_KEYS"):
+                bare.decode("reserve", kept)
+            if value is newer:
+                assert "no schema in" in str(undecodable(service, role, kept)), "as it is told without keys"
+                contracts.deploy()
+                service.schemas.library = await contracts.read(service.schemas.library)
+                assert undecodable(service, role, kept) is None, "its run will find out"
+            else:
+                with pytest.raises(SchemaUnasked):
+                    undecodable(service, role, kept)
+
+
+# ---------------------------------------------------------------- changes of documents, and a registry's wire format
+
+
+@dataclass(frozen=True)
+class Patient:
+    visit_id: str
+    name: str
+
+
+clinic = Service("clinic", retry=Retry(attempts_max=1))
+clinic.document(Patient, "patients", saga="visit_id")
+
+
+@clinic.handler
+async def register(change: Change[Patient], saga: Saga) -> None:
+    assert isinstance(change, Insert)
+    assert change.document is not None
+    handed.append(change.document.name)
+    if not mended:
+        raise ConnectionError("the register is closed")
+
+
+async def test_a_document_that_changes_is_kept_sealed_until_its_change_is_handled(tmp_path: Path) -> None:
+    with one_test():
+        async with workplace(tmp_path) as place:
+            document = json.dumps({"visit_id": SAGA, "name": "Ada SECRET"}).encode()
+            changed = Changed(kind="insert", key="p-1", version=7, time_ms=place.clock.now_ms(), after=document)
+            async with at_work(place, clinic, keys=keys_in(tmp_path, place)):
+                await place.broker.publish([to_record("clinic.changes.patients", changed)])
+                await place.until(lambda: bool(place.told_dead()))
+                p = await place.progress(clinic)
+                assert p is not None
+                (dead,) = await place.dead(clinic)
+                mended.append(True)
+                await place.broker.publish([command("replay", p, place.clock.now_ms())])
+                await place.until(lambda: len(handed) == 2)
+                await place.at_rest(clinic)
+            assert handed == ["Ada SECRET"] * 2
+            assert not [1 for content in [*stored(place), dead[0].value or b""] if can_be_read(b"SECRET", content)]
+
+
+async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        keys = keys_in(tmp_path, place)
+        ports = ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, keys)
+        service = participant_of(prepare(payment.declared), {}, ports)
+        schema = published(contract_of(OrderPlaced).newest.schema)
+        for fields in (schema["fields"], [*schema["fields"], {"name": "more", "type": "string", "default": ""}]):
+            writer = Writer(7, json.dumps({**schema, "fields": fields}), "https://registry.example")
+            value = framed(7, NATIVE if fields is schema["fields"] else NATIVE + b"\0")
+            record = in_binary_mode(value, "application/avro")
+            message = received(Record("orders", 0, 0, record.key, value, record.headers, 0, writer), service)
+            assert isinstance(message, Message)
+            assert can_be_read(b"SECRET", message.value)
+            kept = await arrival_encryption.sealed(service, message, Position("orders", 0, 0))
+            assert not can_be_read(b"SECRET", kept.value)
+            key = await keys.of_subject(SAGA)
+            shown = opened(kept.value, service.schemas.library, SAGA, {key and key.name: key}.__getitem__)
+            assert codec.decode(shown, OrderPlaced, service.schemas.library) == ORDER
+
+
+async def test_a_message_of_which_the_process_dies_lies_sealed_in_its_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Commits.begin
+
+    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+        await begin(self, offsets, is_current)
+        return set(offsets)
+
+    monkeypatch.setattr(Commits, "begin", left)
+    with one_test():
+        async with workplace(tmp_path) as place:
+            keys = keys_in(tmp_path, place)
+            await place.broker.publish([READABLE["JSON"]])
+            (record,) = await place.records("orders")
+            key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
+            await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(50)))
+            async with at_work(place, payment, keys=keys):
+                await place.until(lambda: bool(place.told_dead()))
+                await place.at_rest(payment)
+            assert "the process died" in place.told_dead()[0].reason
+            assert handed == []
+            assert not [1 for content in await kept_by(place) if can_be_read(b"SECRET", content)]

@@ -1,0 +1,104 @@
+"""Times that do not go together are told at the start, all at once."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from saga import Retry, Service
+from saga.engine.time_limits import misfits, span_s
+from saga.telemetry.events import Misfit, Started
+from services.order.events import OrderConfirmed, OrderPlaced
+from tests.engine.real_worker import at_work, workplace
+
+HASTY = Retry(attempts_max=3)
+DAYS = Retry(attempts_max=11, delay_s_first=86_400, delay_s_max=86_400)
+"""Rules with ten days between the first and the last attempt."""
+
+
+def forgetful(memory: timedelta) -> Service[None]:
+    order = Service("order", memory=memory)
+
+    @order.handler(retry=Retry(attempts_max=49, delay_s_first=3600))
+    async def confirm(placed: OrderPlaced) -> OrderConfirmed:
+        return OrderConfirmed(order_id=placed.order_id)
+
+    return order
+
+
+def test_what_waits_or_is_kept_for_longer_than_the_memory_is_told_all_at_once() -> None:
+    told = misfits(forgetful(timedelta(days=1)).declared)
+    assert sorted(what.split(",")[0] for what in told) == [
+        "the attempts of confirm take up to 2 days",
+        "the topic orders keeps records for 7 days",
+    ]
+
+
+def test_a_memory_that_is_longer_than_all_of_it_is_told_of_nothing() -> None:
+    assert misfits(forgetful(timedelta(days=8)).declared) == ()
+
+
+def test_what_is_just_as_long_as_the_memory_is_told_of_a_wait_alone() -> None:
+    assert misfits(forgetful(timedelta(days=7)).declared) == ()
+    (told,) = [what for what in misfits(forgetful(timedelta(days=2)).declared) if "attempts" in what]
+    assert "remembers a saga for 2 days" in told
+
+
+class Bank:
+    """Resource that a handler takes."""
+
+
+class Mail:
+    """Resource that it does not take."""
+
+
+def spared(own: Retry | None = None, service: Retry | None = None, bank: Retry | None = None) -> list[str]:
+    """What is told of the attempts of a service with a bank, and with mail that takes for ever."""
+    order = Service("order", memory=timedelta(days=8), retry=service)
+
+    @order.resource(timeout_s=5, retry=bank)
+    async def its_bank() -> AsyncIterator[Bank]:
+        yield Bank()
+
+    @order.resource(timeout_s=5, retry=DAYS)
+    async def its_mail() -> AsyncIterator[Mail]:
+        yield Mail()
+
+    @order.handler(retry=own)
+    async def confirm(placed: OrderPlaced, bank: Bank) -> OrderConfirmed:
+        return OrderConfirmed(order_id=placed.order_id)
+
+    return [
+        told.partition(", and")[0].removeprefix("the attempts of confirm take up to ")
+        for told in misfits(order.declared)
+    ]
+
+
+def test_the_rules_of_a_resource_that_a_handler_takes_hold_for_its_attempts() -> None:
+    assert spared() == []
+    assert spared(bank=DAYS, service=HASTY) == ["10 days, 0:00:00.600000"]
+    assert spared(bank=DAYS, own=HASTY) == [], "its own rules hold in their place"
+
+
+@pytest.mark.parametrize("whose", ["own", "service", "bank"])
+def test_the_rules_for_a_kind_of_failure_are_seen_whoever_has_them(whose: str) -> None:
+    (told,) = spared(**{whose: Retry(attempts_max=1, by={ConnectionError: DAYS})})
+    assert told.startswith("10 days")
+
+
+def test_attempts_under_several_rules_follow_one_another() -> None:
+    half = Retry(attempts_max=6, delay_s_first=86_400, delay_s_max=86_400)
+    assert spared(service=half, bank=Retry(attempts_max=1)) == []
+    assert spared(service=half, bank=half) == ["10 days, 0:00:00"]
+
+
+def test_attempts_take_the_delays_between_them() -> None:
+    assert span_s(HASTY) == HASTY.delay_s_first * 3
+
+
+async def test_a_service_tells_it_before_it_has_started(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place, at_work(place, forgetful(timedelta(days=1))):
+        await place.until(lambda: bool(place.told(Started)))
+        kinds = [type(moment) for moment in place.moments]
+        assert kinds[:3] == [Misfit, Misfit, Started]

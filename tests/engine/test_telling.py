@@ -1,0 +1,404 @@
+"""Transitions as a worker tells them: each as it was written, in nobody's way, and none for ever untold."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga import Saga, Service
+from saga.broker.port import RECORD_BYTES_MAX
+from saga.engine.outage_watch import Watching
+from saga.engine.persistence import transition_publisher
+from saga.engine.persistence.transition_publisher import Telling
+from saga.engine.prepared_service import prepare
+from saga.engine.processing_state import Stages
+from saga.errors import BrokerError, BrokerUnavailable
+from saga.messages import Outgoing, Record
+from saga.messaging.names import TRANSITIONS
+from saga.messaging.transition_events import TOPIC, Awaited, Told, from_record
+from saga.progress.document import Continuation, Entry, Kept, Snapshot, decode_entry
+from saga.support.clock import LATEST_MS, iso
+from saga.telemetry.events import Untold
+from services.payment.events import (
+    OrderCancelled,
+    OrderConfirmed,
+    OrderPlaced,
+    PaymentCaptured,
+    PaymentReleased,
+    PaymentReserved,
+)
+from tests.engine.real_worker import Impatient, Workplace, an_order, at_work, workplace
+
+CARD = "4111-SECRET-1111"
+payment = Service("payment")
+
+
+class Terminal:
+    async def charge(self, card: str) -> str:
+        if card == "unheard-of":
+            raise ConnectionError(f"{card}: no answer, says PIN-SECRET")
+        return f"charged {card}"
+
+
+@payment.resource(timeout_s=5)
+async def terminal() -> AsyncIterator[Terminal]:
+    yield Terminal()
+
+
+@payment.handler
+async def reserve(order: OrderPlaced, terminal: Terminal, saga: Saga) -> PaymentReserved:
+    charge = await saga.step(terminal.charge, order.card)
+    return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
+
+
+@payment.handler
+async def capture(confirmed: OrderConfirmed, reserved: PaymentReserved) -> PaymentCaptured:
+    return PaymentCaptured(order_id=confirmed.order_id, amount=reserved.amount)
+
+
+@payment.compensation(reserve)
+async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> PaymentReleased:
+    return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
+
+
+async def told_at(place: Workplace) -> list[Told]:
+    return [told for record in await place.records(TRANSITIONS) for told in from_record(record)]
+
+
+# ---------------------------------------------------------------- at a worker
+
+
+async def test_a_worker_tells_what_became_of_each_message_and_what_the_saga_waits_for(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        await place.broker.ensure([TOPIC])
+        async with at_work(place, payment, tells=TOPIC):
+            await place.publish(OrderConfirmed(order_id="order-1"))
+            await place.at_rest(payment)
+            await place.publish(an_order(card=CARD))
+            await place.at_rest(payment)
+        waits, reserved, captured = await told_at(place)
+        history = await place.history(payment)
+        p = await place.progress(payment)
+    assert [(t.service, t.saga, t.number) for t in (waits, reserved, captured)] == [
+        ("payment", "order-1", n) for n in range(3)
+    ]
+    assert (waits.outcome, waits.message.type, waits.awaits) == (
+        "waiting",
+        "OrderConfirmed",
+        (Awaited(handler="capture", types=("PaymentReserved",)),),
+    )
+    assert (reserved.outcome, reserved.handler, reserved.steps) == ("handled", "reserve", ("charge",))
+    assert [said.type for said in reserved.emitted] == ["PaymentReserved"]
+    assert (reserved.message.topic, reserved.message.id) == ("orders", history[1].message)
+    assert reserved.worker == "payment-1"
+    assert None not in (reserved.queued_ms, reserved.handler_ms)
+    assert [t.time for t in (waits, reserved, captured)] == [entry.time for entry in history]
+    assert [waits.hash, reserved.hash] == [entry.previous for entry in history[1:]]
+    assert p is not None
+    assert captured.hash == p.hash
+    assert (captured.open, captured.kept_s, captured.awaits) == (False, 30 * 86400, ())
+
+
+async def test_of_what_fails_the_class_is_told_and_no_text_and_of_no_event_its_content(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        await place.broker.ensure([TOPIC])
+        async with at_work(place, payment, tells=TOPIC):
+            await place.publish(an_order(card=CARD), an_order("order-2", card="unheard-of"))
+            await place.publish(OrderConfirmed(order_id="order-1"))
+            await place.until(lambda: any(t.saga == "order-2" for t in place.told_dead()))
+            await place.at_rest(payment)
+        told, raw = await told_at(place), b"".join(r.value or b"" for r in await place.records(TRANSITIONS))
+    dead = [t for t in told if t.outcome == "dead"]
+    assert [(t.saga, t.error, t.attempt > 1) for t in dead] == [("order-2", "ConnectionError", True)]
+    assert dead[0].open
+    assert len(told) >= 3
+    # An amount, and not a part of a time.
+    for secret in (rb"SECRET", rb"unheard-of", rb"charged", rb"\b9\.80\b", rb"Kiel", rb"customer-1"):
+        assert not re.search(secret, raw)
+
+
+async def test_a_worker_that_is_not_to_tell_tells_nothing(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        await place.broker.ensure([TOPIC])
+        async with at_work(place, payment):
+            await place.publish(an_order())
+            await place.at_rest(payment)
+        assert await told_at(place) == []
+        p = await place.progress(payment)
+    assert p is not None
+    assert p.told == 0
+
+
+async def test_what_a_silent_worker_wrote_is_told_by_the_next_one_that_loads_it(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:
+        await place.broker.ensure([TOPIC])
+        async with at_work(place, payment):
+            await place.publish(an_order(), an_order("order-2"))
+            await place.at_rest(payment)
+        async with at_work(place, payment, tells=TOPIC):
+            await place.publish(OrderConfirmed(order_id="order-1"))
+            await place.at_rest(payment)
+        told = await told_at(place)
+        p = await place.progress(payment)
+    assert [(t.saga, t.number, t.handler_ms is None) for t in told] == [("order-1", 0, True), ("order-1", 1, False)]
+    assert p is not None
+    assert [t.hash for t in told][-1] == p.hash
+
+
+async def test_messages_are_handled_and_committed_though_nobody_can_be_told(tmp_path: Path) -> None:
+    async with workplace(tmp_path) as place:  # the topic is not there
+        async with at_work(place, payment, tells=TOPIC):
+            await place.publish(an_order())
+            await place.at_rest(payment)
+        assert len(await place.history(payment)) == 1
+        (moment,) = place.told(Untold)
+        assert (moment.count, "there is no topic 'saga.transitions'" in moment.error) == (1, True)
+        await place.broker.ensure([TOPIC])
+        async with at_work(place, payment, tells=TOPIC):
+            await place.publish(OrderConfirmed(order_id="order-1"))
+            await place.at_rest(payment)
+        assert [t.number for t in await told_at(place)] == [0, 1]
+
+
+# ---------------------------------------------------------------- by itself
+
+
+@dataclass
+class Paper:
+    """Log that takes what it can."""
+
+    fails: Exception | None = None
+    taken: list[Outgoing] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    has_taken: asyncio.Event = field(default_factory=asyncio.Event)
+    record_bytes_max: int = RECORD_BYTES_MAX
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.taken += messages
+        self.batches.append(len(messages))
+        self.has_taken.set()
+
+    def told(self) -> list[Told]:
+        records = [Record(r.topic, 0, n, r.key, r.value, r.headers, 0) for n, r in enumerate(self.taken)]
+        return [told for record in records for told in from_record(record)]
+
+
+@dataclass
+class Desk:
+    """Place of a telling on a log of paper."""
+
+    log: Paper = field(default_factory=Paper)
+    moments: list[object] = field(default_factory=list)
+    clock: Impatient = field(default_factory=Impatient)
+
+    def telling(self) -> Telling:
+        return Telling(prepare(payment.declared), self.log, Watching("payment", self.clock, self.moments.append))
+
+
+KNOWN: list[Snapshot] = []
+
+
+async def history_at(folder: Path) -> list[Snapshot]:
+    """The versions of one progress, each with one more transition."""
+    if KNOWN:  # that takes its time
+        return KNOWN
+    async with workplace(folder) as place:
+        for event in (an_order(), OrderConfirmed(order_id="order-1"), OrderCancelled(order_id="order-1", reason="")):
+            async with at_work(place, payment):
+                await place.publish(event)
+                await place.at_rest(payment)
+            p = await place.progress(payment)
+            assert p is not None
+            KNOWN.append(p)
+    return KNOWN
+
+
+def last(p: Snapshot) -> Entry:
+    return decode_entry(p.transitions[-1])
+
+
+async def test_the_mark_rises_with_what_is_acknowledged_and_not_before(tmp_path: Path) -> None:
+    desk = Desk()
+    one, two, *_ = await history_at(tmp_path)
+    telling = desk.telling()
+    telling.written(one, last(one), Stages())
+    assert telling.told_below(one) == 0
+    desk.log.fails = BrokerUnavailable("it is away")
+    assert not await telling.tell()
+    assert telling.told_below(one) == 0
+    desk.log.fails = None
+    desk.clock.ahead_ms += 1000
+    assert await telling.tell()
+    assert telling.told_below(one) == one.n
+    telling.written(two, last(two), Stages())
+    await telling.tell()
+    assert telling.told_below(two) == two.n
+    assert [t.number for t in desk.log.told()] == [last(one).n, last(two).n]
+    telling.loaded(two)  # nothing of it is new
+    await telling.tell()
+    assert len(desk.log.taken) == 2
+
+
+async def test_a_commit_waits_for_a_log_that_is_away_for_ten_seconds_and_no_longer(tmp_path: Path) -> None:
+    desk = Desk(Paper(fails=BrokerUnavailable("it is away")))
+    one, *_ = await history_at(tmp_path)
+    telling = desk.telling()
+    telling.loaded(one)
+    waits = []
+    for _ in range(24):
+        waits.append(not await telling.tell())
+        desk.clock.ahead_ms += 500
+    assert waits[:20] == [True] * 20
+    assert waits[22:] == [False, False]
+    desk.log.fails = None
+    desk.clock.ahead_ms += 1000
+    assert await telling.tell()
+    assert [t.number for t in desk.log.told()] == [0]
+
+
+async def test_beyond_the_bound_new_ones_are_let_go_and_told_when_their_saga_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk()
+    one, two, three = await history_at(tmp_path)
+    telling_ = desk.telling()
+    telling_.written(one, last(one), Stages())
+    monkeypatch.setattr(transition_publisher, "NOTED_BYTES_MAX", telling_._bytes)
+    telling_.written(two, last(two), Stages())
+    (moment,) = desk.moments
+    assert isinstance(moment, Untold)
+    assert moment.count == 1
+    await telling_.tell()
+    monkeypatch.undo()
+    telling_.written(three, last(three), Stages())
+    await telling_.tell()
+    assert telling_.told_below(three) == 0  # as the progress says: one is missing
+    telling_.loaded(three)  # as it was left behind by this worker itself: it is not told again while it is known
+    again = desk.telling()
+    again.loaded(three)
+    await again.tell()
+    assert [t.number for t in desk.log.told()] == [0, 2, 0, 1, 2]
+    assert again.told_below(three) == 3
+
+
+async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_deadline(tmp_path: Path) -> None:
+    desk = Desk()
+    one, *_ = await history_at(tmp_path)
+    message = one.results[0].event
+    late, soon, dead, never = (
+        Kept(handler="reserve", message=message, n=0, due_ms=ms) for ms in (9000, 5000, 0, LATEST_MS + 1)
+    )
+    held_up = replace(soon, put_off=True)  # its looks are told by nobody, so it is never late
+    telling = desk.telling()
+    for queue, deadlines in (
+        ((late, soon), ()), ((dead, soon), (late, soon)), ((), ()), ((never,), (never,)), ((held_up,), (held_up, late))
+    ):  # fmt: skip
+        telling.written(replace(one, queue=queue, deadlines=deadlines), last(one), Stages())
+    await telling.tell()
+    assert [(t.parked_until, t.due, t.open) for t in desk.log.told()] == [
+        ("1970-01-01T00:00:09.000Z", None, True),
+        (None, "1970-01-01T00:00:05.000Z", True),
+        (None, None, False),
+        (iso(LATEST_MS), iso(LATEST_MS), True),
+        (iso(LATEST_MS), "1970-01-01T00:00:09.000Z", True),
+    ]
+
+
+async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_has_to_let_it(tmp_path: Path) -> None:
+    desk = Desk()
+    one, *_ = await history_at(tmp_path)
+    message = one.results[0].event
+    goes_on = Continuation(
+        handler="reserve", parts=(message,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=7000, until=("OrderConfirmed",)
+    )
+    dead = Kept(handler="reserve", message=message, n=0, dead="letter")
+    telling = desk.telling()
+    for queue in ((), (replace(dead, handler="capture"),), (dead,)):
+        telling.written(replace(one, later=(goes_on,), queue=queue), last(one), Stages())
+    await telling.tell()
+    assert [(each.handler, each.types, each.until) for t in desk.log.told() for each in t.awaits] == [
+        ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
+        ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
+        ("reserve", ("OrderConfirmed",), None),
+    ]
+
+
+async def test_what_waits_until_it_is_known_when_its_saga_began_is_told_with_what_would_tell(tmp_path: Path) -> None:
+    desk = Desk()
+    one, *_ = await history_at(tmp_path)
+    outcome = Kept(handler="reserve", message=one.results[0].event, n=0)
+    telling = desk.telling()
+    for p in (replace(one, compensating=(outcome,)), replace(one, waiting=(outcome,))):
+        telling.written(replace(p, started=None), last(one), Stages())
+    await telling.tell()
+    assert [(each.handler, each.types) for t in desk.log.told() for each in t.awaits] == [
+        ("release", ("OrderPlaced",)),
+        ("reserve", ("OrderPlaced",)),
+    ]
+
+
+async def test_what_no_log_takes_is_let_go_and_keeps_back_nothing(tmp_path: Path) -> None:
+    desk = Desk(Paper(fails=BrokerError("no such topic")))
+    one, two, *_ = await history_at(tmp_path)
+    telling = desk.telling()
+    telling.loaded(one)
+    assert await telling.tell()
+    desk.log.fails = None
+    telling.loaded(two)
+    assert await telling.tell()
+    assert [t.number for t in desk.log.told()] == [0, 1]
+
+
+async def test_a_saga_that_begins_anew_under_its_id_is_told_from_its_beginning(tmp_path: Path) -> None:
+    desk = Desk()
+    one, two, _ = await history_at(tmp_path)
+    telling = desk.telling()
+    for p in (one, two, one):
+        telling.written(p, last(p), Stages())
+    await telling.tell()
+    assert [t.number for t in desk.log.told()] == [0, 1, 0]
+    telling.written(two, last(two), Stages())
+    assert telling.told_below(two) == 1
+
+
+async def test_a_transition_that_was_damaged_is_a_gap_and_stops_nobody(tmp_path: Path) -> None:
+    desk = Desk()
+    *_, three = await history_at(tmp_path)
+    telling = desk.telling()
+    telling.loaded(replace(three, transitions=(three.transitions[0], Raw(b'{"n":"one"}'), three.transitions[2])))
+    await telling.tell()
+    assert [t.number for t in desk.log.told()] == [0, 2]
+    assert telling.told_below(three) == 1
+
+
+async def test_what_many_lanes_write_goes_in_one_batch_soon_after(tmp_path: Path) -> None:
+    desk = Desk()
+    one, two, _ = await history_at(tmp_path)
+    telling = desk.telling()
+    async with asyncio.timeout(40), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(telling.run())
+        telling.written(one, last(one), Stages())
+        telling.written(two, last(two), Stages())
+        await desk.log.has_taken.wait()
+        running.cancel()
+    assert (desk.log.batches, len(desk.log.told())) == ([1], 2)
+
+
+async def test_published_transitions_free_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    one, two, _ = await history_at(tmp_path)
+    telling_ = desk.telling()
+    telling_.written(one, last(one), Stages())
+    monkeypatch.setattr(transition_publisher, "NOTED_BYTES_MAX", 2 * telling_._bytes - 1)
+    await telling_.tell()
+    telling_.written(two, last(two), Stages())
+    await telling_.tell()
+    assert [t.number for t in desk.log.told()] == [0, 1]
+    assert not desk.moments

@@ -1,0 +1,174 @@
+"""Controls: what people switch, the book in which it stands, and which sagas a flag is on for."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.errors import BadInput, SagaError
+from saga.messages import Outgoing, Record
+from saga.messaging import controls
+from saga.messaging.controls import Book, Control, Flags, Noted, Switch, control_in, flags_of, is_on, part_of, to_record
+
+NOW_MS = 1_795_270_000_000
+SAGAS = [f"order-{n}" for n in range(2000)]
+
+
+def said(switch: Switch, **changes: Any) -> Outgoing:
+    return to_record("payment", switch, **{"who": "ada", "why": "to see", "now_ms": NOW_MS, **changes})
+
+
+def lies(outgoing: Outgoing, **changes: Any) -> Record:
+    topic, key, value, headers, _ = outgoing
+    return Record(topic, 0, 7, key, value, headers, NOW_MS)._replace(**changes)
+
+
+def wish(n: int, switch: Switch) -> Control:
+    return control_in(lies(said(switch, now_ms=NOW_MS + n)))
+
+
+def book_of(*switches: Switch) -> Book:
+    book = Book(service="payment")
+    for n, switch in enumerate(switches):
+        more = controls.noted(book, wish(n, switch))
+        assert more is not None
+        book = more
+    return book
+
+
+def test_what_is_said_comes_back() -> None:
+    switch = Switch(flag="new", percent=12.5, saga="order-1", until="2027-01-01T00:00:00.000Z")
+    record = said(switch)
+    assert (record.topic, record.key) == ("payment.commands", b"payment")
+    control = control_in(lies(record))
+    assert (control.type, control.saga, control.switch, control.who, control.why) == (
+        "saga.control", "payment", switch, "ada", "to see"
+    )  # fmt: skip
+    assert control.id == control_in(lies(said(switch))).id
+    assert control.id != control_in(lies(said(switch, now_ms=NOW_MS + 1))).id
+
+
+@pytest.mark.parametrize(
+    ("switch", "more", "told"),
+    [
+        (Switch(flag=" ", percent=1), {}, "a flag's name"),
+        (Switch(flag="x" * 101, percent=1), {}, "a flag's name"),
+        (Switch(flag="x", percent=101), {}, "0 to 100 percent"),
+        (Switch(flag="x", percent=float("nan")), {}, "0 to 100 percent"),
+        (Switch(flag="x", percent=1, saga=""), {}, "a saga id"),
+        (Switch(flag="x", percent=1, until="soon"), {}, "RFC 3339"),
+        (Switch(flag="x", percent=1), {"who": ""}, "'who'"),
+        (Switch(flag="x", percent=1), {"why": "x" * 501}, "'why'"),
+    ],
+)
+def test_what_can_be_no_wish_is_bad_input(switch: Switch, more: dict[str, str], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        said(switch, **more)
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[", b"\xff", b"[" * 100_000, b'{"who":"a","why":"b","switch":[]}'])
+def test_a_value_that_is_no_wish_is_bad_input(value: bytes) -> None:
+    with pytest.raises(BadInput, match="it is no control"):
+        control_in(lies(said(Switch(flag="x", percent=1)), value=value))
+
+
+def test_each_wish_is_noted_once_and_none_is_taken_back() -> None:
+    book = book_of(Switch(flag="a", percent=10), Switch(flag="a", percent=20))
+    assert controls.noted(book, wish(1, Switch(flag="a", percent=20))) is None
+    assert [entry.switch.percent for entry in controls.entries_of(book)] == [10, 20]
+    assert controls.decode("payment", controls.encode(book)) == book
+    assert controls.decode("payment", None) == Book(service="payment")
+    with pytest.raises(SagaError, match="the book of controls of payment cannot be read"):
+        controls.decode("payment", b"{")
+
+
+@pytest.mark.parametrize("change", [(b'"who":"ada"', b'"who":17'), (b'"until":"2', b'"until":"x')])
+def test_a_book_with_an_entry_that_cannot_be_read_is_told_as_one(change: tuple[bytes, bytes]) -> None:
+    switch = Switch(kind="pause", until="2026-11-25T18:00:00.000Z")
+    book = controls.noted(Book(service="payment"), wish(1, switch))
+    assert book is not None
+    content = controls.encode(book)
+    assert controls.decode("payment", content) == book
+    with pytest.raises(SagaError, match="the book of controls of payment cannot be read"):
+        controls.decode("payment", content.replace(*change))
+
+
+def test_a_book_that_is_full_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "ENTRIES_MAX", 1)
+    with pytest.raises(BadInput, match="the book of controls is full: it has 1 entries"):
+        controls.noted(book_of(Switch(flag="a", percent=10)), wish(5, Switch(flag="a", percent=20)))
+
+
+def test_whatever_is_changed_in_a_book_shows() -> None:
+    book = book_of(*(Switch(flag="a", percent=n) for n in range(4)))
+    assert controls.verify(book) is None
+    assert controls.verify(Book(service="payment")) is None
+    entries = book.entries
+    first = msgspec.json.decode(entries[1], type=Noted)
+    forged = Raw(msgspec.json.encode(replace(first, who="mallory")))
+    for wrong in (
+        (entries[0], forged, *entries[2:]),
+        entries[1:],
+        (entries[0], *entries[2:]),
+        (entries[1], entries[0], *entries[2:]),
+    ):
+        assert "is not written behind the one before it" in (controls.verify(replace(book, entries=wrong)) or "")
+    assert controls.verify(replace(book, service="order")) is not None
+    cut = replace(book, entries=entries[:3])
+    assert controls.verify(cut) is None
+    assert controls.digest_of(cut) != controls.digest_of(book), "the last digest tells"
+
+
+def test_a_flag_that_nobody_has_set_is_off() -> None:
+    assert not is_on(Flags(), "new", "order-1", NOW_MS)
+
+
+def test_a_share_of_the_sagas_is_what_it_says_and_grows_without_losing_one() -> None:
+    shares = [
+        {saga for saga in SAGAS if is_on(flags_of(book_of(Switch(flag="new", percent=p))), "new", saga, NOW_MS)}
+        for p in (0, 10, 50, 100)
+    ]
+    assert [len(share) for share in (shares[0], shares[-1])] == [0, len(SAGAS)]
+    assert 0.07 < len(shares[1]) / len(SAGAS) < 0.13
+    assert shares[0] < shares[1] < shares[2] < shares[3]
+    other = {s for s in SAGAS if is_on(flags_of(book_of(Switch(flag="other", percent=10))), "other", s, NOW_MS)}
+    assert other != shares[1], "another flag divides them otherwise"
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_a_saga_is_always_in_the_same_part(flag: str, saga: str) -> None:
+    part = controls.part_of(flag, saga)
+    assert part == controls.part_of(flag, saga)
+    assert 0 <= part < controls.PARTS
+
+
+def test_the_word_on_one_saga_wins_and_the_last_one_counts() -> None:
+    flags = flags_of(
+        book_of(
+            Switch(flag="new", percent=100),
+            Switch(flag="new", percent=100, saga="order-1"),
+            Switch(flag="new", percent=0, saga="order-1"),
+        )
+    )
+    assert not is_on(flags, "new", "order-1", NOW_MS)
+    assert is_on(flags, "new", "order-2", NOW_MS)
+
+
+def test_what_has_expired_counts_no_more() -> None:
+    until = "2026-11-21T14:06:41.000Z"  # a second later
+    flags = flags_of(
+        book_of(Switch(flag="new", percent=100), Switch(flag="new", percent=0, saga="order-1", until=until))
+    )
+    assert not is_on(flags, "new", "order-1", NOW_MS + 999)
+    assert is_on(flags, "new", "order-1", NOW_MS + 1000)
+
+
+def test_a_flag_for_zero_percent_is_on_for_no_saga() -> None:
+    first = next(saga for n in range(1_000_000) if part_of("f", saga := f"s-{n}") == 0)
+    flags = Flags(for_all={"f": Switch(flag="f", percent=0)})
+    assert not is_on(flags, "f", first, 0)
+    assert is_on(Flags(for_all={"f": Switch(flag="f", percent=0.01)}), "f", first, 0)

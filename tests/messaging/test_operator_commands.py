@@ -1,0 +1,168 @@
+"""Commands as records: what is said comes back, and what no honest tool says is bad input."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from saga.errors import BadInput
+from saga.messages import Message, Outgoing, Record
+from saga.messaging import operator_commands
+from saga.messaging.operator_commands import Answered, Command, command_in, to_record
+
+NOW_MS = 1_795_270_000_000
+ORIGINAL = Message(
+    id="shop|17", type="OrderPlaced", schema="", saga="order-17", source="shop", time="2026-11-21T14:06:40.000Z",
+    value=b"\x00bytes", foreign=(("x", None), ("y", b"\xff")),
+)  # fmt: skip
+
+
+def said(**changes: Any) -> Outgoing:
+    given = {"wanted": "replay", "dead": "dead-1", "who": "ada", "why": "the bank is back", "now_ms": NOW_MS}
+    return to_record("payment", "order-17", **{**given, **changes})
+
+
+def lies(outgoing: Outgoing, **changes: Any) -> Record:
+    topic, key, value, headers, _ = outgoing
+    record = Record(topic, 0, 7, key, value, headers, NOW_MS)
+    return record._replace(**changes)
+
+
+def with_header(outgoing: Outgoing, name: str, value: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    return (*((n, v) for n, v in outgoing.headers if n != name), (name, value))
+
+
+def test_what_is_said_comes_back() -> None:
+    record = said()
+    assert (record.topic, record.key) == ("payment.commands", b"order-17")
+    command = command_in(lies(record))
+    assert command == Command(
+        id=command.id,
+        type="saga.replay",
+        schema="",
+        saga="order-17",
+        source="operator",
+        time="2026-11-21T14:06:40.000Z",
+        value=b"",
+        wanted="replay",
+        dead="dead-1",
+        who="ada",
+        why="the bank is back",
+    )
+    assert command.id.startswith("operator|replay-")
+
+
+def test_each_is_another_command_and_the_same_one_is_not() -> None:
+    ids = [command_in(lies(record)).id for record in (said(), said(), said(who="bob"), said(now_ms=NOW_MS + 1))]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("name", ["dead", "who", "why"])
+def test_a_text_that_is_empty_or_too_long_is_refused_by_who_says_it_and_by_who_hears_it(name: str) -> None:
+    for text in ("", " ", "x" * (operator_commands.TEXT_MAX + 1)):
+        with pytest.raises(BadInput, match=name):
+            said(**{name: text})
+    honest = b'{"dead":"dead-1","who":"ada","why":"w"}'
+    for long in (b'""', b'"' + b"x" * (operator_commands.TEXT_MAX + 1) + b'"'):
+        value = honest.replace({"dead": b'"dead-1"', "who": b'"ada"', "why": b'"w"'}[name], long)
+        with pytest.raises(BadInput, match=name):
+            command_in(lies(said(), value=value))
+
+
+@pytest.mark.parametrize(
+    "value", [b"{}", b"[]", b"{", b"\xff", b'{"dead":1,"who":"a","why":"b"}', b"[" * 100_000, b"null"]
+)
+def test_a_value_that_is_no_command_is_bad_input(value: bytes) -> None:
+    with pytest.raises(BadInput, match="it is no command: its value"):
+        command_in(lies(said(), value=value))
+
+
+@pytest.mark.parametrize("type_", [b"", b"replay", b"saga.pause", b"OrderPlaced", b"\xff"])
+def test_a_type_that_is_no_command_is_bad_input(type_: bytes) -> None:
+    record = said()
+    with pytest.raises(
+        BadInput, match=r"its ce_type is none of saga\.discard, saga\.release, saga\.replay, saga\.resolve"
+    ):
+        command_in(lies(record, headers=with_header(record, "ce_type", type_)))
+
+
+def test_a_command_without_a_key_or_for_another_saga_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="key"):
+        command_in(lies(said(), key=None))
+    with pytest.raises(BadInput, match="is not its subject"):
+        command_in(lies(said(), key=b"order-18"))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"id": ""},
+        {"id": "x" * 10_000},
+        {"source": ""},
+        {"source": "x" * 513},
+        {"type": ""},
+        {"schema": "x" * 513},
+        {"time": "yesterday"},
+        {"started": "yesterday"},
+        {"trace": "x"},
+        {"principal": "x" * 257},
+        {"foreign": (("x", b"y" * (1 << 16)),)},
+    ],
+    ids=lambda forged: next(iter(forged)),
+)
+def test_a_message_that_could_not_have_come_by_itself_comes_with_no_command(forged: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="the "):
+        said(original=replace(ORIGINAL, **forged))
+
+
+def test_a_message_that_nobody_keeps_comes_with_the_command() -> None:
+    command = command_in(lies(said(original=ORIGINAL)))
+    assert command.original == ORIGINAL
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wanted": "discard"},
+        {"original": replace(ORIGINAL, saga="order-18")},
+        {"original": replace(ORIGINAL, value=b"")},
+    ],
+)
+def test_a_message_of_another_saga_or_without_bytes_is_bad_input(changes: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="that is none of saga 'order-17', or that cannot be replayed"):
+        said(**{"original": ORIGINAL, **changes})
+
+
+def test_an_answer_comes_back() -> None:
+    answered = Answered(step="charge", number=2, value='"ch-1"')
+    command = command_in(lies(said(wanted="resolve", answered=answered)))
+    assert (command.type, command.answered) == ("saga.resolve", answered)
+    assert command_in(lies(said(wanted="resolve"))).answered is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answered", "told"),
+    [
+        ("replay", Answered(step="charge"), "only `resolve` does"),
+        ("resolve", Answered(step=" "), "names no step"),
+        ("resolve", Answered(step="x" * 501), "names no step"),
+        ("resolve", Answered(step="charge", number=0), "names no step"),
+        ("resolve", Answered(step="charge", value="ch-1"), "is no JSON"),
+        ("resolve", Answered(step="charge", value="[" * 60_000), "is no JSON"),
+        (
+            "resolve",
+            Answered(step="charge", value='"' + "x" * operator_commands.ANSWER_BYTES_MAX + '"'),
+            "may have 65536",
+        ),
+        ("resolve", Answered(step="charge", value='"no"', raised="Declined"), "no list of arguments"),
+    ],
+)
+def test_an_answer_that_can_be_none_is_bad_input(wanted: str, answered: Answered, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        said(wanted=wanted, answered=answered)
+    value = msgspec.json.encode({"dead": "dead-1", "who": "ada", "why": "w", "answered": answered})
+    record = to_record("payment", "order-17", wanted=wanted, dead="d", who="a", why="b", now_ms=NOW_MS)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=told):
+        command_in(lies(record, value=value))

@@ -1,0 +1,55 @@
+"""A glance reads of a progress what a list shows, and says of what it cannot read why."""
+
+import pytest
+from msgspec import Raw
+from msgspec.structs import replace
+
+from saga.errors import SagaError
+from saga.ops.progress_summary import glance, glance_entry
+from saga.progress import record
+from saga.progress.document import encode
+from saga.progress.formats import FORMAT
+from saga.progress.record import Ended
+from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
+
+A = a_message("A")
+ROLE = a_role("take", "A")
+
+
+def test_it_sees_what_is_there() -> None:
+    p = replace(
+        blank(),
+        queue=(kept("take", A, dead="letter"),),
+        intents=(an_intent("take", A),),
+        outcome="Ended",
+    )
+    p = record.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", Ended(message=A)).snapshot
+    seen = glance(encode(p))
+    assert (seen.service, seen.saga, seen.started, seen.outcome) == ("svc", "s", START, "Ended")
+    assert [(k.handler, k.dead) for k in seen.queue] == [("take", "letter")]
+    assert [(intent.handler, intent.kind) for intent in seen.intents] == [("take", "do")]
+    assert [glance_entry(raw).outcome for raw in seen.transitions] == ["queued"]
+
+
+def test_a_progress_without_transitions_is_one() -> None:
+    assert glance(encode(blank())).transitions == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"service": "svc"}', b'{"service": "svc", "saga": 7}', b"\xff", b"[" * 100_000],
+    ids=["nothing", "cut off", "a list", "half", "a number", "no text", "deep"],
+)
+def test_what_is_no_progress_is_told(content: bytes) -> None:
+    with pytest.raises(SagaError, match=r"^it cannot be read: "):
+        glance(content)
+
+
+def test_a_progress_whose_last_transition_is_none_is_told() -> None:
+    with pytest.raises(SagaError, match=r"^it cannot be read: "):
+        glance(encode(replace(blank(), transitions=(Raw(b'{"time": 7}'),))))
+
+
+def test_one_of_a_newer_version_is_told_with_what_to_do() -> None:
+    with pytest.raises(SagaError, match=rf"format {FORMAT + 1}, and this version reads up to {FORMAT}: use the newer"):
+        glance(encode(replace(blank(), format=FORMAT + 1)))

@@ -1,0 +1,69 @@
+"""Letters as they are found on the topics: what is asked of them, and their originals."""
+
+from pathlib import Path
+
+import pytest
+
+from saga.broker.embedded.broker import EmbeddedBroker
+from saga.configuration.settings import Settings
+from saga.engine.persistence import dead_letters
+from saga.errors import BadInput
+from saga.messages import Message, Position, Record, Topic
+from saga.ops.dead_letters import ALL, Which, letter_in, originals_of
+from saga.support.clock import SystemClock
+
+CLOCK = SystemClock()
+LATE = Message(
+    id="shop|17",
+    type="OrderPlaced",
+    schema="orders/OrderPlaced.v1",
+    saga="order-17",
+    source="shop",
+    time="2026-01-01T00:00:00.000Z",
+    value=b"v" * 3000,
+    started="2026-01-01T00:00:00.000Z",
+    foreign=(("x-shop", b"berlin"),),
+)
+
+
+async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: Path) -> None:
+    whole = dead_letters.older_than_memory("payment", LATE, Position("orders", 0, 3), None)
+    cut = dead_letters.cut(
+        whole._replace(headers=tuple((n, b"cut" if n == "dead_id" else v) for n, v in whole.headers)), 2500
+    )
+    empty = whole._replace(value=None, headers=tuple((n, b"empty" if n == "dead_id" else v) for n, v in whole.headers))
+    id_ = dead_letters.id_of_older("payment", LATE)
+    url = f"embedded:///{tmp_path / 'broker.db'}"
+    async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
+        await broker.ensure([Topic("payment.dead", 1, None)])
+        await broker.publish([whole, cut, empty])
+    settings = Settings.from_environment(broker=url)
+    found = await originals_of("payment", {id_, "cut", "empty"}, settings, CLOCK)
+    assert found[id_] == LATE
+    for name, told in (("cut", "it lies at orders/0/3"), ("empty", "the message is empty")):
+        why = found[name]
+        assert isinstance(why, BadInput)
+        assert told in str(why)
+    assert await originals_of("payment", {"other"}, settings, CLOCK) == {}
+    assert await originals_of("shipping", {id_}, settings, CLOCK) == {}
+
+
+@pytest.mark.parametrize(
+    ("which", "holds"),
+    [
+        (ALL, True),
+        (Which(sagas=("order-17",), type="OrderPlaced", blame="data", reason="older", before="2027"), True),
+        (Which(sagas=("order-18",)), False),
+        (Which(type="OrderLost"), False),
+        (Which(blame="code"), False),
+        (Which(owner="order"), False),
+        (Which(handler="reserve"), False),
+        (Which(reason="younger"), False),
+        (Which(before="2025"), False),
+    ],
+)
+def test_a_letter_is_meant_if_all_that_is_given_holds(which: Which, *, holds: bool) -> None:
+    whole = dead_letters.older_than_memory("payment", LATE, Position("orders", 0, 3), None)
+    letter = letter_in("payment", Record("payment.dead", 0, 0, whole.key, whole.value, whole.headers, 0))
+    assert letter is not None
+    assert which.holds(letter) is holds

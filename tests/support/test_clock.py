@@ -1,0 +1,68 @@
+"""The clock of the operating system: what it waits for comes, or ends in time, and a cancelled task stays cancelled."""
+
+import asyncio
+
+import pytest
+
+from saga.support.clock import SystemClock
+
+CLOCK = SystemClock()
+
+
+def made() -> "asyncio.Future[str]":
+    return asyncio.get_running_loop().create_future()
+
+
+def answer(future: "asyncio.Future[str]") -> None:
+    future.set_result("yes")
+
+
+def fail(future: "asyncio.Future[str]") -> None:
+    future.set_exception(LookupError("no"))
+
+
+async def test_a_future_gives_its_result_or_its_error_within_the_time() -> None:
+    loop, there, comes, fails = asyncio.get_running_loop(), made(), made(), made()
+    answer(there)
+    loop.call_soon(answer, comes)
+    loop.call_soon(fail, fails)
+    assert [await CLOCK.within(60, there), await CLOCK.within(60, comes)] == ["yes", "yes"]
+    with pytest.raises(LookupError, match="no"):
+        await CLOCK.within(60, fails)
+
+
+async def test_a_future_that_is_late_is_cancelled_and_its_task_is_not() -> None:
+    future = made()
+    with pytest.raises(TimeoutError):
+        await CLOCK.within(0.001, future)
+    assert future.cancelled()
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_a_future_that_somebody_cancels_is_not_late() -> None:
+    future = made()
+    asyncio.get_running_loop().call_soon(future.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await CLOCK.within(60, future)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 60])
+async def test_a_task_that_is_cancelled_while_it_waits_stays_cancelled(seconds: float) -> None:
+    loop, ended = asyncio.get_running_loop(), list[str]()
+
+    async def waits() -> None:
+        try:
+            await CLOCK.within(seconds, made())
+        except TimeoutError:
+            ended.append("late")
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(waits())
+        await CLOCK.sleep(0)  # it waits by now
+        loop.call_later(0.001, task.cancel)  # behind its own time, and before it goes on
+        busy_until_s = CLOCK.monotonic_s() + 0.01
+        while CLOCK.monotonic_s() < busy_until_s:
+            pass
+    assert (task.cancelled(), ended) == (True, [])

@@ -1,0 +1,30 @@
+"""Any text can be printed: what a terminal obeys is written as its code, and nothing else is changed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saga.support.printable import printable, printable_lines
+
+ANY = st.text(st.characters())  # halves of surrogate pairs too
+
+
+@given(ANY)
+def test_what_is_printed_is_one_line_of_visible_characters(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert printable(shown) == shown
+    shown.encode("utf-8")
+
+
+@given(ANY)
+def test_what_is_visible_stays_as_it_is(text: str) -> None:
+    visible = "".join(c for c in text if c.isprintable())
+    assert printable(visible) == visible
+
+
+@given(ANY)
+def test_of_several_lines_only_the_first_begins_at_the_edge(text: str) -> None:
+    first, *others = printable_lines(text)
+    assert len(others) == text.count("\n")
+    assert all(line.isprintable() for line in (first, *others))
+    assert all(line.startswith(" ") for line in others)

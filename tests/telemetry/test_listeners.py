@@ -1,0 +1,31 @@
+"""Several listen to one runtime; one that fails harms neither the runtime nor the others."""
+
+import logging
+
+import pytest
+
+from saga.telemetry.events import Moment, Started, to_all
+
+STARTED = Started(service="payment", topics=("orders",))
+
+
+def fails(moment: Moment) -> None:
+    raise RuntimeError("nobody counts here")
+
+
+def test_each_listener_is_told_even_after_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    first: list[Moment] = []
+    last: list[Moment] = []
+    report = to_all(first.append, fails, last.append)
+    report(STARTED)
+    report(STARTED)
+    assert first == last == [STARTED, STARTED]
+
+
+def test_a_failing_listener_is_told_of_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    report = to_all(fails)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            report(STARTED)
+    assert caplog.text.count("a listener of moments fails") == 1
+    assert "nobody counts here" in caplog.text
