@@ -2,7 +2,7 @@
 
 They say it by how long a write takes, to either, compared with how long it takes while few are in flight. It is the
 gradient of Netflix's `concurrency-limits` on the baseline of TCP Vegas: the latency without our load, not the average
-of what we see under it. docs/decisions/0015-in-flight-adapts.md says what else was looked at, and why this.
+of what we see under it. For the alternatives see docs/decisions/05-why-the-number-in-flight-adapts.md.
 
 1. *The baseline* is the latency that is not ours to answer for. It follows shorter latencies within seconds; longer
    ones within a minute, and only from windows with no more than `least` messages in flight: what is slow then is not

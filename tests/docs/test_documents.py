@@ -184,10 +184,12 @@ def _rules_in(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/decisions").glob("*.md")), ids=lambda path: path.stem)
-def test_a_decision_says_its_context_what_was_decided_and_what_was_given_up(page: Path) -> None:
+def test_a_decision_answers_a_question(page: Path) -> None:
     text = page.read_text("utf-8")
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Given up"]
-    assert text.startswith(f"# {int(page.name[:4])}. "), "the heading begins with the page's number"
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Answer", "Why", "Given up", "Evidence"]
+    title = text.partition("\n")[0]
+    assert title.startswith(f"# {int(page.name[:2])}. "), "the title begins with the number of the page"
+    assert title.endswith("?"), "the title is not a question"
     assert f"decisions/{page.name}" in (ROOT / "docs/index.md").read_text("utf-8"), "it is not in docs/index.md"
 
 
@@ -196,7 +198,7 @@ def test_every_dependency_has_its_reason_on_record() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     names = {re.split(r"[><=~!]", dependency)[0].strip() for dependency in project["dependencies"]}
-    page = (ROOT / "docs/decisions/0001-dependencies.md").read_text("utf-8")
+    page = (ROOT / "docs/decisions/01-which-dependencies.md").read_text("utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == names
 
 
