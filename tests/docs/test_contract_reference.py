@@ -14,7 +14,7 @@ from saga.messages import Topic
 from tests.contracts.folders import event, field, schema, write
 from tests.docs.markdown import ROOT
 
-PAGE = (ROOT / "docs" / "contract-reference.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "contracts.md").read_text("utf-8")
 
 
 def rows(heading: str, table: int = 0) -> list[list[str]]:
