@@ -159,6 +159,7 @@ def test_a_name_with_dots_is_name_and_namespace(tmp_path: Path) -> None:
     assert (one["fields"][0]["type"]["name"], again) == ("Inner", ["null", "com.shop.Dotted"])
 
 
+@pytest.mark.slow
 def test_the_official_parser_takes_names_with_dots(tmp_path: Path) -> None:
     folder = or_left_out(parser_folder)
     file = tmp_path / "dotted.json"
