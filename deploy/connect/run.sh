@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs Kafka Connect. The connector's password is a file, and in no variable but that of its process.
+# Runs Kafka Connect. The connector's password is a file, and only in the environment of this process.
 set -euo pipefail
 KAFKA_COUCHBASE_PASSWORD="$(cat "${SECRETS:-/run/secrets}/intake-connector")"
 export KAFKA_COUCHBASE_PASSWORD

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes in Couchbase what the services need: the cluster, a bucket, a scope for each service, and a user for each that
-# may read and write there and nowhere else. What is there already stays, so it may run at any time.
+# Creates in Couchbase what the services need: the cluster, a bucket, a scope for each service, and a user for each that
+# may read and write there and nowhere else. What exists stays, so it is safe to repeat.
 set -euo pipefail
 cluster="${COUCHBASE:-http://couchbase:8091}"
 bucket="${BUCKET:-saga}"
@@ -9,11 +9,11 @@ secrets="${SECRETS:-/run/secrets}"
 services=(order payment inventory shipping intake)
 admin="$(cat "$secrets/couchbase-admin")"
 
-# A command that does nothing when it was done before.
+# Run a command, and succeed if it was done before.
 once() {
-  local said
-  if ! said="$(couchbase-cli "$@" 2>&1)" && ! grep -qi 'already' <<<"$said"; then
-    echo "couchbase-cli $1: $said" >&2
+  local output
+  if ! output="$(couchbase-cli "$@" 2>&1)" && ! grep -qi 'already' <<<"$output"; then
+    echo "couchbase-cli $1: $output" >&2
     exit 1
   fi
 }
@@ -26,7 +26,7 @@ as_admin() {
 
 once cluster-init --cluster "$cluster" --cluster-username Administrator --cluster-password "$admin" \
   --services data --cluster-ramsize "${RAM_MB:-512}"
-# Durable writes need a majority of the copies. One node has one copy, so the bucket asks for no replicas.
+# Durable writes need a majority of the copies. One node has one copy, so the bucket has no replicas.
 as_admin bucket-create --bucket "$bucket" --bucket-type couchbase --bucket-ramsize "${RAM_MB:-512}" \
   --bucket-replica "$replicas" --wait
 for service in "${services[@]}"; do
@@ -46,7 +46,7 @@ for user in client operator; do
   as_admin user-manage --set --auth-domain local --rbac-username "$user" --rbac-password "$(cat "$secrets/$user")" \
     --roles "data_reader[$bucket]"
 done
-# Is told what changes in the documents that intake takes, and sees nothing else.
+# Reads the changes of the documents that intake consumes, and sees nothing else.
 as_admin user-manage --set --auth-domain local --rbac-username intake-connector \
   --rbac-password "$(cat "$secrets/intake-connector")" --roles "data_dcp_reader[$bucket:intake:orders]"
 echo "bucket $bucket is ready for ${services[*]}"
