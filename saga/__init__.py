@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from saga.policies.breaker import Breaker
     from saga.policies.remembering import Remembered
     from saga.policies.retry import Retry
-    from saga.progress.look import Progress
+    from saga.progress.document import Progress
     from saga.service import Service
     from saga.view import Saga
 
@@ -64,7 +64,7 @@ _HOMES = {
     "Expiry": "saga.change",
     "Insert": "saga.change",
     "Later": "saga.later",
-    "Progress": "saga.progress.look",
+    "Progress": "saga.progress.document",
     "Remembered": "saga.policies.remembering",
     "Retry": "saga.policies.retry",
     "Saga": "saga.view",

@@ -6,9 +6,9 @@ from itertools import chain
 from saga.messages import Message
 from saga.messaging.message_ids import is_removal
 from saga.messaging.operator_commands import TYPES, Command
-from saga.progress.decide import is_dead, why_over
+from saga.progress.decisions import is_dead, why_over
 from saga.progress.document import Entry, Snapshot
-from saga.progress.roles import Role, Roles
+from saga.progress.handlers import Role, Roles
 from saga.testing.invariants import progress_checks
 from verification.environment import BY
 from verification.handlers import MOVED, NEW, TURNS

@@ -6,15 +6,15 @@ from typing import Any
 
 from saga.policies import turns
 from saga.progress import history as transitions
-from saga.progress import record, timing
+from saga.progress import journal, timers
 from verification.operations import TICK_MS
 
-TIGHT = {(record, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
+TIGHT = {(journal, "INBOX_MAX"): 1, (transitions, "TRANSITIONS_MAX"): 2, (transitions, "TRANSITIONS_KEPT"): 1}
 """Bounds of what a progress holds."""
 SHORT = {(turns, "AWAY_S_MAX"): TICK_MS / 1000, (turns, "STAYS_S"): 0}
 """Bounds by which what is paused is parked at once, and looked at again after the time that passes at once."""
 
-STEADY = {(timing, "AHEAD_MS"): 0}
+STEADY = {(timers, "AHEAD_MS"): 0}
 """Bound by which clocks that differ by a tick are told apart."""
 
 

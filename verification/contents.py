@@ -10,7 +10,7 @@ import msgspec
 from saga.engine.service_runtime import Participant
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES
-from saga.progress.decide import next_ready
+from saga.progress.decisions import next_ready
 from saga.progress.document import Entry, Snapshot, decode, decode_entry
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import whole

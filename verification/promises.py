@@ -6,10 +6,10 @@ from saga.engine.errors import NotDeterministic, said_by
 from saga.engine.persistence import dead_letters
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES
-from saga.progress import timing
-from saga.progress.decide import next_ready
+from saga.progress import timers
+from saga.progress.decisions import next_ready
 from saga.progress.document import Call, Entry, Snapshot
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
 from saga.progress.spill import claim_key, page_key, pages_in
 from saga.testing.invariants import progress_checks
 from verification import books
@@ -138,7 +138,7 @@ class Promises:
         committed: nobody looks at it again in time."""
         if any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
-        at = timing.next_look(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
+        at = timers.next_look(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
         if at is None or any(wake.due_ms <= at for wake in s.wakes[s.committed[WAKES] :]):
             return None
         return f"NOT WOKEN {at} by {[(wake.id, wake.due_ms) for wake in s.wakes]}"
@@ -280,7 +280,7 @@ class Promises:
 
     def _is_forgotten(self, p: Snapshot, now_ms: int) -> bool:
         """True if something is overdue, and would not be done whenever it is looked at."""
-        overdue = any(due_ms <= now_ms for _, _, due_ms in timing.waits_for_time(p))
+        overdue = any(due_ms <= now_ms for _, _, due_ms in timers.waits_for_time(p))
         return overdue and next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
 
 

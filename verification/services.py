@@ -24,7 +24,7 @@ from saga.messaging.message_ids import identity, identity_of_declared
 from saga.messaging.names import commands_of
 from saga.messaging.timers import tiers_of
 from saga.policies.retry import Retry
-from saga.progress.roles import Role, Roles, Undo
+from saga.progress.handlers import Role, Roles, Undo
 from saga.progress.spill import BOUNDS, Bounds
 from saga.store.port import Store
 from saga.support.clock import from_iso, iso

@@ -25,7 +25,7 @@ from saga.messages import Event, Message, Topic, name_of
 from saga.messaging.names import commands_of, dead_letters_of
 from saga.messaging.timers import Tier, tiers_of
 from saga.progress import spill
-from saga.progress.roles import Role, Roles, Undo
+from saga.progress.handlers import Role, Roles, Undo
 from saga.progress.spill import Bounds
 
 

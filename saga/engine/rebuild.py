@@ -30,7 +30,7 @@ from saga.messaging import timers
 from saga.messaging.message_ids import identity_of_own
 from saga.messaging.names import PROGRESS
 from saga.messaging.timers import Wake
-from saga.progress import giving_up, ids, record
+from saga.progress import failed_attempts, ids, journal
 from saga.progress.actions import (
     AwaitLog,
     CloseSealed,
@@ -46,11 +46,11 @@ from saga.progress.actions import (
     Undo,
     Write,
 )
-from saga.progress.compensate import undone
+from saga.progress.compensation import undone
 from saga.progress.document import Intent, Snapshot, decode
-from saga.progress.giving_up import Failure
-from saga.progress.record import Ended
-from saga.progress.step import next_action, next_snapshot, noted
+from saga.progress.failed_attempts import Failure
+from saga.progress.journal import Ended
+from saga.progress.next_action import choose_next_action, record_decision, record_without_handler
 from saga.support.clock import from_iso, iso
 
 REASON = "made anew from the log"
@@ -125,7 +125,7 @@ class _Rebuilding:
     async def _step(self, turn: TurnState) -> TurnState:
         """Do what is next, as `saga.engine.execution.message_processor.advance` does, but for runs."""
         now = Now(self._looked_at_ms(turn.progress), self.service.memory_s)
-        action = next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.certain)
+        action = choose_next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.certain)
         match action:
             case Run() | Undo():
                 return await self._run(turn, action)
@@ -137,10 +137,12 @@ class _Rebuilding:
                 return await overflow_store.recalled(self.service, turn)
             case Note() | Rename():
                 hand = progress_repository.in_hand(self.service, turn)
-                return await progress_repository.write(self.service, turn, noted(turn.known, hand, action))
+                return await progress_repository.write(
+                    self.service, turn, record_without_handler(turn.known, hand, action)
+                )
             case Write():
                 hand = progress_repository.in_hand(self.service, turn)
-                return await progress_repository.write(self.service, turn, next_snapshot(turn.known, hand, action))
+                return await progress_repository.write(self.service, turn, record_decision(turn.known, hand, action))
             case CloseSealed() | Heed():
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 
@@ -171,7 +173,7 @@ class _Rebuilding:
         self.left.append(ask.handler.name)
         failure = Failure(reason=LEFT, remedy="", attempts=1)
         hand = progress_repository.in_hand(self.service, turn)
-        written = giving_up.parked(turn.known, hand, action, failure, None, due_ms=self.now_ms)
+        written = failed_attempts.park(turn.known, hand, action, failure, None, due_ms=self.now_ms)
         return await progress_repository.write(self.service, turn, written)
 
     async def _ended(
@@ -187,7 +189,7 @@ class _Rebuilding:
         if isinstance(action, Undo):
             written = undone(p, hand, action.role, action.result, ended)
         else:
-            written = record.handled(p, hand, action.role, ended)
+            written = journal.handled(p, hand, action.role, ended)
         return await progress_repository.write(self.service, turn, written)
 
     async def _tried(self, turn: TurnState, ask: Ask) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]] | None:
@@ -247,7 +249,7 @@ class _Rebuilding:
                 value=value,
                 started=started,
                 trace=ask.action.message.trace,
-                principal=record.principal_of(p, turn.message),
+                principal=journal.principal_of(p, turn.message),
             )
             for index, (type_, schema, value) in enumerate(events)
         ]

@@ -20,9 +20,9 @@ from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import NOWHERE, Stages, TurnState
 from saga.engine.service_runtime import Participant
 from saga.messages import Message, Partition
-from saga.progress import takeover, timing
+from saga.progress import takeover, timers
 from saga.progress.actions import SendOn
-from saga.progress.record import Written
+from saga.progress.journal import Written
 from saga.support.clock import iso
 
 NOTHING_COMMITTED: Mapping[Partition, int] = MappingProxyType({})
@@ -70,10 +70,10 @@ async def woken_again(service: Participant, saga: str) -> None:
     with all that is due by then; nothing runs here. Raises `SagaError` as above."""
     turn = await progress_repository.load(service, _without_message(service, saga, Stages()))
     p = turn.known
-    due_ms = timing.earliest_ms(p)
+    due_ms = timers.earliest_ms(p)
     if due_ms is None:  # it has gone on meanwhile
         return
-    if p.wake is None or timing.comes_too_late(p, service.ports.clock.now_ms()):
+    if p.wake is None or timers.comes_too_late(p, service.ports.clock.now_ms()):
         await take_turn(service, turn)  # it gets one that is in time
     else:
         await timer_endings.send_on(service, turn, SendOn(due_ms))

@@ -16,8 +16,7 @@ from saga.encryption.sensitive_fields import mark, marks_of, texts_of, unmarked,
 from saga.engine.prepared_service import Prepared
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
-from saga.progress.document import Snapshot
-from saga.progress.formats import format_of
+from saga.progress.document import Snapshot, format_of
 
 
 def shown(service: Prepared, state: dict[str, Any], version: int, saga: str) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class Command(Message, frozen=True, kw_only=True, gc=False):
 
     wanted: Wanted
     dead: str
-    """Id of the dead letter, or of the escalation; or of the wait that is to end: see `saga.progress.parked`. A message
-    that is replayed and dies again, or tried and parked again, has another one."""
+    """Id of the dead letter, or of the escalation; or of the wait that is to end: see `saga.progress.failed_attempts`.
+    A message that is replayed and dies again, or tried and parked again, has another one."""
     who: str
     why: str
     answered: Answered | None = None

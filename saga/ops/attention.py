@@ -17,7 +17,7 @@ from saga.ops.parked_runs import FAILING, failing_in
 from saga.ops.progress_summary import Glance
 from saga.ops.saga_list import Choice, Listed, listed, seen_of
 from saga.ops.sources import Source, Warn, sources_of
-from saga.progress.decide import TOO_OLD
+from saga.progress.decisions import TOO_OLD
 from saga.progress.document import UNREADABLE, Kept, Snapshot, decode_entry
 from saga.support.clock import Clock
 

@@ -27,7 +27,7 @@ from saga.ops.operator_commands import PAST
 from saga.ops.sources import Source, administration_of, sources_of, unmade
 from saga.progress.document import UNREADABLE, Entry, decode_entry
 from saga.progress.history import verify
-from saga.progress.operators import wanted_by
+from saga.progress.operator_commands import wanted_by
 from saga.support.clock import Clock, from_iso
 from saga.support.printable import counted
 

@@ -7,9 +7,9 @@ from saga.configuration.settings import Settings
 from saga.ops.histories import Unreadable, document_of, documents_of, snapshot_in, whole_history
 from saga.ops.history_verifier import Contradiction, History, Witness
 from saga.ops.sources import Source, sources_of
-from saga.progress.binding import is_bound
 from saga.progress.document import UNREADABLE
 from saga.progress.history import verify
+from saga.progress.integrity import is_bound
 from saga.store.port import Document
 from saga.support.clock import Clock
 

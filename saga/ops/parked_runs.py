@@ -11,8 +11,9 @@ from saga.ops.dead_letters import Letter, Which
 from saga.ops.histories import Unreadable, document_of, snapshot_in
 from saga.ops.saga_list import Choice, Listed, listed
 from saga.ops.sources import Source, Warn, administration_of, sources_of
+from saga.progress.actions import Parked
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
-from saga.progress.parked import Parked, parked
+from saga.progress.failed_attempts import find_parked_runs
 from saga.support.clock import LATEST_MS, Clock, iso
 
 WHAT = "parked"
@@ -70,7 +71,7 @@ async def _letters(source: Source, saga: str, warn: Warn) -> list[Letter]:
     try:
         document = await document_of(source, saga)
         p = None if document is None else snapshot_in(source, saga, document)
-        return [] if p is None else [_letter(p, run) for run in parked(p)]
+        return [] if p is None else [_letter(p, run) for run in find_parked_runs(p)]
     except (Unreadable, *UNREADABLE) as why:
         warn(f"saga {saga} in {source.service}: {why}")
         return []
@@ -78,7 +79,7 @@ async def _letters(source: Source, saga: str, warn: Warn) -> list[Letter]:
 
 def failing_in(p: Snapshot) -> list[Letter]:
     """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
-    found = [_letter(p, run) for run in parked(p)]
+    found = [_letter(p, run) for run in find_parked_runs(p)]
     return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
 
 

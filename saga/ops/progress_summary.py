@@ -4,8 +4,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from saga.errors import SagaError
-from saga.progress.document import UNREADABLE, Kind, Outcome
-from saga.progress.formats import FORMAT
+from saga.progress.document import FORMAT, UNREADABLE, Kind, Outcome
 
 
 class GlanceKept(Struct, frozen=True, gc=False):

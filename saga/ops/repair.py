@@ -24,7 +24,7 @@ from saga.messaging.names import PROGRESS
 from saga.ops.histories import with_archives
 from saga.ops.sources import administration_of
 from saga.progress.document import UNREADABLE, Snapshot, decode, decode_entry, progress_key
-from saga.progress.unattended import Unattended, unattended
+from saga.progress.stranded_work import Unattended, unattended
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
 from saga.telemetry.events import Report

@@ -8,9 +8,8 @@ from msgspec import Raw
 
 from saga.encryption.sensitive_fields import hidden
 from saga.ops.progress_summary import Glance, GlanceFailure, GlanceKept, glance_entry, glance_failure
-from saga.progress.document import Call, Entry, Kept, Outcome, Snapshot, decode_entry
+from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
 from saga.progress.history import fold
-from saga.progress.page import PageOf
 from saga.progress.spill import claim_key
 from saga.support.clock import LATEST_MS, iso
 

@@ -1,6 +1,6 @@
 """Values of one step: what set a turn off, each thing that can happen next, and how what was done ended. Pure.
 
-`saga.progress.step.next_action` chooses one; the runtime carries it out; `saga.progress.record` writes it down.
+`saga.progress.next_action.next_action` chooses one; the runtime carries it out; `saga.progress.journal` writes it down.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,7 @@ from msgspec import Struct
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
 from saga.progress.document import Continuation, DeadLetter, Intent, Kept, Result
-from saga.progress.parked import Parked
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
 from saga.support.clock import LATEST_MS, iso
 
 NOBODY: Mapping[str, str] = MappingProxyType({})
@@ -57,6 +56,21 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
     """The handlers that can never decode the message, each with the reason."""
     paged: tuple[str, ...] | None = None
     """The handlers for which pages of the progress keep the message; `None`: the pages were not asked."""
+
+
+class Parked(Struct, frozen=True, kw_only=True, gc=False):
+    """A run that waits for its next attempt."""
+
+    id: str
+    """Name of this wait: what is tried and parked again has another one."""
+    handler: str
+    message: Message
+    attempts: int
+    due_ms: int
+    undoes: bool = False
+    """True for a compensation."""
+    put_off: bool = False
+    """True if a pause, a limit or an open breaker holds it up: it is looked at each minute, from `due_ms` on."""
 
 
 # -------------------------------------------------------------------- nothing for a handler
@@ -159,7 +173,7 @@ class CloseSealed(Act, frozen=True, gc=False):
 
 
 class Write(Act, frozen=True, gc=False):
-    """Write the next snapshot: `saga.progress.step.next_snapshot` makes it. Nothing runs."""
+    """Write the next snapshot: `saga.progress.next_action.record_decision` makes it. Nothing runs."""
 
 
 class Ignore(Write, frozen=True, gc=False):

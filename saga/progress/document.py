@@ -4,23 +4,90 @@ JSON, so that people and tools can read it; the same in every store. All values 
 one. The snapshot holds all that decisions read; the transitions are history, and what is not known as published.
 """
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
+from typing_extensions import TypeVar
 
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.policies.blame import Blame
-from saga.progress.formats import FORMAT, PLAIN
-from saga.progress.page import Page
-from saga.progress.taking_back import TakeBack
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FORMAT = 8
+"""The newest that this version reads."""
+PLAIN, PAGED, TIMED, CONTINUED, STACKED, VERSIONED, CLAIMED, RELEASED = 1, 2, 3, 4, 5, 6, 7, 8
+"""Formats: plain; with pages, deadlines, runs that go on later, results in pages; with a state of a later version than
+the first; with a run that has begun and whose answers lie in claims; with a run that a later version of its handler
+than the first has begun, or a call in the place of another; with results that keep what their handler took, or with
+pages of own events, of events that a handler does not need, or shelves. No older version decides on them."""
 
 Outcome = Literal[
     "handled", "later", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead",
     "replayed", "discarded", "resolved", "released",
 ]  # fmt: skip
 Kind = Literal["do", "undo", "lieu"]
+PageOf = Literal["inbox", "queue", "waiting", "results", "own"]
+
+
+class TakeBack(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A call that takes back what its run did before it said so."""
+
+    call: str
+    """`resource.method`, or `module:function`: another process finds it by that."""
+    args: tuple[Raw, ...] = ()
+    named: dict[str, Raw] = {}
+    """Arguments that were given by name."""
+    saga: tuple[str, ...] = ()
+    """Places and names of the arguments that are the saga itself."""
+    after: int = 0
+    """Calls of its turn that were answered before; 0 for one of an earlier turn."""
+
+
+class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A page of what has no room: a document of its own, which never changes. See `saga.progress.spill`."""
+
+    of: PageOf
+    name: str
+    count: int
+    newest: int
+    """Time at which its newest entry was made, in seconds since 1970."""
+    until: int = 0
+    """Time from which on it may have expired, in seconds since 1970; 0: it never does."""
+    bound: str = ""
+    """Sum of the digests of its items, as `count` with those of the pages below it: see `saga.progress.integrity`."""
+    had: str = ""
+    """Sum that takes the place of `bound` once nobody will ever handle what is kept in it, and it counts as had."""
+    first: int = 0
+    last: int = 0
+    """The transitions that kept its first and its last message."""
+    handlers: tuple[str, ...] = ()
+    """Handlers for which messages are kept in it, sorted; of results the one whose they are, of own events those that
+    have not had them."""
+    types: tuple[str, ...] = ()
+    """Types of the messages in it, sorted, where their handlers do not say which: of own events, and of events that a
+    handler does not need."""
+    level: int = 0
+    """More than 0 for a shelf, which lists pages of a level less: see `saga.progress.shelves`."""
+
+    def closed(self, now_s: int, until: int) -> "Page":
+        """The same as a page of the inbox: what is kept in it will never be handled. One that never expires says so
+        still, until the next write puts one in its place that does."""
+        until = min(self.until, until)
+        none = ()
+        return replace(
+            self, of="inbox", bound=self.had, had="", handlers=none, types=none, level=0, newest=now_s, until=until
+        )
+
+    def is_forgotten(self, now_s: int) -> bool:
+        """True if nothing in it is young enough to be asked for."""
+        return self.of == "inbox" and 0 < self.until < now_s
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -150,7 +217,7 @@ class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     under: dict[str, int] = {}
     """Number of them under each of the rules that have a name."""
     calls: tuple[Call, ...] = ()
-    """Steps and updates of its turns that nothing takes back, of very many the newest: see `saga.progress.going_on`."""
+    """Steps and updates of its turns that nothing takes back, of very many the newest: see `saga.progress.journal`."""
     undo_with: tuple[TakeBack, ...] = ()
 
 
@@ -317,7 +384,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
     n: int
     previous: str
-    """SHA-256 of the bytes of the transition before; of the first what `saga.progress.binding.seed` gives."""
+    """SHA-256 of the bytes of the transition before; of the first what `saga.progress.integrity.seed` gives."""
     time: str
     outcome: Outcome
     handler: str
@@ -338,7 +405,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     version: int = 1
     """Version of the state from here on."""
     changes: dict[str, str] = {}
-    """Digests of what changed of the rest of the snapshot, and when the saga began: see `saga.progress.binding`."""
+    """Digests of what changed of the rest of the snapshot, and when the saga began: see `saga.progress.integrity`."""
     events: tuple[Emitted, ...] = ()
     calls: tuple[Call, ...] = ()
     shown: tuple[str, ...] = ()
@@ -407,3 +474,52 @@ def messages_of(p: Snapshot, entry: Entry) -> list[Message]:
 def progress_key(service: str, saga: str) -> str:
     """The document's key, in collection `saga`."""
     return f"{service}::{saga}"
+
+
+def format_of(pages: Sequence[Page], deadlines: Sequence[object], later: Sequence[object], version: int) -> int:
+    """Format of a progress with these, and with a state of this version."""
+    if pages and any(page.types or page.level for page in pages):
+        return RELEASED
+    if version > 1:
+        return VERSIONED
+    stacked = any(page.of == "results" for page in pages)
+    return STACKED if stacked else CONTINUED if later else TIMED if deadlines else PAGED if pages else PLAIN
+
+
+def covers(said: tuple[TakeBack, ...], number: int) -> bool:
+    """Return whether one of these takes back the call of that number, of the same turn; the first one is 0."""
+    return any(number < each.after for each in said)
+
+
+_S = TypeVar("_S", bound="DataclassInstance | None", default=None)
+_S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """One entry of a progress, for people and tests."""
+
+    handler: str
+    outcome: Outcome
+    reason: str | None
+    """Reason for which it was ignored, is waiting, or died; `None` if handled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Generic[_S_co]):
+    """Progress of one saga in one service, to look at: tools and tests read it, nobody writes it."""
+
+    service: str
+    saga_id: str
+    state: _S_co
+    transitions: tuple[Transition, ...]
+    """Oldest first; archived ones are left out."""
+
+
+def looked_at(p: Snapshot, state: _S) -> Progress[_S]:
+    """A progress document as it is shown, with the state as the service's class."""
+    transitions = tuple(
+        Transition(handler=entry.handler, outcome=entry.outcome, reason=entry.reason)
+        for entry in map(decode_entry, p.transitions)
+    )
+    return Progress(service=p.service, saga_id=p.saga, state=state, transitions=transitions)

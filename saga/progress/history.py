@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from saga.messages import Position
-from saga.progress import binding
+from saga.progress import integrity
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 
 TRANSITIONS_MAX = 64
@@ -107,9 +107,9 @@ def verify(transitions: Sequence[Raw], p: Snapshot) -> Break | None:
     """The first place where a whole history is not what was written; `None` if there is none.
 
     Transitions are held together by their hashes, the first one by service and saga, and the snapshot is compared with
-    what they make of it. An older version of the toolkit bound neither: `saga.progress.binding.is_bound`.
+    what they make of it. An older version of the toolkit bound neither: `saga.progress.integrity.is_bound`.
     """
-    seed = binding.seed(p.service, p.saga)
+    seed = integrity.seed(p.service, p.saga)
     previous, entries = seed, list[Entry]()
     for n, raw in enumerate(transitions):
         try:
@@ -128,7 +128,7 @@ def verify(transitions: Sequence[Raw], p: Snapshot) -> Break | None:
         return Break(max(p.n - 1, 0), f"transition {p.n - 1} was changed" if p.n else "there is a hash of nothing")
     if fold(entries) != p.state:
         return Break(p.n, "the state is not what the transitions make of it")
-    differing = binding.differing(p, entries)
+    differing = integrity.differing(p, entries)
     if differing:
         return Break(p.n, f"not what the transitions make of it, in the snapshot: {', '.join(differing)}")
     return None

@@ -12,11 +12,9 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import record
-from saga.progress.document import Own, Result, Snapshot, encode
-from saga.progress.formats import format_of
-from saga.progress.page import Page
-from saga.progress.roles import Role, Roles
+from saga.progress import journal
+from saga.progress.document import Own, Page, Result, Snapshot, encode, format_of
+from saga.progress.handlers import Role, Roles
 from saga.progress.spill import Bounds, Leaf, NewPage, digest_of
 
 _Parameter = tuple[str, frozenset[str]]
@@ -40,7 +38,7 @@ def _first(p: Snapshot, roles: Roles) -> Mapping[_Parameter, int]:
     """For each parameter the transition that said the first own event for it that is in the progress."""
     first: dict[_Parameter, int] = {}
     for own in p.own:
-        for role in record.takers_left(p, roles, own):
+        for role in journal.takers_left(p, roles, own):
             first.setdefault((role.name, _types_with(role, own.event.type)), own.n)
     return first
 
@@ -126,7 +124,7 @@ def _tails(p: Snapshot, roles: Roles, bounds: Bounds, in_hand: Message) -> Itera
     heads: dict[_Parameter, _Head] = {}
     tails: defaultdict[tuple[str, tuple[str, ...]], list[Own]] = defaultdict(list)
     for own in p.own:
-        takers = list(record.takers_left(p, roles, own))
+        takers = list(journal.takers_left(p, roles, own))
         # Asked of every one: each counts.
         beyond = [
             heads.setdefault((r.name, _types_with(r, own.event.type)), _Head()).is_full(own, bounds) for r in takers

@@ -11,10 +11,8 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids, own_piles
-from saga.progress.document import Kept, Snapshot
-from saga.progress.formats import format_of
-from saga.progress.page import Page, PageOf
-from saga.progress.roles import Roles
+from saga.progress.document import Kept, Page, PageOf, Snapshot, format_of
+from saga.progress.handlers import Roles
 from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, new_page
 
 YEAR_S = 365 * 86_400

@@ -10,10 +10,8 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from saga.progress import binding
-from saga.progress.document import Snapshot, encode
-from saga.progress.formats import format_of
-from saga.progress.page import Page
+from saga.progress import integrity
+from saga.progress.document import Page, Snapshot, encode, format_of
 from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, digest_of
 
 LEVEL_MAX = 2
@@ -77,4 +75,4 @@ def opened(p: Snapshot, shelf: Page, leaf: Leaf) -> Snapshot:
 
 def _sum(bounds: Sequence[str]) -> str:
     """Sum of what binds pages; of own events nothing does."""
-    return binding.text_of(sum(int(bound, 16) for bound in bounds)) if any(bounds) else ""
+    return integrity.text_of(sum(int(bound, 16) for bound in bounds)) if any(bounds) else ""

@@ -16,11 +16,9 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.messages import Message
-from saga.progress import binding, ids, record
-from saga.progress.document import Kept, Own, Result, Snapshot, encode
-from saga.progress.formats import format_of
-from saga.progress.page import Page, PageOf
-from saga.progress.roles import Roles
+from saga.progress import ids, integrity, journal
+from saga.progress.document import Kept, Own, Page, PageOf, Result, Snapshot, encode, format_of
+from saga.progress.handlers import Roles
 
 ENTRY_BYTES = 12
 """Bytes of an inbox entry, as pages hold it."""
@@ -137,12 +135,12 @@ def new_page(  # of which progress, what is in it, and until when
     packed = b"".join(entries)
     content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, kept=kept))
     name, count = f"{p.n:09}-{digest_of(content)}", len(packed) // ENTRY_BYTES
-    bound = binding.bound_entries(entry.hex() for entry in entries)
+    bound = integrity.bound_entries(entry.hex() for entry in entries)
     page = Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound, types=types)
     if kept:
         page = replace(
             page,
-            bound=binding.bound_items(kept),
+            bound=integrity.bound_items(kept),
             had=bound,
             first=kept[0].n,
             last=kept[-1].n,
@@ -184,7 +182,7 @@ def inbox_spilled(
     """
     if len(p.inbox) <= bounds.inbox_max:
         return None
-    held = {ids.entry(m.id, name) for m in (in_hand, *record.held_messages(p)) for name in roles.names.get(m.type, ())}
+    held = {ids.entry(m.id, name) for m in (in_hand, *journal.held_messages(p)) for name in roles.names.get(m.type, ())}
     free = [entry for entry, at in p.inbox.items() if at and entry not in held]
     going = free[: max(0, len(free) - bounds.inbox_kept)]
     if len(going) < bounds.inbox_max - bounds.inbox_kept:
@@ -264,4 +262,4 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
         own=tuple(sorted(own, key=lambda o: o.n)),
         pages=tuple(unread),
     )
-    return binding.with_format(p)
+    return integrity.with_format(p)

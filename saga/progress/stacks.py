@@ -11,10 +11,8 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
-from saga.progress import binding
-from saga.progress.document import Result, Snapshot, encode
-from saga.progress.formats import format_of
-from saga.progress.page import Page
+from saga.progress import integrity
+from saga.progress.document import Page, Result, Snapshot, encode, format_of
 from saga.progress.spill import Bounds, Leaf, NewPage, digest_of
 
 
@@ -58,13 +56,13 @@ def results_spilled(p: Snapshot, bounds: Bounds) -> tuple[Snapshot, Sequence[New
 
 def _new_page(p: Snapshot, handler: str, part: tuple[Result, ...], below: Page | None) -> NewPage:
     """A page of these results on top of the one below, as the write of `p` will list it."""
-    count, bound = len(part), int(binding.bound_items(part), 16)
+    count, bound = len(part), int(integrity.bound_items(part), 16)
     if below is not None:
         count, bound = count + below.count, bound + int(below.bound, 16)
     leaf = Leaf(service=p.service, saga=p.saga, of="results", newest=0, entries=b"", results=part, below=below)
     content = encode(leaf)
     name = f"{p.n:09}-{digest_of(content)}"
-    page = Page(of="results", name=name, count=count, newest=0, bound=binding.text_of(bound), handlers=(handler,))
+    page = Page(of="results", name=name, count=count, newest=0, bound=integrity.text_of(bound), handlers=(handler,))
     return NewPage(page, content)
 
 

@@ -13,7 +13,7 @@ from saga.messages import Message
 from saga.progress import ids
 from saga.progress.actions import Now
 from saga.progress.document import Entry, Own, Snapshot, messages_of
-from saga.progress.roles import Roles
+from saga.progress.handlers import Roles
 
 
 def is_due(p: Snapshot, roles: Roles) -> bool:

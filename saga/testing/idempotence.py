@@ -23,7 +23,7 @@ from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import Entry, Snapshot, decode, decode_entry
-from saga.progress.record import empty
+from saga.progress.journal import empty
 from saga.service import Service
 from saga.store.port import Document, Store
 from saga.support.adapter_description import OPEN_S_MAX

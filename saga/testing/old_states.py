@@ -9,8 +9,7 @@ from saga.engine import state_migration
 from saga.engine.prepared_service import Prepared, prepare
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
-from saga.progress.document import Snapshot
-from saga.progress.formats import format_of
+from saga.progress.document import Snapshot, format_of
 from saga.service import Service
 from saga.support.clock import iso
 

@@ -36,9 +36,8 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.timers import TYPE, Wake
 from saga.policies.retry import RETRY, Retry
 from saga.progress import ids
-from saga.progress.document import Snapshot, decode, encode, progress_key
-from saga.progress.look import Progress, looked_at
-from saga.progress.timing import waits_for_time
+from saga.progress.document import Progress, Snapshot, decode, encode, looked_at, progress_key
+from saga.progress.timers import waits_for_time
 from saga.service import Service
 from saga.store.port import Store
 from saga.store.sqlite import SqliteStore

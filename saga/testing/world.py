@@ -20,7 +20,7 @@ from saga.messaging import controls
 from saga.messaging.controls import Switch
 from saga.messaging.operator_commands import Answered, Wanted, to_record
 from saga.progress.document import Snapshot
-from saga.progress.parked import parked
+from saga.progress.failed_attempts import find_parked_runs
 from saga.service import Service
 from saga.support.clock import iso
 
@@ -40,7 +40,7 @@ def command(wanted: Wanted, p: Snapshot | None, now_ms: int, answered: Answered 
     """Record of a person's command about the dead letter that blocks a saga, or about its first run that is parked.
     Raises `SagaError` if there is none."""
     if wanted == "release":
-        about = next((run.id for run in parked(p)), None) if p is not None else None
+        about = next((run.id for run in find_parked_runs(p)), None) if p is not None else None
     else:
         about = next((k.dead for k in (*p.queue, *p.compensating) if k.dead), None) if p is not None else None
     if p is None or about is None:

@@ -14,8 +14,7 @@ from saga.engine.execution.message_processor import take_turn
 from saga.errors import StoreError
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history
-from saga.progress.document import Call, progress_key
-from saga.progress.formats import CLAIMED
+from saga.progress.document import CLAIMED, Call, progress_key
 from saga.progress.spill import BOUNDS, is_claim, saga_of
 from saga.store.sqlite import SqliteStore
 from services.payment.events import OrderPlaced, PaymentReserved

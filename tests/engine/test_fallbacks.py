@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from saga import Breaker, BreakerOpen, DeclarationError, Remembered, Retry, Saga, Service, limited
-from saga.progress.document import decode
-from saga.progress.formats import FORMAT
+from saga.progress.document import FORMAT, decode
 from saga.telemetry.events import FellBack
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.docs.markdown import ROOT, blocks

@@ -14,8 +14,7 @@ from saga.messaging.operator_commands import Answered, Wanted
 from saga.messaging.operator_commands import to_record as commanded
 from saga.ops.open_work import open_in
 from saga.ops.timeline import status_of
-from saga.progress.document import Entry, Snapshot, encode
-from saga.progress.formats import CONTINUED, PLAIN, RELEASED
+from saga.progress.document import CONTINUED, PLAIN, RELEASED, Entry, Snapshot, encode
 from saga.telemetry.events import Parked
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace

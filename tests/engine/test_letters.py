@@ -19,9 +19,9 @@ from saga.messages import Outgoing, Partition, Record, texts_of
 from saga.ops.dead_letters import letter_in
 from saga.progress.actions import Run
 from saga.progress.document import DeadLetter, Snapshot
-from saga.progress.giving_up import Failure, dead
-from saga.progress.record import Hand
-from saga.progress.roles import Role, Roles
+from saga.progress.failed_attempts import Failure, give_up
+from saga.progress.handlers import Role, Roles
+from saga.progress.journal import Hand
 from saga.telemetry.events import DeadLettered, Recovered, Unavailable
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
@@ -362,7 +362,7 @@ def test_what_a_dead_letter_says_of_the_stack_and_the_state_is_bounded() -> None
     roles = Roles("payment", [action.role], outcomes=frozenset(), emitted=frozenset())
     hand = Hand(message=message, position=None, roles=roles, heard=(), now_ms=0, memory_s=60)
     p = Snapshot(service="payment", saga=SAGA, state={"text": "y" * 10_000})
-    written = dead(p, hand, action, Failure(reason="r", remedy="m", attempts=1, stack=places), None)
+    written = give_up(p, hand, action, Failure(reason="r", remedy="m", attempts=1, stack=places), None)
     assert written.entry is not None
     (letter,) = written.entry.letters
     assert (letter.stack, len(letter.state)) == (places, 2000)

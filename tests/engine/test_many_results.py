@@ -23,7 +23,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.timers import Wake
 from saga.ops.histories import Unreadable, history_of
 from saga.ops.sources import Source
-from saga.progress import going_on, history, spill
+from saga.progress import history, journal, spill
 from saga.progress.document import Snapshot, encode
 from saga.store.port import Document, Store
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
@@ -197,7 +197,7 @@ async def test_a_page_of_results_that_is_gone_or_was_changed_holds_up_the_undoin
 async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_how_many_were_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(going_on, "CALLS_MAX", 3)
+    monkeypatch.setattr(journal, "CALLS_MAX", 3)
     payment, sizes = Service("payment"), list[int]()
 
     async def post(number: int) -> None: ...

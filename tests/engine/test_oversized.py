@@ -18,7 +18,7 @@ from saga.messages import Position
 from saga.progress import history
 from saga.progress.actions import Run
 from saga.progress.document import Kept, decode
-from saga.progress.record import empty
+from saga.progress.journal import empty
 from saga.store.sqlite import SqliteStore
 from saga.telemetry.events import DeadLettered, Escalated, Handled, Retrying, Stuck, Unavailable
 from saga.testing.trials import TrialClock, trial_ports

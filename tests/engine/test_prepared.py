@@ -7,7 +7,7 @@ from saga.contracts.library import contract_of
 from saga.engine.prepared_service import consumed_by, prepare, roles_of
 from saga.messages import name_of
 from saga.messaging.timers import tiers_of
-from saga.progress.roles import Undo
+from saga.progress.handlers import Undo
 from services.order.events import InventoryRejected, OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined
 from services.payment import events
 

@@ -10,7 +10,7 @@ from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance, take_turn
 from saga.messages import Position, Record
 from saga.messaging.operator_commands import Command, command_in, to_record
-from saga.progress.parked import parked
+from saga.progress.failed_attempts import find_parked_runs
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place
@@ -24,7 +24,7 @@ PARKS = Retry(in_place_s=0, attempts_max=3)
 async def a_wish(at: Workers, worker: At, about: str | None = None) -> Command:
     """A person's wish about what is parked now, as it comes out of the log."""
     p = await worker.progress()
-    dead = about or next(run.id for run in parked(p))
+    dead = about or next(run.id for run in find_parked_runs(p))
     out = to_record("payment", SAGA, wanted="release", dead=dead, who="ada", why="it is back", now_ms=at.clock.now_ms())
     return command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, 0))
 
@@ -125,7 +125,7 @@ async def test_a_compensation_that_is_parked_is_released_under_its_own_name(tmp_
         worker = await at.worker(payment)
         await worker.takes(an_order())
         await worker.takes(CANCELLED)
-        assert [run.undoes for run in parked(await worker.progress())] == [True]
+        assert [run.undoes for run in find_parked_runs(await worker.progress())] == [True]
         await heeds(worker, await a_wish(at, worker))
         assert (await worker.told())[-2:] == [("release", "released"), ("release", "compensated")]
 
@@ -152,18 +152,18 @@ async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wai
     async with place(tmp_path) as at:
         worker = await at.worker(payment)
         await worker.takes(an_order())
-        assert list(parked(await worker.progress())) == [], "it has failed in nothing"
+        assert list(find_parked_runs(await worker.progress())) == [], "it has failed in nothing"
         await at.clock.sleep(3600.1)
         await woken(worker, wakes_in(worker)[-1])
-        assert [run.handler for run in parked(await worker.progress())] == ["look"]
+        assert [run.handler for run in find_parked_runs(await worker.progress())] == ["look"]
         away[0] = False
         await heeds(worker, await a_wish(at, worker))
         assert (await worker.told())[-2:] == [("look", "released"), ("look", "handled")]
         away[0] = True
-        assert list(parked(await worker.progress())) == [], "the deadline waits for its time"
+        assert list(find_parked_runs(await worker.progress())) == [], "the deadline waits for its time"
         await at.clock.sleep(3600)
         await woken(worker, wakes_in(worker)[-1])
-        assert [run.handler for run in parked(await worker.progress())] == ["expire"]
+        assert [run.handler for run in find_parked_runs(await worker.progress())] == ["expire"]
         away[0] = False
         await heeds(worker, await a_wish(at, worker))
         assert (await worker.told())[-2:] == [("expire", "released"), ("expire", "handled")]

@@ -9,8 +9,8 @@ from saga import Later, Saga, Service
 from saga.engine.errors import Draining
 from saga.engine.repair import repaired, woken_again
 from saga.progress.document import Snapshot, decode_entry
-from saga.progress.timing import earliest_ms
-from saga.progress.unattended import Unattended, unattended
+from saga.progress.stranded_work import Unattended, unattended
+from saga.progress.timers import earliest_ms
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
 from tests.engine.driven_workers import At, Before, Workers, place

@@ -12,7 +12,7 @@ from saga import Later, Retry, Saga, Service
 from saga.engine.execution.beginning import looked_at_later
 from saga.engine.processing_state import Stopped
 from saga.progress.document import Kept, Snapshot
-from saga.progress.record import empty
+from saga.progress.journal import empty
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, Before, Workers, place

@@ -23,8 +23,7 @@ from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
 from saga.ops.timeline import History, as_of
 from saga.progress import history
-from saga.progress.document import Snapshot, decode_entry, encode
-from saga.progress.formats import PLAIN, VERSIONED
+from saga.progress.document import PLAIN, VERSIONED, Snapshot, decode_entry, encode
 from saga.progress.history import archive_key, decode_archive, fold, verify
 from saga.telemetry.events import Stuck
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentCaptured, PaymentReserved

@@ -19,7 +19,7 @@ from saga.messaging import controls, operator_commands
 from saga.messaging.controls import Switch
 from saga.messaging.operator_commands import Wanted
 from saga.progress.document import Snapshot
-from saga.progress.parked import parked
+from saga.progress.failed_attempts import find_parked_runs
 from saga.telemetry.events import ContractsUnreadable, DeadLettered, Escalated, Handled, Parked, SchemasDeployed, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -229,7 +229,7 @@ async def test_an_attempt_that_a_person_asks_for_is_written_so_that_its_end_is_s
         await worker.takes(newer_order(contracts.newer_class("OrderPlaced")))
         await until_ms(at, worker, at.clock.now_ms() + 3 * 3_600_000)
         p = await worker.progress()
-        (run,) = parked(p)
+        (run,) = find_parked_runs(p)
         await command(at, worker, "release", run.id)
         assert [(e.outcome, e.attempt) for e in (await worker.history())[p.n :]] == [
             ("released", only(p.queue).attempts),

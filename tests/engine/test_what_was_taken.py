@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from saga import DeclarationError, Later, Saga, Service
-from saga.progress.document import encode
-from saga.progress.formats import PLAIN, RELEASED
+from saga.progress.document import PLAIN, RELEASED, encode
 from saga.telemetry.events import Parked, Retrying
 from saga.testing import check_idempotent, trial
 from services.payment.events import (

@@ -20,8 +20,7 @@ from saga.errors import BrokerError, Permanent
 from saga.messages import Partition, texts_of
 from saga.messaging import envelope
 from saga.progress import history
-from saga.progress.document import Snapshot
-from saga.progress.formats import FORMAT
+from saga.progress.document import FORMAT, Snapshot
 from saga.telemetry.events import Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved

@@ -14,11 +14,11 @@ from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
-from saga.progress import compensate, decide, history, piles, record, spill, step
+from saga.progress import compensation, decisions, history, journal, next_action, piles, spill
 from saga.progress.actions import Close, Undo, UndoStep
 from saga.progress.document import Entry, Intent, Kind, Result, Snapshot, progress_key
-from saga.progress.record import Ended, Hand, Written
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
+from saga.progress.journal import Ended, Hand, Written
 from tests.exploration.without_a_rule import Take, check_loss
 from verification.services import message
 from verification.state import TOPICS, Move, State
@@ -63,14 +63,14 @@ def no_intent(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_open_intent_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
-    blocked = decide.is_blocked
-    patch.setattr(decide, "is_blocked", lambda p, handler, m: blocked(replace(p, intents=()), handler, m))
+    blocked = decisions.is_blocked
+    patch.setattr(decisions, "is_blocked", lambda p, handler, m: blocked(replace(p, intents=()), handler, m))
 
 
 def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
-    blocked = decide.is_blocked
+    blocked = decisions.is_blocked
     patch.setattr(
-        decide,
+        decisions,
         "is_blocked",
         lambda p, handler, m: blocked(replace(p, queue=tuple(k for k in p.queue if k.dead is None)), handler, m),
     )
@@ -93,59 +93,59 @@ def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
 
 
 def compensations_close_nothing(patch: pytest.MonkeyPatch) -> None:
-    close = compensate._close
+    close = compensation._close
 
     def leave_open(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
         return replace(after, closed=p.closed, failed=p.failed), letters
 
-    patch.setattr(compensate, "_close", leave_open)
+    patch.setattr(compensation, "_close", leave_open)
 
 
 def a_second_outcome(patch: pytest.MonkeyPatch) -> None:
-    emitted = record.emitted
-    patch.setattr(record, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), outcome=None))
+    emitted = journal.emitted
+    patch.setattr(journal, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), outcome=None))
 
 
 def handlers_run_for_every_message(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_repetition", lambda p, role, index, m: None)
+    patch.setattr(decisions, "_repetition", lambda p, role, index, m: None)
 
 
 def a_removal_counts_as_the_first_change(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "is_removal", lambda identity: False)
+    patch.setattr(decisions, "is_removal", lambda identity: False)
 
 
 def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "next_ready", lambda *asked: None)
+    patch.setattr(next_action, "next_ready", lambda *asked: None)
 
 
 def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
     def at_once(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
         if any(result.handler == role.name for result in p.results):
-            return Undo(role, outcome, decide.newest(p, role.name))
+            return Undo(role, outcome, decisions.newest(p, role.name))
         return Close(role, outcome)
 
-    for module in (decide, step):
+    for module in (decisions, next_action):
         patch.setattr(module, "undo_step", at_once)
 
 
 def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
-    close = compensate._close
+    close = compensation._close
 
     def keep(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
         return replace(after, queue=p.queue, waiting=p.waiting), letters
 
-    patch.setattr(compensate, "_close", keep)
+    patch.setattr(compensation, "_close", keep)
 
 
 def own_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
-    emitted = record.emitted
-    patch.setattr(record, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), own=()))
+    emitted = journal.emitted
+    patch.setattr(journal, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), own=()))
 
 
 def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    undone = compensate.undone
+    undone = compensation.undone
 
     def keep(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
         written = undone(p, hand, role, result, ended)
@@ -155,11 +155,11 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_failed_on_a_withdrawn_event_runs_on_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compensate, "_not_run", lambda p, hand, withdrawn, ended: (p, ended))
+    patch.setattr(compensation, "_not_run", lambda p, hand, withdrawn, ended: (p, ended))
 
 
 def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
-    undone = compensate.undone
+    undone = compensation.undone
 
     def forget(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
         others = tuple(r for r in p.results if r is result or r.handler != role.name)
@@ -201,26 +201,26 @@ def every_transition_records_its_position(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_intents_are_not_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_resumable", lambda p, roles, intent, now_ms: None)
+    patch.setattr(decisions, "_resumable", lambda p, roles, intent, now_ms: None)
 
 
 def a_kept_message_in_hand_is_decided_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "kept", lambda p, handler, m: False)
+    patch.setattr(decisions, "kept", lambda p, handler, m: False)
 
 
 def a_dead_run_has_all_messages_of_its_handler(patch: pytest.MonkeyPatch) -> None:
-    intent_with = decide.intent_with
+    intent_with = decisions.intent_with
 
     def any_of(p: Snapshot, handler: str, m: Message, kind: Kind = "do") -> Intent | None:
         if kind == "lieu":
             return next((i for i in p.intents if i.kind == kind and i.handler == handler), None)
         return intent_with(p, handler, m)
 
-    patch.setattr(decide, "intent_with", any_of)
+    patch.setattr(decisions, "intent_with", any_of)
 
 
 def a_later_message_overtakes_those_that_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "waits_before", lambda p, role, m: False)
+    patch.setattr(decisions, "waits_before", lambda p, role, m: False)
 
 
 def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(record, "held_messages", lambda p: ())
+    patch.setattr(journal, "held_messages", lambda p: ())
 
 
 def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,10 @@ from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
 from saga.messages import Message, Position
 from saga.messaging.message_ids import identity_of_place
-from saga.progress import decide, history, record, step, takeover
+from saga.progress import decisions, history, journal, next_action, takeover
 from saga.progress.actions import UndoStep
 from saga.progress.document import Call, Entry, Snapshot
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
 from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 from verification.environment import OTHER
@@ -31,29 +31,29 @@ def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
-    def trimmed(p: Snapshot, hand: record.Hand) -> dict[str, int]:
+    def trimmed(p: Snapshot, hand: journal.Hand) -> dict[str, int]:
         return {key: at for key, at in p.inbox.items() if at >= hand.forgotten_s}
 
-    patch.setattr(record, "_trimmed", trimmed)
+    patch.setattr(journal, "_trimmed", trimmed)
 
 
 def an_outcome_without_a_start_finds_nothing_to_undo(patch: pytest.MonkeyPatch) -> None:
-    undo_step = decide.undo_step
+    undo_step = decisions.undo_step
 
     def at_once(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
         return undo_step(p, role, replace(outcome, started=outcome.started or outcome.time))
 
-    for module in (decide, step):
+    for module in (decisions, next_action):
         patch.setattr(module, "undo_step", at_once)
 
 
 def originals_run_between_two_undoings(patch: pytest.MonkeyPatch) -> None:
-    blocked = decide.is_blocked
+    blocked = decisions.is_blocked
 
     def by_the_dead_alone(p: Snapshot, handler: str, message: Message) -> bool:
         return blocked(replace(p, compensating=tuple(k for k in p.compensating if k.dead)), handler, message)
 
-    patch.setattr(decide, "is_blocked", by_the_dead_alone)
+    patch.setattr(decisions, "is_blocked", by_the_dead_alone)
 
 
 def two_senders_share_an_id(patch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,8 @@ def what_earlier_releases_emitted_is_not_taken_over(patch: pytest.MonkeyPatch) -
 
 
 def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
-    over = decide.why_over
-    patch.setattr(decide, "why_over", lambda p, role: over(replace(p, failed=()), role))
+    over = decisions.why_over
+    patch.setattr(decisions, "why_over", lambda p, role: over(replace(p, failed=()), role))
 
 
 def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from saga.engine.service_runtime import Participant
 from saga.errors import Ambiguous, Exists
 from saga.progress import spill
 from saga.progress.document import Call
-from saga.progress.record import Written
+from saga.progress.journal import Written
 from tests.exploration.without_a_rule import Take, check_loss
 
 

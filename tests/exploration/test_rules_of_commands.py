@@ -8,39 +8,41 @@ from msgspec.structs import replace
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.processing_state import TurnState
 from saga.messaging.operator_commands import Command
-from saga.progress import deadlines, decide, giving_up, operators, record
+from saga.progress import decisions, failed_attempts, journal, operator_commands, timers
 from saga.progress.actions import Admit, Discard, Disregard, Release, Seal
 from saga.progress.document import Intent, Kept, Snapshot, decode_entry
-from saga.progress.parked import parked
-from saga.progress.record import Hand, Written
+from saga.progress.failed_attempts import find_parked_runs
+from saga.progress.journal import Hand, Written
 from tests.exploration.without_a_rule import Take, check_loss
 
-heed, replayed, discarded = operators.heed, operators._replayed, operators.discarded
+heed, replayed, discarded = operator_commands.heed, operator_commands._replayed, operator_commands.discarded
 
 
 def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     def uncounted(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
-        append = record.append
+        append = journal.append
 
         def same(p: Snapshot, *rest: Any) -> Written:
             return append(replace(p, replays=p.replays - 1), *rest)
 
         with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(record, "append", same)
+            inside.setattr(journal, "append", same)
             return replayed(p, hand, command, kept)
 
-    patch.setattr(operators, "_replayed", uncounted)
+    patch.setattr(operator_commands, "_replayed", uncounted)
 
 
 def a_command_is_heeded_each_time_it_comes(patch: pytest.MonkeyPatch) -> None:
-    into = record.into_inbox
-    patch.setattr(operators, "COMMAND", "another name each time")
-    patch.setattr(record, "into_inbox", lambda p, hand, name, ids_: into(p, hand, f"{name}{p.n}", ids_))
+    into = journal.into_inbox
+    patch.setattr(operator_commands, "COMMAND", "another name each time")
+    patch.setattr(journal, "into_inbox", lambda p, hand, name, ids_: into(p, hand, f"{name}{p.n}", ids_))
 
 
 def a_replay_forgets_what_has_begun(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        operators, "_replayed", lambda p, hand, command, kept: replayed(replace(p, intents=()), hand, command, kept)
+        operator_commands,
+        "_replayed",
+        lambda p, hand, command, kept: replayed(replace(p, intents=()), hand, command, kept),
     )
 
 
@@ -54,33 +56,33 @@ def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
     def forgotten(p: Snapshot, hand: Hand, command: Command, kept: Kept, **remains: Any) -> Written:
         return discarded(replace(p, intents=()), hand, command, kept)
 
-    patch.setattr(operators, "heed", at_once)
-    patch.setattr(operators, "discarded", forgotten)
+    patch.setattr(operator_commands, "heed", at_once)
+    patch.setattr(operator_commands, "discarded", forgotten)
 
 
 def what_is_discarded_is_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     def absent(p: Snapshot, hand: Hand, command: Command, kept: Kept, **remains: Any) -> Written:
-        into = record.into_inbox
+        into = journal.into_inbox
         with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(record, "into_inbox", lambda p, hand, name, ids_: into(p, hand, name, ()))
+            inside.setattr(journal, "into_inbox", lambda p, hand, name, ids_: into(p, hand, name, ()))
             return discarded(p, hand, command, kept, **remains)
 
-    patch.setattr(operators, "discarded", absent)
+    patch.setattr(operator_commands, "discarded", absent)
 
 
 def who_decides_may_be_left_without(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operators, "_indispensable", lambda p, roles, role, kept: None)
+    patch.setattr(operator_commands, "_indispensable", lambda p, roles, role, kept: None)
 
 
 def a_deadline_that_may_be_closed_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deadlines, "end_surely", lambda p, roles: bool(p.deadlines))
+    patch.setattr(timers, "is_end_certain", lambda p, roles: bool(p.deadlines))
 
 
 def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operators, "_irreplayable", lambda p, kept: None)
-    intent_with = decide.intent_with
+    patch.setattr(operator_commands, "_irreplayable", lambda p, kept: None)
+    intent_with = decisions.intent_with
     patch.setattr(
-        decide,
+        decisions,
         "intent_with",
         lambda p, handler, message, kind="do": None if kind == "lieu" else intent_with(p, handler, message, kind),
     )
@@ -91,33 +93,33 @@ def what_has_answered_is_taken_for_open(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
-    as_new = operators._as_new
+    as_new = operator_commands._as_new
 
     def again(p: Snapshot, *given: Any) -> Any:
         first = next(n for n, raw in enumerate(p.transitions) if decode_entry(raw).letters)
         return as_new(replace(p, transitions=p.transitions[: first + 1]), *given)
 
-    patch.setattr(operators, "_as_new", again)
+    patch.setattr(operator_commands, "_as_new", again)
 
 
 def what_is_forgotten_is_said_to_be_undone(patch: pytest.MonkeyPatch) -> None:
-    as_new = operators._as_new
+    as_new = operator_commands._as_new
 
     def closing(p: Snapshot, roles: Any, command: Command, bad: Any) -> Any:
         action = as_new(replace(p, n=1), roles, command, bad)
         return action if p.n == 0 else as_new(p, roles, command, bad)
 
-    patch.setattr(operators, "_as_new", closing)
+    patch.setattr(operator_commands, "_as_new", closing)
 
 
 def what_is_handled_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
-    admitted = operators._admitted
+    admitted = operator_commands._admitted
 
     def there(p: Snapshot, hand: Hand, action: Admit) -> Written:
         written = admitted(p, hand, action)
         return replace(written, snapshot=replace(written.snapshot, inbox={**p.inbox, **written.snapshot.inbox}))
 
-    patch.setattr(operators, "_admitted", there)
+    patch.setattr(operator_commands, "_admitted", there)
 
 
 init = RunningSaga.__init__
@@ -132,7 +134,7 @@ def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None
 
 
 def any_step_may_be_answered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operators, "_unanswerable", lambda kept, intent, given, known: None)
+    patch.setattr(operator_commands, "_unanswerable", lambda kept, intent, given, known: None)
 
 
 def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
@@ -145,15 +147,15 @@ def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> Non
 
 def a_wish_is_about_whatever_waits(patch: pytest.MonkeyPatch) -> None:
     def at_once(p: Snapshot, command: Command) -> Any:
-        return next((Release(command, run) for run in parked(p)), Disregard(command, "nothing waits"))
+        return next((Release(command, run) for run in find_parked_runs(p)), Disregard(command, "nothing waits"))
 
-    patch.setattr(operators, "_at_once", at_once)
+    patch.setattr(operator_commands, "_at_once", at_once)
 
 
 def a_deadline_that_is_replayed_is_parked_as_one_that_is_open(patch: pytest.MonkeyPatch) -> None:
-    at_the_head = giving_up._at_the_head
+    at_the_head = failed_attempts._at_the_head
     patch.setattr(
-        giving_up,
+        failed_attempts,
         "_at_the_head",
         lambda p, kept: p if kept.due_ms and kept.handler == "expire" else at_the_head(p, kept),
     )

@@ -6,19 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.execution import admission
-from saga.progress import giving_up
+from saga.progress import failed_attempts
 from saga.progress.actions import Run
-from saga.progress.giving_up import Failure
+from saga.progress.failed_attempts import Failure
 from tests.exploration.without_a_rule import Take, check_loss
 
-parked, after = giving_up.parked, admission.after
+parked, after = failed_attempts.park, admission.after
 
 
 def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
     def counted(p: Any, hand: Any, action: Any, failure: Failure, intent: Any, *, due_ms: int) -> Any:
         return parked(p, hand, action, replace(failure, attempts=failure.attempts + 1), intent, due_ms=due_ms)
 
-    patch.setattr(giving_up, "parked", counted)
+    patch.setattr(failed_attempts, "park", counted)
 
 
 def a_pause_ends_the_turn(patch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def a_route_takes_what_has_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_turn_that_is_paused_waits_where_it_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(giving_up, "_waits_in_place", lambda *asked: True)
+    patch.setattr(failed_attempts, "_waits_in_place", lambda *asked: True)
 
 
 RULES: dict[Take, str] = {

@@ -7,17 +7,17 @@ from msgspec.structs import replace
 
 from saga.engine.execution import failure_handling, handler_runner
 from saga.engine.execution.saga_context import RunningSaga
-from saga.progress import continuations, decide, giving_up, going_on, record, timing
+from saga.progress import decisions, failed_attempts, journal, suspended_runs, timers
 from saga.progress.actions import Run
+from saga.progress.decisions import held_before
 from saga.progress.document import Continuation, Snapshot
-from saga.progress.parts import held_before
 from tests.exploration.without_a_rule import Take, check_loss
 
-gone_on = going_on.gone_on
+gone_on = journal.gone_on
 
 
 def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
-    cause_of = continuations.cause_of
+    cause_of = suspended_runs.cause_of
     patch.setattr(handler_runner, "cause_of", lambda parts, c: cause_of(parts, None))
 
 
@@ -28,13 +28,13 @@ def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
         return replace(written, entry=entry) if not ended.shown else _told(p, hand, role, ended, next_turn)
 
     def _told(p: Snapshot, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
-        into_inbox = record.into_inbox
+        into_inbox = journal.into_inbox
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(record, "into_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
-            inner.setattr(record, "without", lambda kept, handler, messages: kept)
+            inner.setattr(journal, "into_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
+            inner.setattr(journal, "without", lambda kept, handler, messages: kept)
             return gone_on(p, hand, role, ended, next_turn)
 
-    patch.setattr(going_on, "gone_on", kept)
+    patch.setattr(journal, "gone_on", kept)
 
 
 def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
@@ -47,10 +47,10 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
 
     def anew(p: Snapshot, key: Any) -> Any:
         intent = opened(p, key)
-        c = continuations.of(p, intent.handler, intent.message.id) if intent else None
+        c = suspended_runs.of(p, intent.handler, intent.message.id) if intent else None
         if intent is None or c is None:
             return intent
-        return replace(intent, parts=continuations.parts_of(p, roles[intent.handler], c))
+        return replace(intent, parts=suspended_runs.parts_of(p, roles[intent.handler], c))
 
     patch.setattr(handler_runner, "run", known)
     patch.setattr(handler_runner, "opened", anew)
@@ -61,52 +61,52 @@ def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:
 
 
 def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
-    going = decide._going_on
+    going = decisions._going_on
 
     def passes(p: Snapshot, *asked: Any) -> Any:
         return going(replace(p, queue=(), intents=(), compensating=()), *asked)
 
-    patch.setattr(decide, "_going_on", passes)
+    patch.setattr(decisions, "_going_on", passes)
 
 
 def turns_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
-    resumable = decide._resumable
+    resumable = decisions._resumable
 
     def without(p: Snapshot, roles: Any, intent: Any, now_ms: int) -> Any:
         return None if p.later else resumable(p, roles, intent, now_ms)
 
-    patch.setattr(decide, "_resumable", without)
+    patch.setattr(decisions, "_resumable", without)
 
 
 def turns_wait_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "timed_turns", lambda p: ())
+    patch.setattr(timers, "timed_turns", lambda p: ())
 
 
 def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(going_on, "_stands", lambda call: False)
+    patch.setattr(journal, "_stands", lambda call: False)
 
 
 def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
-    dead = giving_up.dead
+    dead = failed_attempts.give_up
 
     def forgotten(p: Snapshot, *asked: Any) -> Any:
         return dead(replace(p, later=(), intents=()), *asked)
 
-    patch.setattr(giving_up, "dead", forgotten)
+    patch.setattr(failed_attempts, "give_up", forgotten)
 
 
 def what_is_discarded_goes_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(continuations, "of", lambda p, handler, message: None)
+    patch.setattr(suspended_runs, "of", lambda p, handler, message: None)
 
 
 def a_message_on_which_a_run_goes_on_is_taken_again(patch: pytest.MonkeyPatch) -> None:
     def nowhere(p: Snapshot, handler: str, message: str) -> Continuation | None:
         return None
 
-    kept = decide.kept
-    patch.setattr(decide, "kept", lambda p, *asked: kept(replace(p, later=()), *asked))
-    patch.setattr(decide, "held_before", lambda p, *asked: held_before(replace(p, later=()), *asked))
-    patch.setattr(continuations, "of", nowhere)
+    kept = decisions.kept
+    patch.setattr(decisions, "kept", lambda p, *asked: kept(replace(p, later=()), *asked))
+    patch.setattr(decisions, "held_before", lambda p, *asked: held_before(replace(p, later=()), *asked))
+    patch.setattr(suspended_runs, "of", nowhere)
 
 
 RULES: dict[Take, str] = {

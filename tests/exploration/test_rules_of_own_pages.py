@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.progress import own_piles, shelves
-from saga.progress.document import Own, Result, Snapshot
-from saga.progress.page import Page
+from saga.progress.document import Own, Page, Result, Snapshot
 from saga.progress.spill import Leaf, NewPage
 from tests.exploration.without_a_rule import Take, check_loss
 

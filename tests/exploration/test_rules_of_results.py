@@ -8,16 +8,15 @@ from msgspec.structs import replace
 from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
-from saga.progress import compensate, record, stacks
-from saga.progress.document import Result, Snapshot
-from saga.progress.page import Page
-from saga.progress.record import Written
+from saga.progress import compensation, journal, stacks
+from saga.progress.document import Page, Result, Snapshot
+from saga.progress.journal import Written
 from saga.progress.spill import Leaf
 from tests.exploration.without_a_rule import Take, check_loss
 
 
 def results_in_pages_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compensate, "_is_left", lambda p, role: any(r.handler == role.name for r in p.results))
+    patch.setattr(compensation, "_is_left", lambda p, role: any(r.handler == role.name for r in p.results))
 
 
 def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -66,13 +65,13 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
 
 
 def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:
-    with_results = record.with_results
+    with_results = journal.with_results
 
     def alike(*of: Any) -> tuple[Result, ...]:
         results = with_results(*of)
         return tuple([replace(result, took=results[0].took) for result in results])
 
-    patch.setattr(record, "with_results", alike)
+    patch.setattr(journal, "with_results", alike)
 
 
 RULES: dict[Take, str] = {

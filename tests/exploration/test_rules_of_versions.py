@@ -13,8 +13,7 @@ from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.execution.step_replay import Recalling
 from saga.engine.persistence import progress_repository
 from saga.engine.prepared_service import Prepared
-from saga.progress.document import Intent, Snapshot
-from saga.progress.formats import PLAIN
+from saga.progress.document import PLAIN, Intent, Snapshot
 from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 

@@ -1,6 +1,5 @@
 """Each rule about what waits for time is there for a loss: take the rule away, and the exploration finds it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,19 +8,19 @@ from msgspec.structs import replace
 from saga.engine.execution import message_processor
 from saga.engine.persistence import progress_repository
 from saga.messages import Message
-from saga.messaging import timers
-from saga.progress import deadlines, decide, giving_up, history, ids, record, step, timing
+from saga.messaging.timers import TYPE as TIMER_TYPE
+from saga.progress import decisions, failed_attempts, history, ids, journal, next_action, timers
 from saga.progress.actions import Done, Rename, SendOn
 from saga.progress.document import Kept, Snapshot, Timer
 from tests.exploration.without_a_rule import Take, check_loss
 
-woken, at_rest, next_action = timing.woken, step._at_rest, step.next_action
+woken, at_rest, choose_next_action = timers.woken, next_action._at_rest, next_action.choose_next_action
 unpublished = history.unpublished
-touched, may_run = deadlines.touched, deadlines.may_run
+touched, may_run = timers.touch_deadlines, timers.may_deadline_run
 
 
 def what_waits_newly_relies_on_the_wake_that_there_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "woken", lambda p, before, *asked: woken(p, p, *asked))
+    patch.setattr(timers, "woken", lambda p, before, *asked: woken(p, p, *asked))
 
 
 def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -29,17 +28,17 @@ def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
         action = at_rest(*asked)
         return Done() if isinstance(action, SendOn) else action
 
-    patch.setattr(step, "_at_rest", dropped)
+    patch.setattr(next_action, "_at_rest", dropped)
 
 
 def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
     def dropped(p: Snapshot | None, roles: Any, trigger: Any, now: Any, certain: bool) -> Any:
         message = trigger.message
-        if p is None or message.type != timers.TYPE or (p.wake is not None and p.wake.id == message.id):
-            return next_action(p, roles, trigger, now, certain)
-        return Done() if certain else step.RELOAD
+        if p is None or message.type != TIMER_TYPE or (p.wake is not None and p.wake.id == message.id):
+            return choose_next_action(p, roles, trigger, now, certain)
+        return Done() if certain else next_action.RELOAD
 
-    patch.setattr(message_processor, "next_action", dropped)
+    patch.setattr(message_processor, "choose_next_action", dropped)
 
 
 def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
@@ -47,15 +46,17 @@ def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
         action = at_rest(*asked)
         return Done() if isinstance(action, Rename) else action
 
-    patch.setattr(step, "_at_rest", believed)
+    patch.setattr(next_action, "_at_rest", believed)
 
 
 def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
     def named(p: Snapshot, *asked: Any) -> tuple[Snapshot, Timer | None]:
         return woken(replace(p, wake=None), *asked)
 
-    patch.setattr(timing, "woken", named)
-    patch.setattr(step, "_at_rest", lambda p, *asked: Done() if timing.next_look(p, asked[2].ms) is None else Rename())
+    patch.setattr(timers, "woken", named)
+    patch.setattr(
+        next_action, "_at_rest", lambda p, *asked: Done() if timers.next_look(p, asked[2].ms) is None else Rename()
+    )
 
 
 def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
@@ -70,22 +71,22 @@ def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
     def forgotten(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int | None:
-        return min([due for _, _, due in timing.waits_for_time(p) if due > now_ms], default=None)
+        return min([due for _, _, due in timers.waits_for_time(p) if due > now_ms], default=None)
 
-    patch.setattr(timing, "next_look", forgotten)
+    patch.setattr(timers, "next_look", forgotten)
 
 
 def what_a_dead_letter_holds_up_is_looked_at_for_ever(patch: pytest.MonkeyPatch) -> None:
     def all_of_it(p: Snapshot) -> frozenset[tuple[str, str, int]]:
         kept = (*p.queue, *p.compensating, *p.deadlines)
         waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
-        return frozenset([*waits, *map(timing._of_turn, timing.timed_turns(p))])
+        return frozenset([*waits, *map(timers._of_turn, timers.timed_turns(p))])
 
-    patch.setattr(timing, "waits_for_time", all_of_it)
+    patch.setattr(timers, "waits_for_time", all_of_it)
 
 
 def what_has_begun_waits_for_a_person_too(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "_not_held_up", lambda p: set())
+    patch.setattr(timers, "_not_held_up", lambda p: set())
 
 
 def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
         revived = before and replace(before, queue=(), compensating=())
         return (p, None) if p.is_quarantined and p.wake is not None else woken(p, revived, now_ms)
 
-    patch.setattr(timing, "woken", left)
+    patch.setattr(timers, "woken", left)
 
 
 def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
@@ -106,18 +107,18 @@ def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
 def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
     def behind(p: Snapshot, kept: Kept) -> Snapshot:
         gone = [kept.message.id]
-        rest = record.without(p.queue, kept.handler, gone)
-        return replace(p, queue=(*rest, kept), waiting=record.without(p.waiting, kept.handler, gone))
+        rest = journal.without(p.queue, kept.handler, gone)
+        return replace(p, queue=(*rest, kept), waiting=journal.without(p.waiting, kept.handler, gone))
 
-    patch.setattr(giving_up, "_at_the_head", behind)
+    patch.setattr(failed_attempts, "_at_the_head", behind)
 
 
 def what_waited_and_is_parked_gets_a_new_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(giving_up, "place", lambda p, handler, message: None)
+    patch.setattr(failed_attempts, "place", lambda p, handler, message: None)
 
 
 def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(step, "wakes", SimpleNamespace(TYPE="another"))
+    patch.setattr(next_action, "TIMER_TYPE", "another")
 
 
 def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> N
             return after
         return replace(after, deadlines=p.deadlines)
 
-    patch.setattr(deadlines, "touched", opened)
+    patch.setattr(timers, "touch_deadlines", opened)
 
 
 def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> None:
@@ -138,11 +139,11 @@ def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> 
         kept = tuple(name for name in after.closed if name in p.closed or name in there or name not in roles.deadlines)
         return replace(after, closed=kept)
 
-    patch.setattr(deadlines, "touched", closed)
+    patch.setattr(timers, "touch_deadlines", closed)
 
 
 def deadlines_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deadlines, "may_run", lambda p, roles: True)
+    patch.setattr(timers, "may_deadline_run", lambda p, roles: True)
 
 
 def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
         head = p.queue[0] if p.queue and p.queue[0].due_ms else None
         return may_run(p, roles) or (head is not None and {i.handler for i in p.intents} <= {head.handler})
 
-    patch.setattr(deadlines, "may_run", passes)
+    patch.setattr(timers, "may_deadline_run", passes)
 
 
 def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
@@ -158,36 +159,36 @@ def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> N
         after = touched(replace(p, intents=()), roles, in_hand, said, now_ms)
         return replace(after, intents=p.intents)
 
-    patch.setattr(deadlines, "touched", dropped)
+    patch.setattr(timers, "touch_deadlines", dropped)
 
 
 def deadlines_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
-    resumable = decide._resumable
+    resumable = decisions._resumable
 
     def without(p: Snapshot, roles: Any, intent: Any, now_ms: int) -> Any:
         return None if intent.handler in roles.deadlines else resumable(p, roles, intent, now_ms)
 
-    patch.setattr(decide, "_resumable", without)
+    patch.setattr(decisions, "_resumable", without)
 
 
 def what_is_for_a_deadline_alone_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deadlines, "is_new", lambda p, roles, message: False)
+    patch.setattr(timers, "touches_deadline", lambda p, roles, message: False)
 
 
 def timers_of_unknown_sagas_are_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "unknown_timer", lambda *_: None)
+    patch.setattr(timers, "unknown_timer", lambda *_: None)
 
 
 def a_time_that_has_passed_says_that_nobody_answered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deadlines, "waits_for_log", lambda *asked: False)
+    patch.setattr(timers, "waits_for_log", lambda *asked: False)
 
 
 def deadlines_pass_what_a_pause_holds_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deadlines, "_is_pending", lambda kept: False)
+    patch.setattr(timers, "_is_pending", lambda kept: False)
 
 
 def what_a_clock_that_was_ahead_has_set_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timing, "bounded", lambda p, *asked: p)
+    patch.setattr(timers, "bounded", lambda p, *asked: p)
 
 
 RULES: dict[Take, str] = {

@@ -10,7 +10,7 @@ from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
 from saga.messages import Position
 from saga.messaging.controls import Noted
-from saga.progress import put_off
+from saga.progress import failed_attempts
 from saga.progress.actions import Run
 from tests.mutants.runtime_mutants import rewritten
 
@@ -36,7 +36,7 @@ def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> Non
     waits = admission._waits
 
     async def passed(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState | None:
-        is_parked = put_off.has_wake(turn.known, ask.action, has_begun=False)
+        is_parked = failed_attempts.has_wake(turn.known, ask.action, has_begun=False)
         return None if is_parked else await waits(service, turn, ask, entry)
 
     patch.setattr(admission, "_waits", passed)

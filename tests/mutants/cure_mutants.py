@@ -12,32 +12,32 @@ from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
 from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import Command
-from saga.progress import operators, record
+from saga.progress import journal, operator_commands
 from saga.progress.document import Kept, Snapshot, progress_key
-from saga.progress.record import Hand, Written
+from saga.progress.journal import Hand, Written
 from tests.mutants.runtime_mutants import rewritten
 
 
 def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
     """It is queued once more, as a message of its own."""
-    replayed = operators._replayed
+    replayed = operator_commands._replayed
 
     def twice(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
         again = replace(kept, message=replace(kept.message, id=f"{kept.message.id}-again"), dead=None)
         return replayed(replace(p, queue=(*p.queue, again)), hand, command, kept)
 
-    patch.setattr(operators, "_replayed", twice)
+    patch.setattr(operator_commands, "_replayed", twice)
 
 
 def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
-    discarded = operators.discarded
+    discarded = operator_commands.discarded
 
     def gone(p: Snapshot, hand: Hand, command: Command, kept: Kept, **remains: Any) -> Written:
-        left = record.without(p.compensating, kept.handler, [kept.message.id])
+        left = journal.without(p.compensating, kept.handler, [kept.message.id])
         return discarded(replace(p, compensating=left), hand, command, kept, **remains)
 
-    patch.setattr(operators, "_indispensable", lambda p, roles, role, kept: None)
-    patch.setattr(operators, "discarded", gone)
+    patch.setattr(operator_commands, "_indispensable", lambda p, roles, role, kept: None)
+    patch.setattr(operator_commands, "discarded", gone)
 
 
 def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from saga.engine.consumer.keyed_executor import Item, Lanes
 from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
-from saga.progress import timing
+from saga.progress import timers
 from saga.progress.document import Snapshot
-from saga.progress.record import Written
+from saga.progress.journal import Written
 from tests.mutants.parking_mutants import finished_once
 
 _hand: ContextVar[Item] = ContextVar("hand")
@@ -22,7 +22,7 @@ _lanes: ContextVar[Lanes] = ContextVar("lanes")
 
 def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
-    waits_for_time, save = timing.waits_for_time, progress_repository.save
+    waits_for_time, save = timers.waits_for_time, progress_repository.save
     run, deliver = Lanes._run, Delivery.deliver
 
     def others(p: Snapshot) -> frozenset[tuple[str, str, int]]:
@@ -51,7 +51,7 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
         return await deliver(self, item)
 
     finished_once(patch)
-    patch.setattr(timing, "waits_for_time", others)
+    patch.setattr(timers, "waits_for_time", others)
     patch.setattr(progress_repository, "save", saved)
     patch.setattr(Lanes, "_run", ran)
     patch.setattr(Delivery, "deliver", delivered)

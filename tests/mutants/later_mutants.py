@@ -6,34 +6,34 @@ import pytest
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import compensate, continuations, decide, going_on
+from saga.progress import compensation, decisions, journal, suspended_runs
 from saga.progress.document import Snapshot
-from saga.progress.record import Hand
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
+from saga.progress.journal import Hand
 
 
 def a_turn_repeats_the_steps_of_the_last_one(patch: pytest.MonkeyPatch) -> None:
     """The state is not saved with the wait, and so the job does not know how far it has come."""
-    gone_on = going_on.gone_on
+    gone_on = journal.gone_on
 
     def forgetful(p: Snapshot, hand: Hand, role: Role, ended: Any, next_turn: Any) -> Any:
         return gone_on(p, hand, role, replace(ended, delta={}), next_turn)
 
-    patch.setattr(going_on, "gone_on", forgetful)
+    patch.setattr(journal, "gone_on", forgetful)
 
 
 def a_turn_waits_for_what_it_was_shown(patch: pytest.MonkeyPatch) -> None:
     """What has come is not gone with the turn that saw it, and ends the next wait at once."""
-    gone_on = going_on.gone_on
+    gone_on = journal.gone_on
 
     def kept(p: Snapshot, hand: Hand, role: Role, ended: Any, next_turn: Any) -> Any:
         return gone_on(p, hand, role, replace(ended, shown=()), next_turn)
 
-    patch.setattr(going_on, "gone_on", kept)
+    patch.setattr(journal, "gone_on", kept)
 
 
 def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
-    close, why_over = compensate._close, decide.why_over
+    close, why_over = compensation._close, decisions.why_over
 
     def left(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
@@ -42,11 +42,11 @@ def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
     def never(p: Snapshot, role: Role) -> str | None:
         return None if any(c.handler == role.name for c in p.later) else why_over(p, role)
 
-    patch.setattr(compensate, "_close", left)
-    patch.setattr(decide, "why_over", never)
+    patch.setattr(compensation, "_close", left)
+    patch.setattr(decisions, "why_over", never)
 
 
 def a_job_keeps_its_lane(patch: pytest.MonkeyPatch) -> None:
     """It goes on under the message that began it: what comes meanwhile waits for its end."""
-    ready = continuations.ready
-    patch.setattr(continuations, "ready", lambda p, roles, now_ms, in_hand: ready(p, roles, now_ms + 10**7, None))
+    ready = suspended_runs.ready
+    patch.setattr(suspended_runs, "ready", lambda p, roles, now_ms, in_hand: ready(p, roles, now_ms + 10**7, None))

@@ -17,7 +17,7 @@ from saga.engine.persistence import progress_repository
 from saga.messages import Record
 from saga.messaging.timers import Tier
 from saga.policies.retry import parks
-from saga.progress import decide, giving_up, history, record
+from saga.progress import decisions, failed_attempts, history, journal
 from saga.progress.document import Kept, Snapshot
 from tests.mutants.runtime_mutants import rewritten
 
@@ -63,14 +63,14 @@ def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
 def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
     def behind(p: Snapshot, kept: Kept) -> Snapshot:
         name, gone = kept.handler, [kept.message.id]
-        queue, waiting = record.without(p.queue, name, gone), record.without(p.waiting, name, gone)
+        queue, waiting = journal.without(p.queue, name, gone), journal.without(p.waiting, name, gone)
         return replace(p, queue=(*queue, kept), waiting=waiting)
 
-    patch.setattr(giving_up, "_at_the_head", behind)
+    patch.setattr(failed_attempts, "_at_the_head", behind)
 
 
 def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
-    real = decide.is_blocked
+    real = decisions.is_blocked
 
     def blocked(p: Snapshot, handler: str, message: Any) -> bool:
         parked = {k.message.id for k in p.queue if k.due_ms}
@@ -78,7 +78,7 @@ def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
         intents = tuple(i for i in p.intents if i.message.id not in parked)
         return real(replace(p, queue=queue, intents=intents), handler, message)
 
-    patch.setattr(decide, "is_blocked", blocked)
+    patch.setattr(decisions, "is_blocked", blocked)
 
 
 def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,12 @@ from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
-from saga.progress import compensate, decide, giving_up, ids, operators, record, step
+from saga.progress import compensation, decisions, failed_attempts, ids, journal, next_action, operator_commands
 from saga.progress.actions import Act
 from saga.progress.document import Call, Intent, Kept, Result, Snapshot, decode_entry
-from saga.progress.giving_up import Failure
-from saga.progress.record import Ended, Hand, Written
-from saga.progress.roles import Role, Roles
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import Role, Roles
+from saga.progress.journal import Ended, Hand, Written
 from saga.support.clock import iso
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -102,12 +102,12 @@ def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None
 
 
 def a_write_marks_its_own_events_as_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, record, "append", "published=p.n,", "published=p.n + 1,")
+    rewritten(patch, journal, "append", "published=p.n,", "published=p.n + 1,")
 
 
 def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, record, "append", "published=p.n,", "published=0,")
-    rewritten(patch, record, "begun", "published=p.n,", "published=0,")
+    rewritten(patch, journal, "append", "published=p.n,", "published=0,")
+    rewritten(patch, journal, "begun", "published=p.n,", "published=0,")
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
@@ -175,12 +175,12 @@ def a_step_begins_without_an_intent(patch: pytest.MonkeyPatch) -> None:
 
 
 def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
-    begun = record.begun
+    begun = journal.begun
 
     def without(p: Snapshot, hand: Hand, intent: Intent) -> Written:
         return begun(p, hand, replace(intent, calls=(), begins=None))
 
-    patch.setattr(record, "begun", without)
+    patch.setattr(journal, "begun", without)
 
 
 # -------------------------------------------------------------------- decisions and what they record
@@ -189,7 +189,7 @@ def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
     rewritten(
         patch,
-        record,
+        journal,
         "queued",
         "(*without(p.queue, role.name, [message.id]), kept)",
         "(kept, *without(p.queue, role.name, [message.id]))",
@@ -199,7 +199,7 @@ def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
 def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> None:
     rewritten(
         patch,
-        decide,
+        decisions,
         "_repetition",
         "is_another = type_ == message.type and schema == message.schema and content != mine",
         "is_another = content != mine",
@@ -207,21 +207,21 @@ def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> No
 
 
 def the_inbox_is_trimmed_by_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(record, "_trimmed", lambda p, hand: dict(list(p.inbox.items())[-record.INBOX_MAX :]))
+    patch.setattr(journal, "_trimmed", lambda p, hand: dict(list(p.inbox.items())[-journal.INBOX_MAX :]))
 
 
 def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
-        return record.ignored(p, hand, role, message, reason)
+        return journal.ignored(p, hand, role, message, reason)
 
-    patch.setattr(record, "waiting", waiting)
+    patch.setattr(journal, "waiting", waiting)
 
 
 # -------------------------------------------------------------------- compensation
 
 
 def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
-    undone = compensate.undone
+    undone = compensation.undone
 
     def again(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
         written = undone(p, hand, role, result, ended)
@@ -234,7 +234,7 @@ def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, decide, "newest", "reversed(p.results)", "p.results")
+    rewritten(patch, decisions, "newest", "reversed(p.results)", "p.results")
 
 
 # -------------------------------------------------------------------- dead letters
@@ -249,16 +249,16 @@ def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
 
 def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
     def blocked(p: Snapshot, handler: str, message: Message) -> bool:
-        return any(not decide.is_dead(p, intent) for intent in p.intents)
+        return any(not decisions.is_dead(p, intent) for intent in p.intents)
 
-    patch.setattr(decide, "is_blocked", blocked)
+    patch.setattr(decisions, "is_blocked", blocked)
 
 
 def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
-        return record.ignored(p, hand, action.role, action.message, failure.reason)
+        return journal.ignored(p, hand, action.role, action.message, failure.reason)
 
-    patch.setattr(giving_up, "dead", dead)
+    patch.setattr(failed_attempts, "give_up", dead)
 
 
 # -------------------------------------------------------------------- documents
@@ -301,8 +301,8 @@ def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None
     the cache of whoever gets it, so that a write is refused, or leads to somebody who looks. The rule stands guard over
     two others, line 1a and settling, and costs a read.
     """
-    rewritten(patch, step, "next_action", "if certain or only_had else RELOAD", "")
-    patch.setattr(message_processor, "next_action", step.next_action)
+    rewritten(patch, next_action, "choose_next_action", "if certain or only_had else RELOAD", "")
+    patch.setattr(message_processor, "choose_next_action", next_action.choose_next_action)
 
 
 def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
@@ -326,19 +326,19 @@ def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:
 
 def a_replay_is_taken_for_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     """What is wanted of one saga is heeded once."""
-    heed = operators.heed
+    heed = operator_commands.heed
 
     def once(p: Snapshot, roles: Roles, command: Command) -> Any:
         return None if p.replays else heed(p, roles, command)
 
-    patch.setattr(operators, "heed", once)
+    patch.setattr(operator_commands, "heed", once)
 
 
 def a_replay_takes_the_message_out_of_the_queue(patch: pytest.MonkeyPatch) -> None:
     """It counts on the message to come again."""
-    replayed = operators._replayed
+    replayed = operator_commands._replayed
 
     def forgotten(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
         return replayed(replace(p, queue=tuple(k for k in p.queue if k is not kept)), hand, command, kept)
 
-    patch.setattr(operators, "_replayed", forgotten)
+    patch.setattr(operator_commands, "_replayed", forgotten)

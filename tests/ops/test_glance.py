@@ -6,10 +6,9 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.ops.progress_summary import glance, glance_entry
-from saga.progress import record
-from saga.progress.document import encode
-from saga.progress.formats import FORMAT
-from saga.progress.record import Ended
+from saga.progress import journal
+from saga.progress.document import FORMAT, encode
+from saga.progress.journal import Ended
 from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 A = a_message("A")
@@ -23,7 +22,7 @@ def test_it_sees_what_is_there() -> None:
         intents=(an_intent("take", A),),
         outcome="Ended",
     )
-    p = record.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", Ended(message=A)).snapshot
+    p = journal.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", Ended(message=A)).snapshot
     seen = glance(encode(p))
     assert (seen.service, seen.saga, seen.started, seen.outcome) == ("svc", "s", START, "Ended")
     assert [(k.handler, k.dead) for k in seen.queue] == [("take", "letter")]

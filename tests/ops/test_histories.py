@@ -13,8 +13,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.histories import Unreadable, histories_of, history_of
 from saga.ops.sources import Source
 from saga.progress import spill
-from saga.progress.document import Entry, Snapshot, encode, progress_key
-from saga.progress.formats import PAGED
+from saga.progress.document import PAGED, Entry, Snapshot, encode, progress_key
 from saga.progress.history import Archive, archive_key
 from saga.store.sqlite import SqliteStore
 from saga.support.clock import SystemClock

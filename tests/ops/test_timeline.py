@@ -10,9 +10,21 @@ from saga.messages import Message
 from saga.ops.open_work import open_in
 from saga.ops.progress_summary import glance
 from saga.ops.timeline import History, Parked, as_of, status_of, timeline
-from saga.progress.document import Attempt, Call, Emitted, Entry, Intent, Kept, Outcome, Ran, Snapshot, encode
-from saga.progress.page import Page, PageOf
-from saga.progress.parked import parked
+from saga.progress.document import (
+    Attempt,
+    Call,
+    Emitted,
+    Entry,
+    Intent,
+    Kept,
+    Outcome,
+    Page,
+    PageOf,
+    Ran,
+    Snapshot,
+    encode,
+)
+from saga.progress.failed_attempts import find_parked_runs
 
 START = "2026-01-01T00:00:00.000Z"
 COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
@@ -152,7 +164,7 @@ def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(at
         [told] = open_in(p, status, {})
         assert told.startswith("react is held up, and looked at each minute")
         assert words in told
-    assert [run.put_off for run in parked(p)] == [True]
+    assert [run.put_off for run in find_parked_runs(p)] == [True]
 
 
 def test_a_parked_compensation_has_its_own_name() -> None:

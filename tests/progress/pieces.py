@@ -2,8 +2,8 @@
 
 from saga.messages import Message, Position
 from saga.progress.document import Intent, Kept, Ran, Snapshot
-from saga.progress.record import Hand
-from saga.progress.roles import Role, Roles, Undo
+from saga.progress.handlers import Role, Roles, Undo
+from saga.progress.journal import Hand
 
 NOW_MS = 1_795_270_000_000
 START = "2026-11-21T14:00:00.000Z"

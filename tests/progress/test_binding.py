@@ -14,15 +14,29 @@ from msgspec.structs import fields, replace
 
 from saga.messages import Message
 from saga.messaging.names import PROGRESS
-from saga.progress import binding, compensate, giving_up, piles, record
+from saga.progress import compensation, failed_attempts, integrity, journal, piles
 from saga.progress.actions import Run
-from saga.progress.binding import BOUND, UNBOUND, differing, with_format
-from saga.progress.document import Call, Continuation, Entry, Ran, Result, Snapshot, decode, decode_entry, encode
-from saga.progress.formats import CLAIMED, CONTINUED, PLAIN, RELEASED, TIMED
-from saga.progress.giving_up import Failure
+from saga.progress.document import (
+    CLAIMED,
+    CONTINUED,
+    PLAIN,
+    RELEASED,
+    TIMED,
+    Call,
+    Continuation,
+    Entry,
+    Ran,
+    Result,
+    Snapshot,
+    decode,
+    decode_entry,
+    encode,
+)
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import Undo
 from saga.progress.history import fold, verify
-from saga.progress.record import Ended, Hand
-from saga.progress.roles import Undo
+from saga.progress.integrity import BOUND, UNBOUND, differing, with_format
+from saga.progress.journal import Ended, Hand
 from saga.progress.spill import Bounds
 from saga.support.clock import iso
 from saga.testing.fault_kinds import faults
@@ -61,7 +75,7 @@ def test_no_version_of_a_history_is_called_changed_whatever_happens_to_its_worke
         for (collection, _), contents in disk.versions.items():
             for p in map(decode, contents if collection == PROGRESS else ()):
                 assert verify(p.transitions, p) is None
-                assert binding.is_bound([decode_entry(raw) for raw in p.transitions])
+                assert integrity.is_bound([decode_entry(raw) for raw in p.transitions])
                 looked_at += 1
     assert looked_at > 60
 
@@ -102,30 +116,30 @@ def kept_in_every_way() -> Iterator[Snapshot]:
     said = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
     delta = {"x": 1, "y": {"z": ["u", None]}}
     ended = Ended(cause=first.id, message=first, parts=(first,), delta=delta, events=said, attempt=2)
-    p = record.handled(blank(), hand(blank(), first), role, ended).snapshot
+    p = journal.handled(blank(), hand(blank(), first), role, ended).snapshot
     yield p
     intent = replace(an_intent("reserve", message), state=p.state)
-    p = record.begun(p, hand(p, message), intent).snapshot
+    p = journal.begun(p, hand(p, message), intent).snapshot
     yield p
     for name in ("one", "other", "third"):
         another = a_message("A", name)
-        p = record.queued(p, hand(p, another), role, another, "it has begun", None).snapshot
+        p = journal.queued(p, hand(p, another), role, another, "it has begun", None).snapshot
         yield p
     for name in ("F-1", "F-2"):
         outcome = a_message("F", name)
-        p = compensate.undo_waits(p, hand(p, outcome), role, outcome, known=True).snapshot
+        p = compensation.undo_waits(p, hand(p, outcome), role, outcome, known=True).snapshot
         yield p
     opened, another = (
         replace(p, deadlines=(kept("remind", first, 1), kept("give_up", message, 2)), format=TIMED),
         a_message("A", "fourth"),
     )
-    p = record.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot
+    p = journal.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot
     yield p
     c = Continuation(handler="poll", parts=(first,), n=p.n, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=NOW_MS + 9)
     longer, another = replace(p, later=(c,), format=CONTINUED), a_message("A", "fifth")
-    yield record.queued(longer, hand(p, another), role, another, "it has begun", None).snapshot
+    yield journal.queued(longer, hand(p, another), role, another, "it has begun", None).snapshot
     failure = Failure(reason="why", remedy="mend", attempts=5)
-    yield giving_up.dead(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
+    yield failed_attempts.give_up(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
 
 
 def hand(p: Snapshot, message: Message) -> Hand:
@@ -247,13 +261,13 @@ def test_the_history_of_another_saga_or_service_is_found_whatever_its_snapshot_s
         assert found.what == (
             f"transition 0 was not written for saga {other.saga} in {other.service}: this is the history of another one"
         )
-    assert binding.seed("a", "b|c") != binding.seed("a", "bc"), "a service's name has no |"
+    assert integrity.seed("a", "b|c") != integrity.seed("a", "bc"), "a service's name has no |"
 
 
 def written_by(service: str, saga: str) -> Snapshot:
     p = replace(blank(), service=service, saga=saga)
     message = a_message("A")
-    return record.ignored(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
+    return journal.ignored(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
 
 
 def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far_as_it_can_be() -> None:
@@ -262,14 +276,14 @@ def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far
     def older(p: Snapshot) -> Hand:
         return replace(hand(p, message), before=None)
 
-    begun = record.ignored(blank(), older(blank()), role, message, "because").snapshot
+    begun = journal.ignored(blank(), older(blank()), role, message, "because").snapshot
     first = encode(replace(decode_entry(begun.transitions[0]), previous=""))
     begun = replace(begun, transitions=(Raw(first),), hash=sha256(first).hexdigest())
     new = written_by("svc", "s")
-    went_on = record.waiting(new, older(new), role, message, "for A").snapshot
+    went_on = journal.waiting(new, older(new), role, message, "for A").snapshot
     for p in (begun, went_on):
         entries = [decode_entry(raw) for raw in p.transitions]
-        assert not binding.is_bound(entries)
+        assert not integrity.is_bound(entries)
         assert verify(p.transitions, p) is None
         assert (verify(p.transitions, replace(p, saga="t")) is None) == (p is begun)
         assert verify(p.transitions, replace(p, closed=("reserve",))) is None, "nobody can tell"
@@ -297,7 +311,7 @@ async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_tha
 
 def rewritten(p: Snapshot, anew: Callable[[Entry], Entry]) -> Snapshot:
     """The same with its transitions written anew, hashes included."""
-    previous, made = binding.seed(p.service, p.saga), list[Raw]()
+    previous, made = integrity.seed(p.service, p.saga), list[Raw]()
     for raw in p.transitions:
         made.append(Raw(encode(anew(replace(decode_entry(raw), previous=previous)))))
         previous = sha256(bytes(made[-1])).hexdigest()
@@ -324,8 +338,8 @@ def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
 
     chain = [blank(), *map(snapshot, (one, two, three))]
     for name in ("closed", "inbox"):
-        gained = [int(binding.changes(a, b, b.started).get(name, "0"), 16) for a, b in pairwise(chain)]
-        whole = int(binding.changes(chain[0], chain[-1], chain[-1].started).get(name, "0"), 16)
+        gained = [int(integrity.changes(a, b, b.started).get(name, "0"), 16) for a, b in pairwise(chain)]
+        whole = int(integrity.changes(chain[0], chain[-1], chain[-1].started).get(name, "0"), 16)
         assert sum(gained) % (1 << 64) == whole
 
 
@@ -339,12 +353,12 @@ def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.Mo
 
         return counts
 
-    monkeypatch.setattr(binding, "_digest", counting(binding._digest))
-    monkeypatch.setattr(binding, "_entry_digest", counting(binding._entry_digest))
+    monkeypatch.setattr(integrity, "_digest", counting(integrity._digest))
+    monkeypatch.setattr(integrity, "_entry_digest", counting(integrity._entry_digest))
     much = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(2000)]
     p = replace(blank(), queue=tuple(much), inbox={f"{i:024x}": 7 for i in range(2000)}, n=2000)
     more = replace(p, queue=(*p.queue[1:], kept("reserve", a_message("A"), n=2000)), inbox={**p.inbox, "f" * 24: 8})
-    assert set(binding.changes(p, more, more.started)) == {"queue", "inbox"}
+    assert set(integrity.changes(p, more, more.started)) == {"queue", "inbox"}
     assert len(counted) == 3, "one that went and one that came, and an entry"
 
 
@@ -375,7 +389,7 @@ async def test_the_intent_of_a_compensation_names_it() -> None:
 
 
 def gained(before: Snapshot, after: Snapshot) -> dict[str, str]:
-    return binding.changes(before, after, after.started)
+    return integrity.changes(before, after, after.started)
 
 
 ONE_MORE = {
@@ -414,14 +428,18 @@ def test_a_field_that_holds_the_same_in_another_object_is_not_told(name: str) ->
 def test_a_sum_has_at_most_16_characters_and_nothing_in_front_of_them() -> None:
     p = replace(blank(), n=1)
     more = replace(p, **ONE_MORE)
-    of_pages = (binding.bound_items(more.queue), binding.bound_items(more.queue * 3), binding.bound_entries(more.inbox))
+    of_pages = (
+        integrity.bound_items(more.queue),
+        integrity.bound_items(more.queue * 3),
+        integrity.bound_entries(more.inbox),
+    )
     sums = [*gained(p, more).values(), *gained(more, p).values(), *of_pages]
     assert len(sums) == 2 * len(BOUND) + 3
     assert all(0 < len(sum_) <= 16 and set(sum_) <= set("0123456789abcdef") for sum_ in sums)
 
 
 def test_what_changed_is_the_same_wherever_it_changed_and_however_much_is_held() -> None:
-    held = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(4 * binding.MANY)]
+    held = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(4 * integrity.MANY)]
     other = kept("reserve", a_message("A", "other"))
     for many in (held[:6], held):
         middle = len(many) * 2 // 3
@@ -436,7 +454,7 @@ def test_what_changed_is_the_same_wherever_it_changed_and_however_much_is_held()
 
 
 def test_several_entries_at_once_are_bound_as_one_by_one() -> None:
-    old = {f"{i:024x}": 7 for i in range(1, 2 * binding.MANY)}
+    old = {f"{i:024x}": 7 for i in range(1, 2 * integrity.MANY)}
     chain = [replace(blank(), n=1, inbox=old)]
     for entry in ("a" * 24, "b" * 24, "not as we write it"):
         chain.append(replace(blank(), n=1, inbox={**chain[-1].inbox, entry: 7}))
@@ -446,7 +464,7 @@ def test_several_entries_at_once_are_bound_as_one_by_one() -> None:
     assert int(gained(chain[-1], less)["inbox"], 16) == (1 << 64) - int(gained(less, chain[-1])["inbox"], 16)
 
 
-@pytest.mark.parametrize("count", [0, 3, 2 * binding.MANY])
+@pytest.mark.parametrize("count", [0, 3, 2 * integrity.MANY])
 def test_entries_of_time_0_are_not_bound_whatever_comes_with_them(count: int) -> None:
     p = replace(blank(), n=1, inbox={f"{i:024x}": 7 for i in range(count)})
     one = gained(p, replace(p, inbox={**p.inbox, "b" * 24: 7}))
@@ -456,7 +474,7 @@ def test_entries_of_time_0_are_not_bound_whatever_comes_with_them(count: int) ->
     assert gained(p, replace(p, inbox={**p.inbox, "b" * 24: 7, "a" * 24: 0})) == one
 
 
-@pytest.mark.parametrize("count", [2, 2 * binding.MANY])
+@pytest.mark.parametrize("count", [2, 2 * integrity.MANY])
 def test_two_entries_that_come_while_one_goes_are_bound_as_one_after_the_other(count: int) -> None:
     p = replace(blank(), n=1, inbox={f"{i:024x}": 7 for i in range(1, count + 1)})
     less = replace(p, inbox=dict(list(p.inbox.items())[1:]))
@@ -488,10 +506,10 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
     p = blank()
     for i in range(6):
         message = a_message("A", f"m-{i}")
-        p = record.queued(p, hand(p, message), role, message, "it waits", None).snapshot
+        p = journal.queued(p, hand(p, message), role, message, "it waits", None).snapshot
     in_hand = a_message("A", "m-6")
     aside, [new] = piles.piles_spilled(p, roles, Bounds(head_max=2, page_max=3), in_hand=in_hand, now_s=NOW_MS // 1000)
-    written = record.queued(aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None).snapshot
+    written = journal.queued(aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None).snapshot
     assert written.pages == (new.page,)
     assert verify(written.transitions, written) is None
     for edited in (replace(written, pages=()), replace(written, queue=written.queue[1:])):
@@ -503,15 +521,15 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
 def test_a_start_that_becomes_known_later_is_told_by_the_transition_that_brings_it() -> None:
     p = replace(blank(), n=1, started=None)
     started = "2026-11-21T14:00:00.000Z"
-    assert binding.changes(p, p, None) == {}
-    assert binding.changes(p, p, started) == {"started": started}
-    assert binding.changes(replace(p, started=started), p, started) == {}
+    assert integrity.changes(p, p, None) == {}
+    assert integrity.changes(p, p, started) == {"started": started}
+    assert integrity.changes(replace(p, started=started), p, started) == {}
 
 
 def test_who_began_a_saga_is_told_by_the_transition_that_brings_it() -> None:
     p = replace(blank(), n=1, started=None)
-    assert binding.changes(p, p, iso(NOW_MS), "user:4711") == {"started": iso(NOW_MS), "principal": "user:4711"}
-    assert binding.changes(replace(p, started=iso(NOW_MS), principal="user:4711"), p, iso(NOW_MS), "user:4711") == {}
+    assert integrity.changes(p, p, iso(NOW_MS), "user:4711") == {"started": iso(NOW_MS), "principal": "user:4711"}
+    assert integrity.changes(replace(p, started=iso(NOW_MS), principal="user:4711"), p, iso(NOW_MS), "user:4711") == {}
 
 
 @pytest.mark.parametrize("by_intent", [False, True])
@@ -519,21 +537,21 @@ def test_somebody_else_in_the_place_of_who_began_a_saga_is_found(by_intent: bool
     message, role = replace(a_message("A"), principal="user:4711"), a_role("reserve", "A")
     p = replace(blank(), started=None)
     if by_intent:
-        p = record.begun(p, hand(p, message), an_intent("reserve", message)).snapshot
-        assert binding.differing(replace(p, principal="user:1"), []) == ["principal"]
-    p = record.ignored(p, hand(p, message), role, message, "because").snapshot
+        p = journal.begun(p, hand(p, message), an_intent("reserve", message)).snapshot
+        assert integrity.differing(replace(p, principal="user:1"), []) == ["principal"]
+    p = journal.ignored(p, hand(p, message), role, message, "because").snapshot
     entries = [decode_entry(raw) for raw in p.transitions]
     assert p.principal == "user:4711"
-    assert "principal" not in binding.differing(p, entries)
-    assert "principal" in binding.differing(replace(p, principal="user:1"), entries)
-    assert "principal" not in binding.differing(replace(p, principal=None), entries), "an older release leaves it out"
+    assert "principal" not in integrity.differing(p, entries)
+    assert "principal" in integrity.differing(replace(p, principal="user:1"), entries)
+    assert "principal" not in integrity.differing(replace(p, principal=None), entries), "an older release leaves it out"
 
 
 def test_somebody_who_is_put_where_nobody_began_a_saga_is_found() -> None:
     p = replace(blank(), started=None)
-    p = record.ignored(p, hand(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because").snapshot
+    p = journal.ignored(p, hand(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because").snapshot
     entries = [decode_entry(raw) for raw in p.transitions]
-    assert binding.differing(replace(p, principal="user:1"), entries) == ["principal"]
+    assert integrity.differing(replace(p, principal="user:1"), entries) == ["principal"]
 
 
 def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.messaging.operator_commands import Command, type_of
-from saga.progress import compensate, continuations, giving_up, going_on, operators, record, timing
+from saga.progress import compensation, failed_attempts, journal, operator_commands, suspended_runs, timers
 from saga.progress.actions import (
     Action,
     Close,
@@ -25,17 +25,27 @@ from saga.progress.actions import (
     Trigger,
     Wait,
 )
-from saga.progress.decide import decide, knows, next_ready, undo_step
-from saga.progress.document import Call, Continuation, Kept, Own, Result, Snapshot, Timer, decode_entry
-from saga.progress.formats import CONTINUED, PLAIN, TIMED, format_of
-from saga.progress.giving_up import Failure
-from saga.progress.going_on import CALLS_MAX
-from saga.progress.parts import held
-from saga.progress.record import Ended, Hand
-from saga.progress.roles import Role, Roles, Undo
-from saga.progress.step import next_action
+from saga.progress.decisions import decide, held, knows, next_ready, undo_step
+from saga.progress.document import (
+    CONTINUED,
+    PLAIN,
+    TIMED,
+    Call,
+    Continuation,
+    Kept,
+    Own,
+    Result,
+    Snapshot,
+    TakeBack,
+    Timer,
+    decode_entry,
+    format_of,
+)
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import Role, Roles, Undo
+from saga.progress.journal import CALLS_MAX, Ended, Hand
+from saga.progress.next_action import choose_next_action
 from saga.progress.takeover import undeclared
-from saga.progress.taking_back import TakeBack
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 A, B, E, F = (a_message(type_) for type_ in "ABEF")
@@ -109,12 +119,12 @@ def test_a_turn_that_failed_waits_for_its_next_attempt_whatever_is_there() -> No
 
 def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
     p = with_(going(), waiting=[kept("look", E2, 4), kept("look", E, 3), kept("other", E, 2)])
-    assert continuations.shown(p, LOOK) == (E,)
+    assert suspended_runs.shown(p, LOOK) == (E,)
     own = replace(p, waiting=(), own=(Own(event=E2, n=3), Own(event=B, n=1), Own(event=E, n=4)))
-    assert continuations.shown(own, LOOK) == (E2,)
-    had = replace(own, inbox=record.into_inbox(own, a_hand(A), "look", [E2.id]))
-    assert continuations.shown(had, LOOK) == (E,)
-    assert continuations.shown(with_(), LOOK) == ()
+    assert suspended_runs.shown(own, LOOK) == (E2,)
+    had = replace(own, inbox=journal.into_inbox(own, a_hand(A), "look", [E2.id]))
+    assert suspended_runs.shown(had, LOOK) == (E,)
+    assert suspended_runs.shown(with_(), LOOK) == ()
 
 
 @pytest.mark.parametrize(
@@ -148,13 +158,13 @@ def test_what_never_runs_again_goes_on_no_more() -> None:
     assert ready(closed, LOOK) == Ignore(LOOK, A, "its compensation has closed this handler")
     begun = replace(closed, intents=(an_intent("look", A),))
     assert not isinstance(ready(begun, LOOK), Ignore), "it is brought to its end"
-    ignored = record.ignored(closed, a_hand(A, roles=roles(LOOK)), LOOK, A, "closed").snapshot
+    ignored = journal.ignored(closed, a_hand(A, roles=roles(LOOK)), LOOK, A, "closed").snapshot
     assert (ignored.later, ignored.format) == ((), PLAIN)
     both = replace(with_(going(BOTH, A, B)), closed=("both",))
-    ignored = record.ignored(both, a_hand(A, roles=roles(BOTH)), BOTH, A, "closed").snapshot
+    ignored = journal.ignored(both, a_hand(A, roles=roles(BOTH)), BOTH, A, "closed").snapshot
     assert len(ignored.inbox) == 2
     each = replace(with_(going(EACH_OF_TWO, A, B)), closed=("each",))
-    assert len(record.ignored(each, a_hand(A), EACH_OF_TWO, A, "closed").snapshot.inbox) == 1
+    assert len(journal.ignored(each, a_hand(A), EACH_OF_TWO, A, "closed").snapshot.inbox) == 1
 
 
 # ---------------------------------------------------------------- what is decided on messages
@@ -190,7 +200,7 @@ def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
     assert not knows(p, roles(BOTH), E)
     trigger = Trigger(message=A)
     woken = replace(p, wake=Timer(id="wake-4", due_ms=NOW_MS))
-    assert next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, memory_s=99), certain=True) == Done()
+    assert choose_next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, memory_s=99), certain=True) == Done()
     other = a_message("B", "B-2", value=b"2")
     assert isinstance(decide(p, BOTH, other, now=NOW), Refuse)
     assert isinstance(decide(p, BOTH, replace(other, value=b"1"), now=NOW), Ignore)
@@ -222,11 +232,13 @@ def test_a_turn_that_failed_moves_its_time_and_holds_up_nobody() -> None:
     c, other = going(), going(EACH, a_message("A", "other"))
     p = with_(c, other)
     failure = Failure(reason="why", remedy="", attempts=3, under={"bank": 2})
-    after = giving_up.parked(p, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70).snapshot
+    after = failed_attempts.park(
+        p, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
+    ).snapshot
     moved = replace(c, attempts=3, under={"bank": 2}, due_ms=NOW_MS + 70, delay_ms=70)
     assert (after.later, after.queue) == ((moved, other), ())
     replayed = replace(p, queue=(kept("look", A),))
-    at_its_place = giving_up.parked(
+    at_its_place = failed_attempts.park(
         replayed, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
     )
     assert [k.due_ms for k in at_its_place.snapshot.queue] == [NOW_MS + 70]
@@ -243,17 +255,17 @@ def hand(p: Snapshot, message: Message, *handlers: Role) -> Hand:
 def turn_of(p: Snapshot, role: Role, *parts: Message, **did: Any) -> Snapshot:
     """The progress after a turn on these parts."""
     c = next(iter(p.later), None)
-    cause = continuations.cause_of(parts[: len(role.takes)], c)
+    cause = suspended_runs.cause_of(parts[: len(role.takes)], c)
     ended = Ended(message=parts[0], cause=cause, parts=parts, delta={"x": 1}, **did)
     needed = parts[: len(role.takes)]
     following = replace(going(role, *needed), turn=1 if c is None else c.turn + 1)
-    return going_on.gone_on(p, hand(p, W, role), role, ended, following).snapshot
+    return journal.gone_on(p, hand(p, W, role), role, ended, following).snapshot
 
 
 def test_each_turn_has_a_cause_of_its_own() -> None:
-    assert continuations.cause_of((A,), None) == A.id
-    assert continuations.cause_of((B, A), None) == f"{A.id}+{B.id}"
-    assert continuations.cause_of((A,), replace(going(), turn=3)) == f"{A.id}~3"
+    assert suspended_runs.cause_of((A,), None) == A.id
+    assert suspended_runs.cause_of((B, A), None) == f"{A.id}+{B.id}"
+    assert suspended_runs.cause_of((A,), replace(going(), turn=3)) == f"{A.id}~3"
 
 
 def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
@@ -274,11 +286,11 @@ def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
 def test_the_last_turn_ends_the_run() -> None:
     p = with_(going(BOTH, A, B))
     ended = Ended(message=A, cause=f"{A.id}~1", parts=(A, B))
-    after = record.handled(p, hand(p, W, BOTH), BOTH, ended).snapshot
+    after = journal.handled(p, hand(p, W, BOTH), BOTH, ended).snapshot
     assert (after.later, after.format, after.wake) == ((), PLAIN, None)
     assert len(after.inbox) == len(after.ran) == 2
     p = with_(going(), waiting=[kept("look", E)])
-    after = record.handled(p, hand(p, W, LOOK), LOOK, Ended(message=A, cause="c", parts=(A, E))).snapshot
+    after = journal.handled(p, hand(p, W, LOOK), LOOK, Ended(message=A, cause="c", parts=(A, E))).snapshot
     assert (after.waiting, len(after.inbox), len(after.ran)) == ((), 2, 1)
 
 
@@ -315,21 +327,21 @@ def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> N
     c = going(BOTH, A, B)
     p = with_(c)
     assert undo_step(p, BOTH, F) == Close(BOTH, F)
-    closed = compensate.closed(p, hand(p, F, BOTH), BOTH, F).snapshot
+    closed = compensation.closed(p, hand(p, F, BOTH), BOTH, F).snapshot
     assert (closed.later, closed.format, closed.closed) == ((), PLAIN, ("both",))
     assert len(closed.inbox) == 3, "the outcome and both messages"
     did = with_(replace(c, calls=(STEP,)))
     assert undo_step(did, BOTH, F) == Seal(BOTH, F)
-    sealed = compensate.sealed(did, BOTH)
+    sealed = compensation.sealed(did, BOTH)
     assert (sealed.kind, sealed.cause, sealed.left, sealed.calls) == ("lieu", f"{A.id}+{B.id}~1", (STEP,), ())
-    p = record.begun(did, hand(did, F, BOTH), sealed).snapshot
+    p = journal.begun(did, hand(did, F, BOTH), sealed).snapshot
     assert undo_step(p, BOTH, F) == CloseSealed(BOTH, F, sealed)
     assert CloseSealed(BOTH, F, sealed).parts == (A, B)
-    written = compensate.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
+    written = compensation.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
     assert written.entry is not None
     assert str(written.entry.reason).startswith("both can never finish: it goes on no more;")
     begun = replace(did, intents=(an_intent("both", A, B),), queue=(kept("both", A, dead="d"),))
-    assert compensate.sealed(begun, BOTH).left == (STEP,)
+    assert compensation.sealed(begun, BOTH).left == (STEP,)
 
 
 BACK = TakeBack(call="bank.give", after=1)
@@ -339,16 +351,16 @@ def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
     more = replace(STEP, name="more")
     begun = replace(an_intent("both", A, B), calls=(STEP, more), begins=replace(STEP, name="begun"), undo_with=(BACK,))
     p = replace(blank(), intents=(begun,), queue=(kept("both", A, dead="d"),))
-    sealed = compensate.sealed(p, BOTH)
+    sealed = compensation.sealed(p, BOTH)
     assert (sealed.kind, sealed.calls, sealed.begins, sealed.undo_with) == ("lieu", (), None, (BACK,))
     assert [call.name for call in sealed.left] == ["more"], "what was done before it was said is covered"
     assert sealed.maybe == begun.begins
     answered = replace(begun, begins=more)
-    assert compensate.sealed(replace(p, intents=(answered,)), BOTH).maybe is None
+    assert compensation.sealed(replace(p, intents=(answered,)), BOTH).maybe is None
     never_begun = replace(begun, begins=None, calls=())
-    assert compensate.sealed(replace(p, intents=(never_begun,)), BOTH).maybe is None
-    p = record.begun(p, hand(p, F, BOTH), sealed).snapshot
-    written = compensate.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
+    assert compensation.sealed(replace(p, intents=(never_begun,)), BOTH).maybe is None
+    p = journal.begun(p, hand(p, F, BOTH), sealed).snapshot
+    written = compensation.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
     assert written.entry is not None
     assert written.entry.reason == "both can never finish: it is a dead letter; what it said is done in its place"
     assert (written.entry.calls, written.entry.letters[0].what) == ((STEP,), "dropped")
@@ -357,30 +369,30 @@ def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
 def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -> None:
     said = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = Ended(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
-    p = going_on.gone_on(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
+    p = journal.gone_on(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
     assert [call.name for call in p.later[0].calls] == ["more"]
     assert p.later[0].undo_with == (replace(BACK, after=0),)
-    p = going_on.gone_on(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), said).snapshot
+    p = journal.gone_on(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), said).snapshot
     assert [call.name for call in p.later[0].calls] == ["more"], "those of the turn before are covered"
     assert len(p.later[0].undo_with) == 2
-    sealed = compensate.sealed(p, BOTH)
+    sealed = compensation.sealed(p, BOTH)
     assert ([call.name for call in sealed.left], len(sealed.undo_with)) == (["more"], 2)
     assert undo_step(replace(p, later=(replace(p.later[0], calls=()),)), BOTH, F) == Seal(BOTH, F)
     begun = replace(p, intents=(replace(an_intent("both", A, B), undo_with=(BACK,)),))
-    assert compensate.sealed(begun, BOTH).left == ()
+    assert compensation.sealed(begun, BOTH).left == ()
     result = replace(ended, cause="e", events=[replace(a_message("R"), source="svc")])
-    assert going_on.gone_on(p, hand(p, W, BOTH), BOTH, result, said).snapshot.later[0].undo_with == ()
+    assert journal.gone_on(p, hand(p, W, BOTH), BOTH, result, said).snapshot.later[0].undo_with == ()
 
 
 def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() -> None:
     p = blank()
     for n in range(2 * CALLS_MAX):
         ended = Ended(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
-        p = going_on.gone_on(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
+        p = journal.gone_on(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
     first, *rest = p.later[0].calls
     assert (first.name, first.number, len(rest)) == ("", CALLS_MAX, CALLS_MAX)
     assert [call.number for call in rest] == list(range(CALLS_MAX + 1, 2 * CALLS_MAX + 1))
-    assert compensate.sealed(p, BOTH).left == (first, *rest)
+    assert compensation.sealed(p, BOTH).left == (first, *rest)
 
 
 def test_results_of_its_turns_are_undone_first() -> None:
@@ -393,7 +405,7 @@ def test_what_turns_did_behind_the_last_result_is_put_right_when_that_is_undone(
     result = Result(handler="both", cause="c", event=a_message("R"), own=())
     for left, closes in ({"calls": (STEP,)}, False), ({"undo_with": (BACK,)}, False), ({}, True):
         did = replace(with_(replace(going(BOTH, A, B), **left)), results=(result,))
-        p = compensate.undone(did, hand(did, F, BOTH), BOTH, result, Ended(message=F, cause="c")).snapshot
+        p = compensation.undone(did, hand(did, F, BOTH), BOTH, result, Ended(message=F, cause="c")).snapshot
         assert (p.closed == ("both",), p.later == ()) == (closes, closes)
         if not closes:
             assert [kept.message for kept in p.compensating] == [F]
@@ -424,18 +436,18 @@ def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did(
     c, head = going(two, A, B), kept("two", A, dead="dead-1")
     p = with_(c, queue=[head])
     here, command = roles_of(two), a_command()
-    assert operators.heed(p, here, command) == Discard(command, head)
-    after = operators.discarded(p, a_hand(command, roles=here), command, head).snapshot
+    assert operator_commands.heed(p, here, command) == Discard(command, head)
+    after = operator_commands.discarded(p, a_hand(command, roles=here), command, head).snapshot
     assert (after.later, after.queue, after.format) == ((), (), PLAIN)
     assert [(k.handler, k.message) for k in after.waiting] == [("two", B)], "another one may come in its place"
     did = with_(replace(c, calls=(STEP,)), queue=[head])
-    assert operators.heed(did, here, command) == Seal(two, command)
-    assert compensate.sealed(did, two, A.id).left == (STEP,)
+    assert operator_commands.heed(did, here, command) == Seal(two, command)
+    assert compensation.sealed(did, two, A.id).left == (STEP,)
     own = with_(replace(c, parts=(A, replace(B, source="svc"))), queue=[head])
-    assert operators.discarded(own, a_hand(command, roles=here), command, head).snapshot.waiting == ()
+    assert operator_commands.discarded(own, a_hand(command, roles=here), command, head).snapshot.waiting == ()
     each = with_(going(EACH_OF_TWO, A, B), queue=[kept("each", A, dead="dead-1")])
     each_head = each.queue[0]
-    written = operators.discarded(each, a_hand(command, roles=roles_of(EACH_OF_TWO)), command, each_head)
+    written = operator_commands.discarded(each, a_hand(command, roles=roles_of(EACH_OF_TWO)), command, each_head)
     assert written.snapshot.waiting == ()
 
 
@@ -444,13 +456,13 @@ def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did(
 
 def test_a_turn_that_is_new_is_woken_at_its_time_and_an_old_one_with_growing_pauses() -> None:
     before, after = with_(), with_(going(due_ms=NOW_MS - 5000))
-    assert timing.next_look(after, NOW_MS, before) == NOW_MS
-    assert timing.next_look(after, NOW_MS, after) == timing.next_look(after, NOW_MS) == NOW_MS + 5000
+    assert timers.next_look(after, NOW_MS, before) == NOW_MS
+    assert timers.next_look(after, NOW_MS, after) == timers.next_look(after, NOW_MS) == NOW_MS + 5000
     soon = with_(going(due_ms=NOW_MS + 3))
-    assert timing.next_look(soon, NOW_MS, before) == NOW_MS + 3
-    assert len(timing.waits_for_time(soon)) == 1
+    assert timers.next_look(soon, NOW_MS, before) == NOW_MS + 3
+    assert len(timers.waits_for_time(soon)) == 1
     dead = replace(soon, queue=(kept("look", A, dead="d"),))
-    assert timing.waits_for_time(dead) == frozenset(), "a person decides when it goes on"
+    assert timers.waits_for_time(dead) == frozenset(), "a person decides when it goes on"
 
 
 # ---------------------------------------------------------------- what is put off without a failed attempt
@@ -458,7 +470,7 @@ def test_a_turn_that_is_new_is_woken_at_its_time_and_an_old_one_with_growing_pau
 
 def put_off(p: Snapshot, c: Continuation, attempts: int = 0) -> Snapshot:
     action, failure = Run(LOOK, A, (A,), goes_on=c), Failure(reason="paused", remedy="", attempts=attempts)
-    return giving_up.parked(p, a_hand(W), action, failure, None, due_ms=NOW_MS + 60_000).snapshot
+    return failed_attempts.park(p, a_hand(W), action, failure, None, due_ms=NOW_MS + 60_000).snapshot
 
 
 def test_a_turn_that_may_go_on_before_its_time_is_put_at_the_head_and_waits_there() -> None:
@@ -494,5 +506,5 @@ def test_a_turn_takes_over_the_steps_of_its_own_run_only() -> None:
     made = Call(kind="step", name="charge", number=1, input="", arguments="")
     p = replace(blank(), later=(a_job(role, one, 1, (made,)), a_job(role, two, 1)))
     ended = Ended(message=two, parts=(two,), calls=())
-    after = going_on.gone_on(p, a_hand(two, roles=roles_of(role)), role, ended, a_job(role, two, 2)).snapshot
+    after = journal.gone_on(p, a_hand(two, roles=roles_of(role)), role, ended, a_job(role, two, 2)).snapshot
     assert {c.parts[0].id: [call.name for call in c.calls] for c in after.later} == {"one": ["charge"], "two": []}

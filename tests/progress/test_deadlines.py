@@ -5,17 +5,15 @@ from dataclasses import replace as replace_role
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import deadlines, giving_up, ids, record
+from saga.progress import failed_attempts, ids, journal, timers
 from saga.progress.actions import AwaitLog, Done, Ignore, Note, Now, Run, SendOn, Trigger
-from saga.progress.decide import knows, next_ready
-from saga.progress.document import Kept, Snapshot, Timer
-from saga.progress.formats import FORMAT, PAGED, PLAIN, TIMED, format_of
-from saga.progress.giving_up import Failure
-from saga.progress.page import Page
-from saga.progress.record import Ended, Hand
-from saga.progress.roles import DEADLINE, Role, Roles
-from saga.progress.step import next_action, noted
-from saga.progress.timing import is_overdue
+from saga.progress.decisions import knows, next_ready
+from saga.progress.document import FORMAT, PAGED, PLAIN, TIMED, Kept, Page, Snapshot, Timer, format_of
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import DEADLINE, Role, Roles
+from saga.progress.journal import Ended, Hand
+from saga.progress.next_action import choose_next_action, record_without_handler
+from saga.progress.timers import is_overdue
 from saga.support.clock import LATEST_MS, from_iso, iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
@@ -39,7 +37,7 @@ def opened(p: Snapshot | None = None, due_ms: int = DUE) -> Snapshot:
 
 
 def touched(p: Snapshot, message: Message, *said: Message) -> Snapshot:
-    return deadlines.touched(p, ROLES, message, said, DUE - 1)
+    return timers.touch_deadlines(p, ROLES, message, said, DUE - 1)
 
 
 def test_roles_tell_deadlines_from_handlers() -> None:
@@ -52,7 +50,7 @@ def test_roles_tell_deadlines_from_handlers() -> None:
 
 
 def test_whatever_is_written_first_about_its_event_opens_it() -> None:
-    p = record.handled(blank(), hand(blank(), A), HANDLER, Ended(message=A, cause=A.id, parts=(A,))).snapshot
+    p = journal.handled(blank(), hand(blank(), A), HANDLER, Ended(message=A, cause=A.id, parts=(A,))).snapshot
     assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE),)
     assert p.is_open
     assert p.wake is not None
@@ -73,16 +71,16 @@ def test_one_whose_event_is_of_a_sender_that_may_say_any_time_counts_from_now() 
 
 
 def test_what_the_log_held_when_it_was_due_is_handled_first() -> None:
-    p = record.noted(blank(), hand(blank(), A, ALONE), A).snapshot
+    p = journal.noted(blank(), hand(blank(), A, ALONE), A).snapshot
     assert p.wake is not None
     assert next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
     assert next_ready(p, ALONE, DUE, handled_ms=DUE) == Run(EXPIRE, A, (A,))
     wake = replace(a_message("saga.wake"), id=p.wake.id)
     behind = Now(DUE + 9, 1000, DUE - 1)
-    assert next_action(p, ALONE, Trigger(message=wake), behind, True) == AwaitLog(DUE, None)
-    assert next_action(p, ALONE, Trigger(message=C), behind, True) == Done()
+    assert choose_next_action(p, ALONE, Trigger(message=wake), behind, True) == AwaitLog(DUE, None)
+    assert choose_next_action(p, ALONE, Trigger(message=C), behind, True) == Done()
     nobodys = replace(C, type="")
-    assert next_action(p, ALONE, Trigger(message=nobodys), behind, True) == SendOn(DUE + 9 + 1000)
+    assert choose_next_action(p, ALONE, Trigger(message=nobodys), behind, True) == SendOn(DUE + 9 + 1000)
 
 
 def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_over() -> None:
@@ -91,18 +89,18 @@ def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_
     parked = Kept(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 100)
     p = replace(opened(), queue=(parked,), wake=Timer(id="wake-0", due_ms=DUE))
     wake = Trigger(message=replace(a_message("saga.wake"), id="wake-0"))
-    assert next_action(p, ROLES, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
-    assert next_action(p, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
+    assert choose_next_action(p, ROLES, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
+    assert choose_next_action(p, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
     alone = replace(p, queue=())
-    assert next_action(alone, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 5000)
-    assert next_action(alone, roles, wake, Now(DUE + 5000, 1000, 0), True) == Run(gracious, A, (A,))
+    assert choose_next_action(alone, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 5000)
+    assert choose_next_action(alone, roles, wake, Now(DUE + 5000, 1000, 0), True) == Run(gracious, A, (A,))
     dead = replace(p, queue=(kept("handler", B, dead="d"),))
-    assert next_action(dead, ROLES, wake, Now(DUE + 9, 1000, 0), True) == Done(), "a person is waited for"
+    assert choose_next_action(dead, ROLES, wake, Now(DUE + 9, 1000, 0), True) == Done(), "a person is waited for"
 
 
 def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
     late = DUE + 8 * 3_600_000
-    p = record.noted(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
+    p = journal.noted(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
     assert p.wake is not None
     assert p.wake.due_ms == late
 
@@ -180,14 +178,14 @@ def test_what_has_run_or_was_given_up_waits_for_no_time() -> None:
 
 def test_a_message_that_is_for_nothing_else_is_written_down_once() -> None:
     trigger, now = Trigger(message=PAID), Now(DUE - 1, 1000)
-    action = next_action(opened(), ROLES, trigger, now, True)
+    action = choose_next_action(opened(), ROLES, trigger, now, True)
     assert action == Note(PAID)
     assert isinstance(action, Note)
-    p = noted(opened(), hand(opened(), PAID), action).snapshot
+    p = record_without_handler(opened(), hand(opened(), PAID), action).snapshot
     assert p.closed == ("expire",)
     assert knows(p, ROLES, PAID)
-    assert next_action(p, ROLES, trigger, now, True) == Done()
-    assert not deadlines.is_new(blank(), ROLES, A), "its handler writes about it"
+    assert choose_next_action(p, ROLES, trigger, now, True) == Done()
+    assert not timers.touches_deadline(blank(), ROLES, A), "its handler writes about it"
 
 
 def test_it_is_ready_when_its_time_has_come() -> None:
@@ -208,7 +206,7 @@ def test_it_is_void_when_the_service_has_decided() -> None:
     ready = next_ready(replace(opened(), outcome="Over"), ROLES, DUE)
     assert ready == Ignore(EXPIRE, A, "the saga has ended here with Over")
     assert isinstance(ready, Ignore)
-    p = record.ignored(opened(), hand(opened(), B), EXPIRE, A, "why").snapshot
+    p = journal.ignored(opened(), hand(opened(), B), EXPIRE, A, "why").snapshot
     assert p.deadlines == ()
 
 
@@ -218,7 +216,7 @@ def test_it_waits_while_another_run_is_under_way_and_behind_a_dead_letter() -> N
     assert next_ready(replace(opened(), compensating=(kept("handler", OVER, dead="d"),)), ROLES, DUE) is None
     behind = replace(opened(), queue=(kept("handler", B),), intents=(an_intent("decider", C),))
     assert next_ready(behind, ROLES, DUE) is None
-    assert not deadlines.may_run(replace(opened(), queue=(kept("handler", B),)), ROLES)
+    assert not timers.may_deadline_run(replace(opened(), queue=(kept("handler", B),)), ROLES)
 
 
 def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() -> None:
@@ -245,12 +243,12 @@ def test_what_it_has_begun_goes_on_at_its_time() -> None:
 def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> None:
     failure = Failure(reason="why", remedy="mend", attempts=2)
     action = Run(EXPIRE, A, (A,))
-    p = giving_up.parked(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
+    p = failed_attempts.park(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
     assert p.queue == ()
     assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE + 7, delay_ms=7, attempts=2),)
     assert p.wake is not None
     assert p.wake.due_ms == DUE + 7
-    p = giving_up.dead(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
+    p = failed_attempts.give_up(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
     assert p.deadlines == ()
     assert [k.handler for k in p.queue] == ["expire"]
 
@@ -258,7 +256,7 @@ def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> 
 def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time() -> None:
     failure, action = Failure(reason="why", remedy="mend", attempts=2), Run(EXPIRE, A, (A,))
     replayed = replace(blank(), n=3, queue=(kept("expire", A, 1), kept("handler", B, 2)))
-    p = giving_up.parked(replayed, hand(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
+    p = failed_attempts.park(replayed, hand(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
     assert p.queue == (
         Kept(handler="expire", message=A, n=1, due_ms=DUE + 7, delay_ms=7, attempts=2),
         kept("handler", B, 2),
@@ -271,9 +269,9 @@ def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time()
 
 
 def test_its_wake_is_sent_on_while_it_cannot_run() -> None:
-    p = record.queued(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
+    p = journal.queued(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
     p = replace(p, queue=(), intents=(an_intent("handler", B),))
     assert p.wake is not None
     wake = replace(a_message("saga.wake"), id=p.wake.id)
     at = DUE + 5000
-    assert next_action(p, ROLES, Trigger(message=wake), Now(at, 1000), True) == SendOn(at + 5000)
+    assert choose_next_action(p, ROLES, Trigger(message=wake), Now(at, 1000), True) == SendOn(at + 5000)

@@ -22,10 +22,10 @@ from saga.progress.actions import (
     UndoWaits,
     Wait,
 )
-from saga.progress.decide import decide, knows, next_ready, undo_step, undone_by, why_over
+from saga.progress.decisions import decide, knows, next_ready, undo_step, undone_by, why_over
 from saga.progress.document import Own, Result, Snapshot
-from saga.progress.roles import Role, undo_name
-from saga.progress.roles import Undo as UndoRole
+from saga.progress.handlers import Role, undo_name
+from saga.progress.handlers import Undo as UndoRole
 from saga.support.clock import from_iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 

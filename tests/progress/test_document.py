@@ -4,8 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.progress.document import Call, decode, encode, progress_key
-from saga.progress.formats import FORMAT
+from saga.progress.document import FORMAT, Call, decode, encode, progress_key
 from tests.progress.pieces import a_message, an_intent, blank, kept
 
 

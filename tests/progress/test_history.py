@@ -9,15 +9,15 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messages import Position
-from saga.progress import giving_up, history, record
+from saga.progress import failed_attempts, history, journal
 from saga.progress.actions import Now, Run, Trigger
-from saga.progress.decide import decide, next_ready, undone_by
+from saga.progress.decisions import decide, next_ready, undone_by
 from saga.progress.document import Snapshot, decode, decode_entry, encode, messages_of
-from saga.progress.giving_up import Failure
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import Undo
 from saga.progress.history import HISTORY_BYTES_MAX, TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
-from saga.progress.record import Ended, Hand, Written
-from saga.progress.roles import Undo
-from saga.progress.step import next_action
+from saga.progress.journal import Ended, Hand, Written
+from saga.progress.next_action import choose_next_action
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
 UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
@@ -52,17 +52,17 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
         case "handled":
             said = [a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)]
             ended = Ended(cause=message.id, message=message, parts=(message,), delta=delta, events=said)
-            return record.handled(p, hand, MANY, ended)
+            return journal.handled(p, hand, MANY, ended)
         case "ignored":
-            return record.ignored(p, hand, MANY, message, "because")
+            return journal.ignored(p, hand, MANY, message, "because")
         case "waiting":
-            return record.waiting(p, hand, BOTH, a_message("B", id=message.id), "for C")
+            return journal.waiting(p, hand, BOTH, a_message("B", id=message.id), "for C")
         case "queued":
-            return record.queued(p, hand, MANY, message, "because", None)
+            return journal.queued(p, hand, MANY, message, "because", None)
         case "refused":
-            return record.refused(p, hand, MANY, message, "why", "mend")
+            return journal.refused(p, hand, MANY, message, "why", "mend")
     failure = Failure(reason="why", remedy="mend", attempts=2)
-    return giving_up.dead(p, hand, Run(MANY, message, (message,)), failure, None)
+    return failed_attempts.give_up(p, hand, Run(MANY, message, (message,)), failure, None)
 
 
 def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> Snapshot:
@@ -162,7 +162,7 @@ def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
             assert decide(after, role, message, now=NOW) == decide(p, role, message, now=NOW)
         assert undone_by(after, ROLES, message.type) == undone_by(p, ROLES, message.type)
         trigger = Trigger(message=message)
-        assert next_action(after, ROLES, trigger, NOW, True) == next_action(p, ROLES, trigger, NOW, True)
+        assert choose_next_action(after, ROLES, trigger, NOW, True) == choose_next_action(p, ROLES, trigger, NOW, True)
     assert next_ready(after, ROLES, NOW.ms) == next_ready(p, ROLES, NOW.ms)
     assert list(unpublished(after, never_committed, "")) == list(unpublished(p, never_committed, ""))
     whole = [*archive.transitions, *after.transitions]
@@ -261,7 +261,7 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     p = replace(written([("handled", {}, 1)] * 4 + [("ignored", {}, 0), ("refused", {}, 0)]), published=1)
     assert [e.n for e in unpublished(p, never_committed, "")] == [1, 2, 3, 5], "what says nothing is left out"
     assert [e.n for e in unpublished(p, lambda position: position.offset < 3, "")] == [3, 5]
-    without_position = record.handled(
+    without_position = journal.handled(
         p,
         Hand(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=1),
         MANY,

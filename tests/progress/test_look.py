@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from saga.progress import record
-from saga.progress.look import Transition, looked_at
-from saga.progress.record import Ended
+from saga.progress import journal
+from saga.progress.document import Transition, looked_at
+from saga.progress.journal import Ended
 from tests.progress.pieces import a_hand, a_message, a_role, blank, roles_of
 
 
@@ -16,8 +16,10 @@ class Counted:
 def test_it_shows_the_state_and_each_transition_with_its_reason() -> None:
     a = a_message("A")
     hand = a_hand(a, roles=roles_of(a_role("take", "A")))
-    p = record.append(blank(), hand, "waiting", "take", Ended(message=a, reason="the other part is not there")).snapshot
-    p = record.append(p, hand, "handled", "take", Ended(message=a)).snapshot
+    p = journal.append(
+        blank(), hand, "waiting", "take", Ended(message=a, reason="the other part is not there")
+    ).snapshot
+    p = journal.append(p, hand, "handled", "take", Ended(message=a)).snapshot
     shown = looked_at(p, Counted(3))
     assert (shown.service, shown.saga_id, shown.state) == ("svc", "s", Counted(3))
     assert shown.transitions == (

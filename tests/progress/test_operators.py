@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.messaging.operator_commands import Answered, Command, Wanted
-from saga.progress import decide, history, ids, operators, record
+from saga.progress import decisions, history, ids, journal, operator_commands
 from saga.progress.actions import Admit, Answer, CloseSealed, Discard, Disregard, Replay, Run, Seal, Settle
 from saga.progress.document import Call, DeadLetter, Intent, Kept, Snapshot, decode_entry
-from saga.progress.record import Written
-from saga.progress.roles import COMMAND, Role, Roles, Undo
+from saga.progress.handlers import COMMAND, Role, Roles, Undo
+from saga.progress.journal import Written
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 DEAD = "dead-1"
@@ -45,22 +45,22 @@ def quarantined(*behind: Kept, **fields: Any) -> Snapshot:
 
 
 def heeded(p: Snapshot, command: Command, roles: Roles = ROLES) -> Written:
-    action = operators.heed(p, roles, command)
+    action = operator_commands.heed(p, roles, command)
     assert isinstance(action, Replay | Admit | Discard | Answer | Settle | Disregard)
-    return operators.heeded(p, a_hand(command, roles=roles), action)
+    return operator_commands.heeded(p, a_hand(command, roles=roles), action)
 
 
 def reason(p: Snapshot, command: Command, roles: Roles = ROLES) -> str:
-    action = operators.heed(p, roles, command)
+    action = operator_commands.heed(p, roles, command)
     assert isinstance(action, Disregard), action
     return action.reason
 
 
 def test_what_is_replayed_is_the_first_to_run() -> None:
     p = quarantined(kept("on_b", B, n=1))
-    assert decide.next_ready(p, ROLES, NOW_MS) is None
+    assert decisions.next_ready(p, ROLES, NOW_MS) is None
     written = heeded(p, a_command())
-    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,))
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,))
     assert written.snapshot.replays == 1
     entry = written.entry
     assert entry is not None
@@ -78,12 +78,12 @@ def test_what_dies_again_after_a_replay_is_another_dead_letter() -> None:
 
 def test_a_command_is_heeded_once() -> None:
     written = heeded(quarantined(), a_command())
-    assert operators.heed(written.snapshot, ROLES, a_command()) is None
+    assert operator_commands.heed(written.snapshot, ROLES, a_command()) is None
     assert ids.entry(a_command().id, COMMAND) in written.snapshot.inbox
 
 
 def test_of_a_saga_that_nobody_knows_nothing_is_written() -> None:
-    assert operators.heed(blank(), ROLES, a_command()) is None
+    assert operator_commands.heed(blank(), ROLES, a_command()) is None
 
 
 def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> None:
@@ -100,7 +100,7 @@ def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> No
 def test_what_had_begun_goes_on_when_it_is_replayed() -> None:
     intent = an_intent("on_a", A)
     written = heeded(quarantined(intents=(intent,)), a_command())
-    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
 
 
 def test_a_message_whose_bytes_the_progress_lacks_cannot_be_replayed() -> None:
@@ -136,7 +136,7 @@ def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> N
     assert [letter.what for letter in entry.letters] == ["discarded"]
     assert ids.entry(A.id, "on_a") in p.inbox
     assert ids.entry(a_command("discard").id, COMMAND) in p.inbox
-    ready = decide.next_ready(p, ROLES, NOW_MS)
+    ready = decisions.next_ready(p, ROLES, NOW_MS)
     assert isinstance(ready, Run)
     assert ready.role.name == "on_b"
 
@@ -149,7 +149,7 @@ def test_the_other_parts_of_a_fan_in_wait_for_another_message_in_its_place() -> 
     assert written.entry is not None
     assert written.entry.cause == A.id
     another = a_message("A", id="another")
-    decision = decide.decide(written.snapshot, roles.handlers["meet"], another)
+    decision = decisions.decide(written.snapshot, roles.handlers["meet"], another)
     assert isinstance(decision, Run)
     assert decision.parts == (another, B)
 
@@ -158,10 +158,10 @@ def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
     intent = an_intent("on_a", A)
     p = quarantined(intents=(intent,))
     command = a_command("discard")
-    assert operators.heed(p, ROLES, command) == Seal(HANDLER, command)
+    assert operator_commands.heed(p, ROLES, command) == Seal(HANDLER, command)
     sealed = replace(p, intents=(replace(intent, kind="lieu"),))
-    assert operators.heed(sealed, ROLES, command) == CloseSealed(HANDLER, command, sealed.intents[0])
-    written = operators.discarded(
+    assert operator_commands.heed(sealed, ROLES, command) == CloseSealed(HANDLER, command, sealed.intents[0])
+    written = operator_commands.discarded(
         sealed, a_hand(command, roles=ROLES), command, sealed.queue[0], remains=["step x ran"]
     )
     assert written.snapshot.intents == ()
@@ -180,21 +180,21 @@ def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
 )
 def test_what_others_count_on_is_never_discarded(roles: Roles, why: str) -> None:
     assert why in reason(quarantined(), a_command("discard"), roles)
-    assert isinstance(operators.heed(quarantined(), roles, a_command()), Replay)
+    assert isinstance(operator_commands.heed(quarantined(), roles, a_command()), Replay)
 
 
 def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -> None:
-    roles, p = ROLES, replace(record.empty("svc", "s", 1), started=None)
+    roles, p = ROLES, replace(journal.empty("svc", "s", 1), started=None)
     first, second = a_hand(A, roles=roles), a_hand(B, roles=roles)
     died = Kept(handler="on_a", message=A, n=0, dead=DEAD)
     letter = DeadLetter(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=1)
     hand = replace(first, before=p)
-    ended = record.Ended(message=A, letters=(letter,))
-    p = record.append(replace(p, queue=(died,)), hand, "dead", "on_a", ended).snapshot
-    p = record.queued(p, replace(second, before=p), roles.handlers["on_b"], B, "behind", None).snapshot
-    action = operators.heed(p, roles, a_command())
+    ended = journal.Ended(message=A, letters=(letter,))
+    p = journal.append(replace(p, queue=(died,)), hand, "dead", "on_a", ended).snapshot
+    p = journal.queued(p, replace(second, before=p), roles.handlers["on_b"], B, "behind", None).snapshot
+    action = operator_commands.heed(p, roles, a_command())
     assert isinstance(action, Replay)
-    p = operators.heeded(p, replace(a_hand(a_command(), roles=roles), before=p), action).snapshot
+    p = operator_commands.heeded(p, replace(a_hand(a_command(), roles=roles), before=p), action).snapshot
     assert history.verify(p.transitions, p) is None
     assert [decode_entry(raw).outcome for raw in p.transitions] == ["dead", "queued", "replayed"]
     assert history.verify(p.transitions, replace(p, replays=0)) is not None
@@ -231,7 +231,7 @@ def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'"ch-1"', None, "ada")]
     assert (intent.calls[0].input, intent.begins) == ("i1", CHARGE)
-    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
     entry = written.entry
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.reason, entry.cause) == (
@@ -347,7 +347,7 @@ def escalated() -> Snapshot:
     """A discarded run has left something for a person."""
     sealed = replace(an_intent("on_a", A), kind="lieu", begins=CHARGE)
     p, command = quarantined(intents=(sealed,)), a_command("discard")
-    return operators.discarded(
+    return operator_commands.discarded(
         p, a_hand(command, roles=ROLES), command, p.queue[0], remains=["step charge ran"]
     ).snapshot
 
@@ -388,9 +388,9 @@ def renewing(dead: str = DEAD, original: Message | None = A) -> Command:
 def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B"))
     p = Snapshot(service="svc", saga="s")
-    action = operators.heed(p, roles, renewing(), {"also": "no bytes"})
+    action = operator_commands.heed(p, roles, renewing(), {"also": "no bytes"})
     assert isinstance(action, Admit)
-    written = operators.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action)
+    written = operator_commands.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action)
     entry, after = written.entry, written.snapshot
     assert entry is not None
     assert [(k.handler, k.message.time, k.bad) for k in after.queue] == [
@@ -401,7 +401,7 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     assert (entry.outcome, entry.handler, entry.cause) == ("replayed", COMMAND, A.id)
     (end,) = entry.letters
     assert (end.id, end.reason) == ("dead-1-replayed", "it is handled as a new one: ada wants it: because")
-    assert isinstance(decide.next_ready(after, roles, NOW_MS), Run)
+    assert isinstance(decisions.next_ready(after, roles, NOW_MS), Run)
     assert history.verify(after.transitions, after) is None
     assert after.principal is None, "nobody said who began it"
     later = replace(renewing(), id="operator|later")
@@ -411,9 +411,9 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
 def test_who_began_a_forgotten_saga_is_known_again_with_its_message() -> None:
     roles = roles_of(HANDLER)
     p = Snapshot(service="svc", saga="s")
-    action = operators.heed(p, roles, renewing(original=replace(A, principal="user:4711")))
+    action = operator_commands.heed(p, roles, renewing(original=replace(A, principal="user:4711")))
     assert isinstance(action, Admit)
-    after = operators.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action).snapshot
+    after = operator_commands.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action).snapshot
     assert after.principal == "user:4711"
     assert history.verify(after.transitions, after) is None
 
@@ -422,10 +422,10 @@ def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> 
     undo = Undo(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B", undo=undo))
     p = replace(blank(), n=1, inbox={ids.entry(A.id, "also"): 1})
-    action = operators.heed(p, roles, renewing())
+    action = operator_commands.heed(p, roles, renewing())
     assert isinstance(action, Admit)
     assert ([r.name for r in action.takers], [r.name for r in action.undone]) == (["on_a"], ["on_b"])
-    after = operators.heeded(p, a_hand(renewing(), roles=roles), action).snapshot
+    after = operator_commands.heeded(p, a_hand(renewing(), roles=roles), action).snapshot
     assert [k.handler for k in after.compensating] == ["on_b"]
     kept_ = replace(p, queue=(kept("on_a", A),), compensating=(kept("on_b", A),))
     assert "nobody here has anything left to do with A" in reason(kept_, renewing(), roles)
@@ -443,7 +443,7 @@ def test_an_outcome_is_not_said_to_have_undone_what_is_forgotten() -> None:
 
 def refused(why: str) -> Snapshot:
     hand = a_hand(A, roles=ROLES)
-    return record.refused(blank(), replace(hand, before=blank()), HANDLER, A, why, "look why").snapshot
+    return journal.refused(blank(), replace(hand, before=blank()), HANDLER, A, why, "look why").snapshot
 
 
 def letter_id(p: Snapshot) -> str:
@@ -452,25 +452,25 @@ def letter_id(p: Snapshot) -> str:
 
 
 def test_what_one_handler_took_for_too_old_runs_there_if_a_person_wants_it() -> None:
-    p = refused(f"{decide.TOO_OLD}: it is of long ago")
+    p = refused(f"{decisions.TOO_OLD}: it is of long ago")
     command = renewing(letter_id(p), original=None)
-    action = operators.heed(p, ROLES, command)
+    action = operator_commands.heed(p, ROLES, command)
     assert isinstance(action, Admit)
-    written = operators.heeded(p, replace(a_hand(command, roles=ROLES), before=p), action)
+    written = operator_commands.heeded(p, replace(a_hand(command, roles=ROLES), before=p), action)
     assert ids.entry(A.id, "on_a") not in written.snapshot.inbox
     assert written.entry is not None
     assert written.entry.handler == "on_a"
-    assert isinstance(decide.next_ready(written.snapshot, ROLES, NOW_MS), Run)
+    assert isinstance(decisions.next_ready(written.snapshot, ROLES, NOW_MS), Run)
 
 
 def test_what_a_handler_took_for_too_old_is_refused_where_it_is_not_declared_any_more() -> None:
-    p = refused(f"{decide.TOO_OLD}: it is of long ago")
+    p = refused(f"{decisions.TOO_OLD}: it is of long ago")
     renamed = roles_of(a_role("on_another", "A"))
     assert "no handler on_a" in reason(p, renewing(letter_id(p), original=None), renamed)
 
 
 def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None:
-    p = refused(f"{decide.OTHER_CONTENT}: on_a has taken another A")
+    p = refused(f"{decisions.OTHER_CONTENT}: on_a has taken another A")
     assert "what on_a has handled first counts" in reason(p, renewing(letter_id(p), original=None))
     other = refused("of a kind that nobody knows")
     assert "no dead letter" in reason(other, renewing(letter_id(other), original=None))
@@ -479,7 +479,9 @@ def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None
 def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
     p = heeded(quarantined(), a_command("discard")).snapshot
     died = DeadLetter(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
-    ended = record.append(p, a_hand(A, roles=ROLES), "dead", "on_a", record.Ended(message=A, letters=(died,))).snapshot
+    ended = journal.append(
+        p, a_hand(A, roles=ROLES), "dead", "on_a", journal.Ended(message=A, letters=(died,))
+    ).snapshot
     assert "no dead letter dead-1" in reason(ended, renewing())
 
 
@@ -487,10 +489,10 @@ def test_the_end_of_what_was_replayed_is_told_once() -> None:
     p = heeded(quarantined(), a_command()).snapshot
 
     def then(p: Snapshot, outcome: Any, handler: str = "on_a") -> Snapshot:
-        return record.append(p, a_hand(A, roles=ROLES), outcome, handler, record.Ended(message=A)).snapshot
+        return journal.append(p, a_hand(A, roles=ROLES), outcome, handler, journal.Ended(message=A)).snapshot
 
     def came(p: Snapshot) -> str | None:
-        return operators.came_of_replay(p, decode_entry(p.transitions[-1]))
+        return operator_commands.came_of_replay(p, decode_entry(p.transitions[-1]))
 
     assert came(p) is None, "a replay is no end"
     assert came(then(p, "retrying")) is None

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import compensate, giving_up, going_on, record
+from saga.progress import compensation, failed_attempts, journal
 from saga.progress.actions import Run
 from saga.progress.actions import Undo as UndoResult
 from saga.progress.document import Call, Continuation, Kept, Own, Result, Snapshot, decode_entry
-from saga.progress.giving_up import Failure
-from saga.progress.record import Ended
-from saga.progress.roles import Role, Undo
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import Role, Undo
+from saga.progress.journal import Ended
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, ran, roles_of
 
 Change = Callable[[Snapshot], Snapshot]
@@ -75,38 +75,38 @@ def sealed(p: Snapshot, run: str | None) -> Snapshot:
     begun = [*(i.parts for i in p.intents if i.handler == "job"), *(c.parts for c in p.later if c.handler == "job")]
     if not any(run in (None, parts[0].id) for parts in begun):
         return p
-    return replace(p, intents=(*p.intents, compensate.sealed(p, JOB, run)))
+    return replace(p, intents=(*p.intents, compensation.sealed(p, JOB, run)))
 
 
 HAND = a_hand(MINE, roles=ROLES)
 ENDED = Ended(message=MINE, cause=MINE.id, parts=(MINE,), events=(a_message("R", "new"),), calls=(STEP,))
 RUN, UNDOES = Run(JOB, MINE, (MINE,)), UndoResult(JOB, OUTCOME, result_of(JOB, MINE))
 OF_ONE_RUN: dict[str, Change] = {
-    "begun": lambda p: record.begun(p, HAND, replace(an_intent("job", MINE), begins=STEP)).snapshot,
-    "handled": lambda p: record.handled(p, HAND, JOB, ENDED).snapshot,
-    "ignored": lambda p: record.ignored(p, HAND, JOB, MINE, "no").snapshot,
-    "refused": lambda p: record.refused(p, HAND, JOB, MINE, "no", "mend it").snapshot,
-    "waiting": lambda p: record.waiting(p, HAND, JOB, MINE, "no").snapshot,
-    "queued": lambda p: record.queued(p, HAND, JOB, MINE, "no", None).snapshot,
-    "dead": lambda p: giving_up.dead(p, HAND, RUN, FAILURE, an_intent("job", MINE)).snapshot,
-    "stripped": lambda p: giving_up.stripped(p, HAND, RUN, letter="letter", reason="no").snapshot,
-    "parked": lambda p: giving_up.parked(p, HAND, RUN, FAILURE, an_intent("job", MINE), due_ms=NOW_MS).snapshot,
-    "going on": lambda p: going_on.gone_on(p, HAND, JOB, ENDED, job_of(JOB, MINE, turn=2)).snapshot,
+    "begun": lambda p: journal.begun(p, HAND, replace(an_intent("job", MINE), begins=STEP)).snapshot,
+    "handled": lambda p: journal.handled(p, HAND, JOB, ENDED).snapshot,
+    "ignored": lambda p: journal.ignored(p, HAND, JOB, MINE, "no").snapshot,
+    "refused": lambda p: journal.refused(p, HAND, JOB, MINE, "no", "mend it").snapshot,
+    "waiting": lambda p: journal.waiting(p, HAND, JOB, MINE, "no").snapshot,
+    "queued": lambda p: journal.queued(p, HAND, JOB, MINE, "no", None).snapshot,
+    "dead": lambda p: failed_attempts.give_up(p, HAND, RUN, FAILURE, an_intent("job", MINE)).snapshot,
+    "stripped": lambda p: failed_attempts.give_up_without_content(p, HAND, RUN, letter="letter", reason="no").snapshot,
+    "parked": lambda p: failed_attempts.park(p, HAND, RUN, FAILURE, an_intent("job", MINE), due_ms=NOW_MS).snapshot,
+    "going on": lambda p: journal.gone_on(p, HAND, JOB, ENDED, job_of(JOB, MINE, turn=2)).snapshot,
     "going on without a result": lambda p: (
-        going_on.gone_on(p, HAND, JOB, replace(ENDED, events=()), job_of(JOB, MINE, turn=2)).snapshot
+        journal.gone_on(p, HAND, JOB, replace(ENDED, events=()), job_of(JOB, MINE, turn=2)).snapshot
     ),
     "sealed": lambda p: sealed(p, MINE.id),
-    "compensation waits": lambda p: compensate.undo_waits(p, HAND, JOB, OUTCOME, known=True).snapshot,
-    "compensation dead": lambda p: giving_up.dead(p, HAND, UNDOES, FAILURE, None).snapshot,
-    "compensation parked": lambda p: giving_up.parked(p, HAND, UNDOES, FAILURE, None, due_ms=NOW_MS).snapshot,
+    "compensation waits": lambda p: compensation.undo_waits(p, HAND, JOB, OUTCOME, known=True).snapshot,
+    "compensation dead": lambda p: failed_attempts.give_up(p, HAND, UNDOES, FAILURE, None).snapshot,
+    "compensation parked": lambda p: failed_attempts.park(p, HAND, UNDOES, FAILURE, None, due_ms=NOW_MS).snapshot,
 }
 IN_ITS_PLACE = replace(an_intent("job", MINE), kind="lieu")
 OF_A_HANDLER: dict[str, Change] = {
-    "undone": lambda p: compensate.undone(p, HAND, JOB, result_of(JOB, MINE), Ended(message=OUTCOME)).snapshot,
-    "closed": lambda p: compensate.closed(p, HAND, JOB, OUTCOME).snapshot,
+    "undone": lambda p: compensation.undone(p, HAND, JOB, result_of(JOB, MINE), Ended(message=OUTCOME)).snapshot,
+    "closed": lambda p: compensation.closed(p, HAND, JOB, OUTCOME).snapshot,
     "all sealed": lambda p: sealed(p, None),
     "closed for good": lambda p: (
-        compensate.closed_for_good(
+        compensation.closed_for_good(
             replace(p, intents=(replace(an_intent("job", MINE), kind="lieu"), *p.intents)),
             HAND,
             JOB,

@@ -6,10 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.progress import ids, own_piles, shelves, spill
-from saga.progress.document import Own, Ran, Result, Snapshot
-from saga.progress.formats import RELEASED
-from saga.progress.page import Page
-from saga.progress.parts import held
+from saga.progress.decisions import held
+from saga.progress.document import RELEASED, Own, Page, Ran, Result, Snapshot
 from saga.progress.piles import copied, lasting_wrongly
 from saga.progress.spill import Bounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of

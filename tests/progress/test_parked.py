@@ -3,12 +3,12 @@
 from msgspec.structs import replace
 
 from saga.messaging.operator_commands import Command
-from saga.progress import decide, operators
+from saga.progress import decisions, operator_commands
 from saga.progress.actions import Disregard, Release, Run
 from saga.progress.document import Continuation, Kept, Snapshot
-from saga.progress.parked import parked
-from saga.progress.record import Written
-from saga.progress.roles import Roles, Undo
+from saga.progress.failed_attempts import find_parked_runs
+from saga.progress.handlers import Roles, Undo
+from saga.progress.journal import Written
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, blank, kept, roles_of
 
 SOON_MS = NOW_MS + 60_000
@@ -37,10 +37,10 @@ def a_wish(dead: str) -> Command:
 
 
 def released(p: Snapshot, number: int = 0, roles: Roles = ROLES) -> Written:
-    wish = a_wish([run.id for run in parked(p)][number])
-    action = operators.heed(p, roles, wish)
+    wish = a_wish([run.id for run in find_parked_runs(p)][number])
+    action = operator_commands.heed(p, roles, wish)
     assert isinstance(action, Release)
-    return operators.heeded(p, a_hand(wish, roles=roles), action)
+    return operator_commands.heeded(p, a_hand(wish, roles=roles), action)
 
 
 def test_what_failed_or_was_put_off_is_parked_and_what_waits_by_itself_is_not() -> None:
@@ -52,25 +52,25 @@ def test_what_failed_or_was_put_off_is_parked_and_what_waits_by_itself_is_not() 
         deadlines=(failed("late", A), failed("later", A, attempts=0)),
         later=(going_on(attempts=1), replace(going_on(attempts=0), handler="waits")),
     )
-    assert [(run.handler, run.message.id, run.attempts, run.undoes) for run in parked(p)] == [
+    assert [(run.handler, run.message.id, run.attempts, run.undoes) for run in find_parked_runs(p)] == [
         ("on_a", A.id, 2, False),
         ("on_a", "a2", 0, False),
         ("on_a", X.id, 2, True),
         ("late", A.id, 2, False),
         ("on_b", B.id, 1, False),
     ]
-    assert len({run.id for run in parked(p)}) == 5
+    assert len({run.id for run in find_parked_runs(p)}) == 5
 
 
 def test_a_dead_letter_is_not_parked() -> None:
-    assert list(parked(replace(blank(), queue=(replace(failed("on_a", A), dead="dead-1"),)))) == []
+    assert list(find_parked_runs(replace(blank(), queue=(replace(failed("on_a", A), dead="dead-1"),)))) == []
 
 
 def test_what_is_released_is_ready_in_its_place_with_its_attempts() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A), kept("on_b", B, n=2)))
-    assert decide.next_ready(p, ROLES, NOW_MS) is None
+    assert decisions.next_ready(p, ROLES, NOW_MS) is None
     written = released(p)
-    assert decide.next_ready(written.snapshot, ROLES, NOW_MS) == Run(ON_A, A, (A,))
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(ON_A, A, (A,))
     assert [(k.attempts, k.due_ms) for k in written.snapshot.queue] == [(2, NOW_MS), (0, 0)]
     entry = written.entry
     assert entry is not None
@@ -100,7 +100,7 @@ def test_deadlines_and_turns_that_failed_are_released_and_their_neighbours_wait(
 
 def test_a_wish_about_a_wait_that_is_over_is_told_so() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A, due_ms=SOON_MS + 1),))
-    wish = a_wish(next(run.id for run in parked(replace(p, queue=(failed("on_a", A),)))))
-    action = operators.heed(p, ROLES, wish)
+    wish = a_wish(next(run.id for run in find_parked_runs(replace(p, queue=(failed("on_a", A),)))))
+    action = operator_commands.heed(p, ROLES, wish)
     assert isinstance(action, Disregard)
     assert action.reason == "what was parked has been tried, or has ended, since"

@@ -5,9 +5,7 @@ import dataclasses
 from msgspec.structs import replace
 
 from saga.progress import piles, spill
-from saga.progress.document import Kept, Snapshot
-from saga.progress.formats import PAGED, PLAIN
-from saga.progress.page import Page, PageOf
+from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot
 from saga.progress.spill import Bounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 

@@ -5,11 +5,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import put_off
+from saga.progress import failed_attempts
 from saga.progress.actions import Act, Run, Undo
 from saga.progress.document import Continuation, Entry, Kept, Outcome, Result, Snapshot, encode
-from saga.progress.roles import Role
-from saga.progress.roles import Undo as UndoRole
+from saga.progress.handlers import Role
+from saga.progress.handlers import Undo as UndoRole
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_message, blank, kept
 
@@ -56,7 +56,7 @@ def goes_on(until: tuple[str, ...] = ()) -> Continuation:
 def test_a_run_has_a_wake_if_the_progress_keeps_it_for_a_time(
     p: Snapshot, action: Act, has_begun: bool, expected: bool
 ) -> None:
-    assert put_off.has_wake(p, action, has_begun=has_begun) is expected
+    assert failed_attempts.has_wake(p, action, has_begun=has_begun) is expected
 
 
 def with_history(*entries: tuple[Outcome, str, int, str | None]) -> Snapshot:
@@ -95,4 +95,4 @@ def with_history(*entries: tuple[Outcome, str, int, str | None]) -> Snapshot:
 )
 def test_the_history_says_since_when_a_run_waits_for_a_reason(p: Snapshot, expected_s: int | None) -> None:
     expected_ms = None if expected_s is None else NOW_MS + 1000 * expected_s
-    assert put_off.waits_since_ms(p, RUN, 2, PAUSED) == expected_ms
+    assert failed_attempts.waits_since_ms(p, RUN, 2, PAUSED) == expected_ms

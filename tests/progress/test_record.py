@@ -6,27 +6,29 @@ import pytest
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import compensate, giving_up, ids, record
+from saga.progress import compensation, failed_attempts, ids, journal
 from saga.progress.actions import Now, Queue, Run
 from saga.progress.actions import Undo as UndoResult
-from saga.progress.decide import decide, newest, next_ready
+from saga.progress.decisions import decide, newest, next_ready
 from saga.progress.document import (
+    PLAIN,
+    VERSIONED,
     Call,
     Continuation,
     Intent,
     Kept,
     Own,
+    Page,
+    PageOf,
     Result,
     Snapshot,
     decode,
     decode_entry,
     encode,
 )
-from saga.progress.formats import PLAIN, VERSIONED
-from saga.progress.giving_up import Failure
-from saga.progress.page import Page, PageOf
-from saga.progress.record import INBOX_MAX, Ended, Written
-from saga.progress.roles import Role, Roles, Undo, undo_name
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import Role, Roles, Undo, undo_name
+from saga.progress.journal import INBOX_MAX, Ended, Written
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -50,16 +52,16 @@ def handled(
     """The handler has run on these."""
     cause = "+".join(sorted(part.id for part in parts))
     ended = Ended(cause=cause, message=parts[0], parts=parts, events=events)
-    return record.handled(p, a_hand(parts[0], roles=roles, now_ms=now_ms), role, ended).snapshot
+    return journal.handled(p, a_hand(parts[0], roles=roles, now_ms=now_ms), role, ended).snapshot
 
 
 def died(p: Snapshot, role: Role, message: Message) -> Snapshot:
     """The message was given up for this handler."""
-    return giving_up.dead(p, a_hand(message), Run(role, message, (message,)), FAILURE, None).snapshot
+    return failed_attempts.give_up(p, a_hand(message), Run(role, message, (message,)), FAILURE, None).snapshot
 
 
 def queued(p: Snapshot, role: Role, message: Message) -> Snapshot:
-    return record.queued(p, a_hand(message), role, message, "because", None).snapshot
+    return journal.queued(p, a_hand(message), role, message, "because", None).snapshot
 
 
 # ---------------------------------------------------------------- the inbox
@@ -114,7 +116,7 @@ def test_few_entries_stay_however_old_they_are() -> None:
 
 
 def test_the_parts_of_a_run_are_ended_together() -> None:
-    p = record.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot
+    p = journal.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot
     assert [k.message for k in p.waiting] == [A]
     p = handled(p, BOTH, A, B)
     assert p.waiting == ()
@@ -123,7 +125,7 @@ def test_the_parts_of_a_run_are_ended_together() -> None:
 
 
 def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> None:
-    p = record.waiting(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
+    p = journal.waiting(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
     for n in range(3):
         message = a_message(value=b"%d" % n)
         assert decide(p, MANY_BOTH, message, now=NOW) == Run(MANY_BOTH, message, (message, B))
@@ -137,9 +139,9 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
     p = blank()
     firsts = [a_message(value=b"%d" % n) for n in range(3)]
     for message in firsts:
-        p = record.waiting(p, a_hand(message), MANY_BOTH, message, "for B").snapshot
+        p = journal.waiting(p, a_hand(message), MANY_BOTH, message, "for B").snapshot
     assert decide(p, MANY_BOTH, B, now=NOW) == Run(MANY_BOTH, B, (firsts[0], B))
-    p = record.waiting(p, a_hand(B), MANY_BOTH, B, "-").snapshot
+    p = journal.waiting(p, a_hand(B), MANY_BOTH, B, "-").snapshot
     run = []
     while (ready := next_ready(p, roles_of(MANY_BOTH), NOW.ms)) is not None:
         assert isinstance(ready, Run)
@@ -155,7 +157,7 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
 def test_a_message_that_could_not_tell_the_start_runs_once_another_has_told() -> None:
     unknown = replace(A, started=None)
     roles = roles_of(ALONE, a_role("other", "B"))
-    p = record.waiting(blank(started=None), a_hand(unknown), ALONE, unknown, "no start").snapshot
+    p = journal.waiting(blank(started=None), a_hand(unknown), ALONE, unknown, "no start").snapshot
     assert p.started is None
     assert next_ready(p, roles, NOW.ms) is None
     p = handled(p, roles.handlers["other"], B, roles=roles)
@@ -201,7 +203,7 @@ def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_g
     p = died(blank(), ALONE, A)
     for message in later:
         p = queued(p, other, message)
-    written = compensate.closed(p, a_hand(FAILED), ALONE, FAILED)
+    written = compensation.closed(p, a_hand(FAILED), ALONE, FAILED)
     p = written.snapshot
     assert p.closed == ("alone",)
     assert written.entry is not None
@@ -216,7 +218,7 @@ def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_g
 
 
 def test_a_dead_letter_that_was_never_due_to_run_quarantines_nothing() -> None:
-    written = record.refused(blank(), a_hand(A), ALONE, A, "it says something else", "look why")
+    written = journal.refused(blank(), a_hand(A), ALONE, A, "it says something else", "look why")
     p = written.snapshot
     assert (p.queue, set(p.inbox)) == ((), {ids.entry(A.id, "alone")})
     assert written.entry is not None
@@ -230,27 +232,27 @@ def test_a_dead_letter_that_was_never_due_to_run_quarantines_nothing() -> None:
 def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() -> None:
     p = replace(blank(), n=3, intents=(an_intent("other", B), an_intent("alone", A)))
     newer = replace(an_intent("alone", A), time="later")
-    written = record.begun(p, a_hand(A), newer)
+    written = journal.begun(p, a_hand(A), newer)
     assert written.entry is None
     assert written.snapshot.intents == (an_intent("other", B), newer)
     assert (written.snapshot.n, written.snapshot.published) == (3, 3)
 
 
 def test_an_intent_says_when_the_saga_began_and_never_forgets_it() -> None:
-    p = record.begun(blank(started=None), a_hand(A), an_intent("alone", A)).snapshot
+    p = journal.begun(blank(started=None), a_hand(A), an_intent("alone", A)).snapshot
     assert p.started == A.started == START
     client = replace(B, started=None)
-    assert record.begun(p, a_hand(client), an_intent("both", client)).snapshot.started == START
+    assert journal.begun(p, a_hand(client), an_intent("both", client)).snapshot.started == START
 
 
 def test_runs_of_one_handler_on_other_messages_have_intents_of_their_own() -> None:
     another = an_intent("alone", a_message(value=b"2"))
     p = replace(blank(started=None), intents=(another,))
-    p = record.begun(p, a_hand(A), an_intent("alone", A)).snapshot
+    p = journal.begun(p, a_hand(A), an_intent("alone", A)).snapshot
     assert p.intents == (another, an_intent("alone", A))
     assert p.started == START, "the first thing that is written says when the saga began"
     newer = replace(an_intent("alone", A), begins=CALL)
-    died = giving_up.dead(p, a_hand(A), Run(ALONE, A, (A,)), FAILURE, newer).snapshot
+    died = failed_attempts.give_up(p, a_hand(A), Run(ALONE, A, (A,)), FAILURE, newer).snapshot
     assert died.intents == (another, newer), "with what is known of its last call"
 
 
@@ -273,7 +275,7 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
     for event in (second, first):
         result = newest(p, "alone")
         assert result.event == event
-        p = compensate.undone(p, a_hand(FAILED, roles=ROLES), ALONE, result, Ended(message=FAILED)).snapshot
+        p = compensation.undone(p, a_hand(FAILED, roles=ROLES), ALONE, result, Ended(message=FAILED)).snapshot
         closed.append((p.closed, [own.event.id for own in p.own]))
     assert closed == [((), ["own"]), (("alone",), [])]
 
@@ -282,7 +284,7 @@ def withdrawn(*queue: Kept, intents: tuple[Intent, ...] = (), later: tuple[Conti
     """What is written when the result is undone with which `OWN` was said, while this is queued."""
     did = handled(blank(), ALONE, A, events=[a_message("R"), OWN], roles=TAKERS)
     p = replace(did, queue=queue, intents=intents, later=later)
-    return compensate.undone(p, a_hand(FAILED, roles=TAKERS), ALONE, newest(p, "alone"), Ended(message=FAILED))
+    return compensation.undone(p, a_hand(FAILED, roles=TAKERS), ALONE, newest(p, "alone"), Ended(message=FAILED))
 
 
 def test_what_failed_on_a_withdrawn_event_never_runs() -> None:
@@ -317,7 +319,7 @@ def test_a_run_on_a_withdrawn_event_that_has_begun_something_or_is_a_deadlines_s
 def test_undoing_the_last_result_tells_that_dead_originals_are_dropped() -> None:
     p = handled(blank(), ALONE, A, events=[a_message("R")])
     p = replace(p, queue=(kept("alone", a_message(value=b"2"), dead="d"),))
-    written = compensate.undone(p, a_hand(FAILED, roles=ROLES), ALONE, newest(p, "alone"), Ended(message=FAILED))
+    written = compensation.undone(p, a_hand(FAILED, roles=ROLES), ALONE, newest(p, "alone"), Ended(message=FAILED))
     assert written.entry is not None
     assert [(letter.id, letter.what) for letter in written.entry.letters] == [("d-dropped", "dropped")]
 
@@ -347,7 +349,7 @@ def test_an_own_event_that_nobody_will_ever_take_is_forgotten() -> None:
 
 
 def test_what_is_begun_with_a_later_version_of_the_state_is_for_no_older_one() -> None:
-    assert (record.empty("svc", "s", 1).format, record.empty("svc", "s", 2).format) == (PLAIN, VERSIONED)
+    assert (journal.empty("svc", "s", 1).format, journal.empty("svc", "s", 2).format) == (PLAIN, VERSIONED)
 
 
 # ---------------------------------------------------------------- closing
@@ -360,7 +362,7 @@ def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
         waiting=(kept("alone", a_message(value=b"3")), kept("both", B)),
         compensating=(kept("alone", FAILED), kept("other", FAILED)),
     )
-    written = compensate.closed(p, a_hand(FAILED), ALONE, FAILED)
+    written = compensation.closed(p, a_hand(FAILED), ALONE, FAILED)
     p = written.snapshot
     assert [(k.handler, k.dead) for k in p.queue] == [("both", "e")]
     assert [k.handler for k in p.waiting] == ["both"]
@@ -376,9 +378,9 @@ def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
 @pytest.mark.parametrize("stands", [[], ["step charge ran", "update set_aside on stock/tea was applied"]])
 def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str]) -> None:
     p = replace(blank(), queue=(kept("alone", A, dead="d"),), intents=(an_intent("alone", A), an_intent("both", A, B)))
-    p = record.begun(p, a_hand(FAILED), compensate.sealed(p, ALONE)).snapshot
+    p = journal.begun(p, a_hand(FAILED), compensation.sealed(p, ALONE)).snapshot
     assert [i.kind for i in p.intents] == ["do", "lieu"]
-    written = compensate.closed_for_good(p, a_hand(FAILED), ALONE, FAILED, remains=stands)
+    written = compensation.closed_for_good(p, a_hand(FAILED), ALONE, FAILED, remains=stands)
     assert [i.handler for i in written.snapshot.intents] == ["both"]
     assert written.snapshot.closed == ("alone",)
     assert written.entry is not None
@@ -391,16 +393,16 @@ def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str
 
 
 def test_what_waited_and_is_queued_waits_no_longer() -> None:
-    p = queued(record.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot, BOTH, A)
+    p = queued(journal.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot, BOTH, A)
     assert ([k.message for k in p.queue], p.waiting) == ([A], ())
-    p = record.waiting(p, a_hand(A), BOTH, A, "for B").snapshot
+    p = journal.waiting(p, a_hand(A), BOTH, A, "for B").snapshot
     assert (p.queue, [k.message for k in p.waiting]) == ((), [A])
 
 
 def test_what_was_queued_and_waits_again_keeps_its_place_among_those_that_wait() -> None:
     first, third = (kept("many_both", a_message("A", id=id_), n) for id_, n in (("A-1", 1), ("A-3", 3)))
     p = replace(blank(), n=7, queue=(kept("many_both", a_message("A", id="A-2"), 2),), waiting=(first, third))
-    p = record.waiting(p, a_hand(A), MANY_BOTH, p.queue[0].message, "for B").snapshot
+    p = journal.waiting(p, a_hand(A), MANY_BOTH, p.queue[0].message, "for B").snapshot
     assert (p.queue, [(k.message.id, k.n) for k in p.waiting]) == ((), [("A-1", 1), ("A-2", 2), ("A-3", 3)])
 
 
@@ -411,10 +413,10 @@ def test_a_cause_is_named_only_where_it_is_not_the_message() -> None:
 
 
 def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:
-    written = record.ignored(blank(), a_hand(A), ALONE, A, "why")
+    written = journal.ignored(blank(), a_hand(A), ALONE, A, "why")
     assert written.entry is not None
     assert written.entry.position == ("things", 0, 0)
-    written = record.ignored(blank(), replace(a_hand(A), position=None), ALONE, A, "why")
+    written = journal.ignored(blank(), replace(a_hand(A), position=None), ALONE, A, "why")
     assert written.entry is not None
     assert written.entry.position is None
 
@@ -422,7 +424,7 @@ def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:
 def test_each_transition_says_that_those_before_are_published() -> None:
     p = handled(blank(), ALONE, A)
     assert (p.n, p.published) == (1, 0)
-    p = record.ignored(p, a_hand(B), BOTH, B, "why").snapshot
+    p = journal.ignored(p, a_hand(B), BOTH, B, "why").snapshot
     assert (p.n, p.published) == (2, 1)
 
 
@@ -447,7 +449,7 @@ def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: Snapshot, is
 def test_an_outcome_is_kept_once_for_its_compensation_and_says_for_what_it_waits() -> None:
     p, told = blank(), []
     for known in (True, False):
-        written = compensate.undo_waits(p, a_hand(FAILED), ALONE, FAILED, known=known)
+        written = compensation.undo_waits(p, a_hand(FAILED), ALONE, FAILED, known=known)
         p = written.snapshot
         assert written.entry is not None
         told.append(written.entry.reason)
@@ -464,7 +466,7 @@ def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() ->
 
     pages = (page("waiting", "alone"), page("waiting", "both"), page("queue", "alone"), page("inbox"))
     hand = a_hand(FAILED)
-    p = compensate.closed(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
+    p = compensation.closed(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
     assert p.pages[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.memory_s)
     assert p.pages[1:] == pages[1:]
 
@@ -476,7 +478,7 @@ def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_the
     message = action.message
     p = replace(blank(), n=7, queue=(kept("both", A),), waiting=(kept("alone", A), kept("both", B)))
     p = replace(p, compensating=(kept("alone", FAILED),))
-    written = giving_up.stripped(p, a_hand(message), action, letter="letter-1", reason="too large")
+    written = failed_attempts.give_up_without_content(p, a_hand(message), action, letter="letter-1", reason="too large")
     p = written.snapshot
     [dead] = [k for k in (*p.queue, *p.compensating) if k.dead]
     assert (dead.handler, dead.message) == ("alone", replace(message, value=b""))
@@ -505,9 +507,9 @@ def test_who_began_a_saga_is_said_with_the_message_that_tells_when_or_never(
     started: str | None, principal: str | None, message: Message, known: str | None
 ) -> None:
     p = replace(blank(started), principal=principal)
-    assert record.principal_of(p, message) == known
-    assert record.begun(p, a_hand(message), an_intent("reserve", message)).snapshot.principal == known
-    ignored = record.ignored(p, a_hand(message), a_role("reserve", "A"), message, "because").snapshot
+    assert journal.principal_of(p, message) == known
+    assert journal.begun(p, a_hand(message), an_intent("reserve", message)).snapshot.principal == known
+    ignored = journal.ignored(p, a_hand(message), a_role("reserve", "A"), message, "because").snapshot
     assert ignored.principal == known
 
 
@@ -518,5 +520,5 @@ def test_an_undone_event_is_withdrawn_while_another_result_of_its_run_is_left() 
     results = tuple(Result(handler="each", cause="a", event=e, own=("r1", "r2"), n=0) for e in (one, two))
     p = replace(blank(), n=1, results=results, own=(Own(event=one, n=0), Own(event=two, n=0)))
     x = a_message("X")
-    after = compensate.undone(p, a_hand(x, roles=roles), role, results[1], Ended(message=x)).snapshot
+    after = compensation.undone(p, a_hand(x, roles=roles), role, results[1], Ended(message=x)).snapshot
     assert [own.event.id for own in after.own] == ["r1"]

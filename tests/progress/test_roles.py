@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from saga.progress.decide import next_ready
+from saga.progress.decisions import next_ready
 from saga.progress.document import Own
-from saga.progress.roles import Undo
+from saga.progress.handlers import Undo
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
 

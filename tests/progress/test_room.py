@@ -4,10 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from saga.errors import TooLarge
-from saga.progress import record
+from saga.progress import journal
 from saga.progress.document import Intent, Snapshot
-from saga.progress.record import Ended, Written
-from saga.progress.room import FREE, check_room
+from saga.progress.journal import FREE, Ended, Written, check_room
 from tests.progress.pieces import a_hand, a_message, a_role, an_intent, blank, roles_of
 
 TAKEN = 1000
@@ -19,7 +18,7 @@ UNDOING = replace(INTENT, kind="undo")
 
 
 def a_handled() -> Written:
-    return record.append(blank(), HAND, "handled", "take", Ended(message=A))
+    return journal.append(blank(), HAND, "handled", "take", Ended(message=A))
 
 
 def begun(*intents: Intent) -> Written:
@@ -38,8 +37,8 @@ def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Written) -> N
 @pytest.mark.parametrize(
     "written",
     [
-        record.append(blank(), HAND, "dead", "take", Ended(message=A)),
-        record.append(blank(), HAND, "compensated", "undo", Ended(message=A)),
+        journal.append(blank(), HAND, "dead", "take", Ended(message=A)),
+        journal.append(blank(), HAND, "compensated", "undo", Ended(message=A)),
         begun(UNDOING),
         begun(INTENT, UNDOING),
         begun(),

@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from saga.progress import shelves, spill
-from saga.progress.document import Snapshot
-from saga.progress.page import Page, PageOf
+from saga.progress.document import Page, PageOf, Snapshot
 from saga.progress.spill import ENTRY_BYTES, Bounds
 from tests.progress.pieces import NOW_MS, blank
 

@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.progress import ids, piles, record, spill
-from saga.progress.document import Own, Snapshot, decode, encode
-from saga.progress.formats import PAGED
-from saga.progress.page import Page
-from saga.progress.record import Ended
-from saga.progress.roles import Role
+from saga.progress import ids, journal, piles, spill
+from saga.progress.document import PAGED, Own, Page, Snapshot, decode, encode
+from saga.progress.handlers import Role
+from saga.progress.journal import Ended
 from saga.progress.spill import Bounds, is_in, page_key, whole
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, kept, roles_of
@@ -27,7 +25,7 @@ MEMORY_S = 1000
 def handled(p: Snapshot, id: str, *, role: Role = MANY, now_ms: int = NOW_MS) -> Snapshot:
     message = replace(a_message("A" if role is MANY else "P", id=id), time=iso(now_ms))
     hand = a_hand(message, roles=ROLES, now_ms=now_ms, memory_s=10**9)
-    return record.handled(p, hand, role, Ended(cause=id, message=message, parts=(message,))).snapshot
+    return journal.handled(p, hand, role, Ended(cause=id, message=message, parts=(message,))).snapshot
 
 
 class Store:
@@ -120,7 +118,7 @@ def test_a_clock_that_is_ahead_by_more_than_the_memory_forgets_no_page() -> None
         p = store.spilled(handled(p, f"old-{number}"), "-")
     message = a_message("A", id="ahead")
     hand = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * MEMORY_S * 1000, memory_s=MEMORY_S)
-    after = record.ignored(p, hand, MANY, message, "for a test").snapshot
+    after = journal.ignored(p, hand, MANY, message, "for a test").snapshot
     assert after.pages == p.pages
 
 

@@ -7,13 +7,12 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.messages import Message
-from saga.progress import compensate, history, record, spill, stacks
-from saga.progress.decide import undone_by
-from saga.progress.document import Result, Snapshot
-from saga.progress.formats import STACKED
+from saga.progress import compensation, history, journal, spill, stacks
+from saga.progress.decisions import undone_by
+from saga.progress.document import STACKED, Result, Snapshot
+from saga.progress.handlers import Role, Undo
+from saga.progress.journal import Ended
 from saga.progress.piles import lasting_wrongly, piles
-from saga.progress.record import Ended
-from saga.progress.roles import Role, Undo
 from saga.progress.spill import Bounds
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
 
@@ -33,12 +32,12 @@ BOUNDS = Bounds(head_max=2, page_max=3)
 def ran(p: Snapshot, role: Role, number: int, events: list[Message]) -> Snapshot:
     message = a_message(min(role.takes[0]), id=f"{role.name}-{number}")
     ended = Ended(cause=message.id, message=message, parts=(message,), events=events)
-    return record.handled(p, replace(a_hand(message, roles=ROLES), before=p), role, ended).snapshot
+    return journal.handled(p, replace(a_hand(message, roles=ROLES), before=p), role, ended).snapshot
 
 
 def undone(p: Snapshot, role: Role, result: Result) -> Snapshot:
     ended = Ended(message=FAILED, cause=result.event.id)
-    return compensate.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), role, result, ended).snapshot
+    return compensation.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), role, result, ended).snapshot
 
 
 def said(type_: str, id: str) -> Message:

@@ -24,11 +24,10 @@ from saga.progress.actions import (
     Wait,
     Writes,
 )
-from saga.progress.document import Outcome, Own, Result, Snapshot
-from saga.progress.page import Page
-from saga.progress.roles import COMMAND, Role, undo_name
-from saga.progress.roles import Undo as UndoRole
-from saga.progress.step import is_all, next_action, next_snapshot
+from saga.progress.document import Outcome, Own, Page, Result, Snapshot
+from saga.progress.handlers import COMMAND, Role, undo_name
+from saga.progress.handlers import Undo as UndoRole
+from saga.progress.next_action import choose_next_action, is_message_complete, record_decision
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 NOW = Now(NOW_MS, memory_s=10**6)
@@ -46,7 +45,7 @@ def entered(p: Snapshot, name: str, message: str) -> Snapshot:
 
 
 def following(p: Snapshot | None, trigger: Trigger, *, certain: bool = True) -> Action:
-    return next_action(p, ROLES, trigger, NOW, certain)
+    return choose_next_action(p, ROLES, trigger, NOW, certain)
 
 
 def after(p: Snapshot, *names: str, message: str = A.id) -> Snapshot:
@@ -142,8 +141,8 @@ ENDED = entered(blank(), "first", A.id)
 
 
 def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
-    assert is_all(ENDED, ALONE, Trigger(message=A))
-    assert next_action(ENDED, ALONE, Trigger(message=A), NOW, True) == Done()
+    assert is_message_complete(ENDED, ALONE, Trigger(message=A))
+    assert choose_next_action(ENDED, ALONE, Trigger(message=A), NOW, True) == Done()
 
 
 @pytest.mark.parametrize(
@@ -159,12 +158,14 @@ def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
     ],
 )
 def test_what_is_open_is_looked_at_again(p: Snapshot) -> None:
-    assert not is_all(p, ALONE, Trigger(message=A))
+    assert not is_message_complete(p, ALONE, Trigger(message=A))
 
 
 def test_a_message_for_several_is_looked_at_again() -> None:
-    assert not is_all(after(blank(), "first", "second"), ROLES, Trigger(message=A))
-    assert not is_all(entered(blank(), "listens", FAILED.id), ROLES, Trigger(message=FAILED)), "it undoes something"
+    assert not is_message_complete(after(blank(), "first", "second"), ROLES, Trigger(message=A))
+    assert not is_message_complete(entered(blank(), "listens", FAILED.id), ROLES, Trigger(message=FAILED)), (
+        "it undoes something"
+    )
 
 
 # ---------------------------------------------------------------- what is only written down
@@ -187,7 +188,7 @@ DEAD = replace(blank(), queue=(kept("reserve", B, dead="d"),), intents=(an_inten
 def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
     action: Writes, outcome: Outcome, handler: str
 ) -> None:
-    written = next_snapshot(blank(), a_hand(A, roles=ROLES), action)
+    written = record_decision(blank(), a_hand(A, roles=ROLES), action)
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler, action.name) == (outcome, handler, handler)
     assert written.snapshot.n == 1
@@ -195,18 +196,18 @@ def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
 
 def test_an_outcome_that_waits_says_for_what() -> None:
     for known, reason in ((True, "reserve has begun and"), (False, "no message has told yet")):
-        entry = next_snapshot(blank(), a_hand(FAILED, roles=ROLES), UndoWaits(RESERVE, FAILED, known=known)).entry
+        entry = record_decision(blank(), a_hand(FAILED, roles=ROLES), UndoWaits(RESERVE, FAILED, known=known)).entry
         assert entry is not None
         assert str(entry.reason).startswith(reason)
 
 
 def test_what_is_queued_remembers_why_it_cannot_be_decoded() -> None:
-    p = next_snapshot(blank(), a_hand(A), Queue(FIRST, A, "why", "bad")).snapshot
+    p = record_decision(blank(), a_hand(A), Queue(FIRST, A, "why", "bad")).snapshot
     assert [k.bad for k in p.queue] == ["bad"]
 
 
 def test_a_dead_original_is_sealed_without_a_transition() -> None:
-    written = next_snapshot(DEAD, a_hand(FAILED, roles=ROLES), Seal(RESERVE, FAILED))
+    written = record_decision(DEAD, a_hand(FAILED, roles=ROLES), Seal(RESERVE, FAILED))
     assert written.entry is None
     assert [(intent.handler, intent.kind) for intent in written.snapshot.intents] == [("reserve", "lieu")]
 
@@ -235,7 +236,7 @@ def test_a_command_is_heeded_first_and_then_what_is_ready() -> None:
     )
     p = replace(blank(), n=1, queue=(kept("first", A, dead="dead-1"),))
     trigger = Trigger(message=command)
-    heeded = next_action(p, ROLES, trigger, NOW, True)
+    heeded = choose_next_action(p, ROLES, trigger, NOW, True)
     assert heeded == Replay(command, p.queue[0])
     after = replace(p, queue=(kept("first", A),), inbox={ids.entry(command.id, COMMAND): 1})
-    assert next_action(after, ROLES, trigger, NOW, True) == Run(FIRST, A, (A,))
+    assert choose_next_action(after, ROLES, trigger, NOW, True) == Run(FIRST, A, (A,))

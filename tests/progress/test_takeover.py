@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from saga.progress import record
+from saga.progress import journal
 from saga.progress.actions import Now
 from saga.progress.document import Entry, Own, Result, Snapshot, decode_entry
-from saga.progress.record import Ended
-from saga.progress.roles import Roles, Undo
+from saga.progress.handlers import Roles, Undo
+from saga.progress.journal import Ended
 from saga.progress.takeover import is_due, taken_over
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, roles_of
 
@@ -23,7 +23,7 @@ def a_run(p: Snapshot, n: int, *types: str) -> Snapshot:
     cause = a_message(id=f"a{n}")
     events = [replace(a_message(type_, id=f"{type_}{n}"), source="svc") for type_ in types]
     ended = Ended(cause=cause.id, message=cause, parts=(cause,), events=events)
-    return record.handled(p, a_hand(cause, roles=OLD), REPEATS, ended).snapshot
+    return journal.handled(p, a_hand(cause, roles=OLD), REPEATS, ended).snapshot
 
 
 def entries(p: Snapshot) -> list[Entry]:
@@ -83,5 +83,5 @@ def replace_role(*, many: bool) -> Roles:
 
 def test_every_write_says_which_own_events_it_knows_of() -> None:
     hand = a_hand(a_message(), roles=NEW)
-    assert record.begun(blank(), hand, an_intent("repeats", a_message())).snapshot.heard == ("R", "T")
-    assert record.ignored(blank(), hand, REPEATS, a_message(), "because").snapshot.heard == ("R", "T")
+    assert journal.begun(blank(), hand, an_intent("repeats", a_message())).snapshot.heard == ("R", "T")
+    assert journal.ignored(blank(), hand, REPEATS, a_message(), "because").snapshot.heard == ("R", "T")

@@ -8,8 +8,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.messaging import timers
-from saga.progress import compensate, decide, giving_up, history, ids, record, timing
+from saga.messaging.timers import TYPE as TIMER_TYPE
+from saga.messaging.timers import Wake
+from saga.progress import compensation, decisions, failed_attempts, history, ids, journal, timers
 from saga.progress.actions import Act, Action, Done, Now, Reload, Rename, Run, SendOn, Trigger
 from saga.progress.actions import Undo as UndoResult
 from saga.progress.document import (
@@ -25,10 +26,10 @@ from saga.progress.document import (
     Timer,
     encode,
 )
-from saga.progress.giving_up import Failure
-from saga.progress.record import Ended, Written
-from saga.progress.roles import Undo, undo_name
-from saga.progress.step import next_action
+from saga.progress.failed_attempts import Failure
+from saga.progress.handlers import Undo, undo_name
+from saga.progress.journal import Ended, Written
+from saga.progress.next_action import choose_next_action
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -58,41 +59,41 @@ def waiting_for(*due_ms: int, wake: Timer | None = None) -> Snapshot:
 
 
 def test_what_is_parked_waits_for_its_time_and_nothing_else_does() -> None:
-    assert timing.waits_for_time(blank()) == frozenset()
+    assert timers.waits_for_time(blank()) == frozenset()
     p = replace(
         blank(),
         queue=(parked("first", A, SOON), kept("second", B)),
         compensating=(kept("other", FAILED), parked("reserve", FAILED, LATER)),
     )
-    assert timing.waits_for_time(p) == {("first", A.id, SOON), ("reserve", FAILED.id, LATER)}
-    assert timing.waits_for_time(replace(p, queue=())) == {("reserve", FAILED.id, LATER)}
-    assert timing.waits_for_time(replace(p, compensating=())) == {("first", A.id, SOON)}
+    assert timers.waits_for_time(p) == {("first", A.id, SOON), ("reserve", FAILED.id, LATER)}
+    assert timers.waits_for_time(replace(p, queue=())) == {("reserve", FAILED.id, LATER)}
+    assert timers.waits_for_time(replace(p, compensating=())) == {("first", A.id, SOON)}
 
 
 def test_the_next_look_is_at_the_earliest_that_waits() -> None:
-    assert timing.next_look(blank(), NOW_MS) is None
-    assert timing.next_look(waiting_for(LATER, SOON, LATEST), NOW_MS) == SOON
+    assert timers.next_look(blank(), NOW_MS) is None
+    assert timers.next_look(waiting_for(LATER, SOON, LATEST), NOW_MS) == SOON
 
 
 @pytest.mark.parametrize(("overdue_ms", "again_ms"), [(0, 1000), (999, 1000), (1001, 1001), (10**9, 86_400_000)])
 def test_what_is_overdue_and_cannot_run_is_looked_at_again_later_and_later(overdue_ms: int, again_ms: int) -> None:
-    assert timing.next_look(waiting_for(NOW_MS - overdue_ms), NOW_MS) == NOW_MS + again_ms
-    assert timing.next_look(waiting_for(NOW_MS - overdue_ms, SOON), NOW_MS) == SOON
+    assert timers.next_look(waiting_for(NOW_MS - overdue_ms), NOW_MS) == NOW_MS + again_ms
+    assert timers.next_look(waiting_for(NOW_MS - overdue_ms, SOON), NOW_MS) == SOON
 
 
 def test_the_first_that_waits_names_a_wake_after_its_transition() -> None:
-    p, timer = timing.woken(waiting_for(LATEST, LATER), blank(), NOW_MS)
+    p, timer = timers.woken(waiting_for(LATEST, LATER), blank(), NOW_MS)
     assert timer == p.wake == Timer(id="wake-7", due_ms=LATER)
-    assert timing.woken(waiting_for(LATEST), None, NOW_MS)[1] == Timer(id="wake-7", due_ms=LATEST)
+    assert timers.woken(waiting_for(LATEST), None, NOW_MS)[1] == Timer(id="wake-7", due_ms=LATEST)
 
 
 def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
     p = waiting_for(LATER, LATEST, wake=CURRENT)
-    assert timing.woken(p, p, NOW_MS) == (p, None)
+    assert timers.woken(p, p, NOW_MS) == (p, None)
     less = replace(p, compensating=())
-    assert timing.woken(less, p, NOW_MS) == (less, None), "what ended needs none"
+    assert timers.woken(less, p, NOW_MS) == (less, None), "what ended needs none"
     early = replace(p, wake=replace(CURRENT, due_ms=SOON))
-    assert timing.woken(early, early, NOW_MS) == (early, None), "it is sent on when it comes"
+    assert timers.woken(early, early, NOW_MS) == (early, None), "it is sent on when it comes"
 
 
 @pytest.mark.parametrize(
@@ -105,27 +106,25 @@ def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
     ],
 )
 def test_a_wake_that_does_not_do_is_replaced(p: Snapshot, before: Snapshot | None, why: str) -> None:
-    after, timer = timing.woken(p, before, NOW_MS)
+    after, timer = timers.woken(p, before, NOW_MS)
     assert timer is not None, why
-    assert timer == after.wake == Timer(id="wake-7", due_ms=timing.next_look(p, NOW_MS) or 0)
+    assert timer == after.wake == Timer(id="wake-7", due_ms=timers.next_look(p, NOW_MS) or 0)
 
 
 def test_the_wake_goes_with_the_last_that_waited() -> None:
     done = replace(blank(), wake=CURRENT)
-    assert timing.woken(done, waiting_for(LATER), NOW_MS) == (replace(done, wake=None), None)
-    assert timing.woken(blank(), blank(), NOW_MS) == (blank(), None)
+    assert timers.woken(done, waiting_for(LATER), NOW_MS) == (replace(done, wake=None), None)
+    assert timers.woken(blank(), blank(), NOW_MS) == (blank(), None)
 
 
 # ---------------------------------------------------------------- where a turn ends
 
-WAKE = timers.Wake(
-    id=CURRENT.id, type=timers.TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER
-)
+WAKE = Wake(id=CURRENT.id, type=TIMER_TYPE, schema="", saga="s", source="svc", time=A.time, value=b"", due_ms=LATER)
 NOBODY = replace(A, id="", type="")
 
 
 def following(p: Snapshot, message: Message, *, certain: bool = True) -> Action:
-    return next_action(p, ROLES, Trigger(message=message), NOW, certain)
+    return choose_next_action(p, ROLES, Trigger(message=message), NOW, certain)
 
 
 def entered(p: Snapshot, handler: str, message: Message) -> Snapshot:
@@ -201,28 +200,28 @@ def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
 
 def test_the_parked_head_is_ready_at_its_time_and_holds_up_those_behind_it() -> None:
     p = replace(blank(), queue=(parked("first", A), kept("second", B)))
-    assert decide.next_ready(p, ROLES, LATER - 1) is None
-    assert decide.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,))
-    assert decide.why_blocked(p, "second") == "first has failed and is tried again"
-    assert decide.is_blocked(p, "second", B)
+    assert decisions.next_ready(p, ROLES, LATER - 1) is None
+    assert decisions.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,))
+    assert decisions.why_blocked(p, "second") == "first has failed and is tried again"
+    assert decisions.is_blocked(p, "second", B)
 
 
 def test_what_had_begun_goes_on_at_its_time() -> None:
     intent = an_intent("first", A)
     p = replace(blank(), queue=(parked("first", A), kept("second", B)), intents=(intent,))
-    assert decide.next_ready(p, ROLES, LATER - 1) is None
-    assert decide.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,), intent)
-    assert decide.why_blocked(p, "second") == "first has failed and is tried again"
+    assert decisions.next_ready(p, ROLES, LATER - 1) is None
+    assert decisions.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,), intent)
+    assert decisions.why_blocked(p, "second") == "first has failed and is tried again"
 
 
 def test_a_parked_compensation_lets_others_pass() -> None:
     p = replace(blank(), results=(RESULT,), compensating=(parked("reserve", FAILED), kept("other", FAILED)))
-    ready = decide.next_ready(p, ROLES, LATER - 1)
+    ready = decisions.next_ready(p, ROLES, LATER - 1)
     assert ready is not None
     assert ready.role is OTHER
-    assert decide.next_ready(p, ROLES, LATER) == UndoResult(RESERVE, FAILED, RESULT)
+    assert decisions.next_ready(p, ROLES, LATER) == UndoResult(RESERVE, FAILED, RESULT)
     alone = replace(p, compensating=p.compensating[:1])
-    assert decide.next_ready(alone, ROLES, LATER - 1) is None
+    assert decisions.next_ready(alone, ROLES, LATER - 1) is None
 
 
 BEGUN = {k: an_intent(k, m) for k, m in (("first", A), ("second", B), ("expire", A), ("look", A))}
@@ -249,16 +248,16 @@ def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | Non
         if begun in kept_for:
             p = replace(p, intents=(BEGUN[begun],))
         if p.is_quarantined:
-            assert bool(timing.waits_for_time(p)) == (decide.next_ready(p, roles, LATEST) is not None), p
+            assert bool(timers.waits_for_time(p)) == (decisions.next_ready(p, roles, LATEST) is not None), p
 
 
 def test_a_dead_letter_ends_the_wake_of_what_it_holds_up_and_its_replay_names_another() -> None:
     deadline = Kept(handler="expire", message=A, n=0, due_ms=NOW_MS - 5000)
     free = replace(blank(), n=7, deadlines=(deadline,), wake=replace(CURRENT, due_ms=NOW_MS))
     held_up = replace(free, queue=(kept("second", B, dead="d"),))
-    assert timing.woken(held_up, free, NOW_MS) == (replace(held_up, wake=None), None)
+    assert timers.woken(held_up, free, NOW_MS) == (replace(held_up, wake=None), None)
     replayed = replace(held_up, queue=(kept("second", B),), wake=None)
-    assert timing.woken(replayed, held_up, NOW_MS)[1] == Timer(id="wake-7", due_ms=NOW_MS), "it is overdue"
+    assert timers.woken(replayed, held_up, NOW_MS)[1] == Timer(id="wake-7", due_ms=NOW_MS), "it is overdue"
 
 
 # ---------------------------------------------------------------- what is written down
@@ -269,7 +268,7 @@ FAILURE = Failure(reason="why", remedy="-", attempts=6, history=HISTORY, where="
 
 def park(p: Snapshot, action: Act, intent: Intent | None = None, *, due_ms: int = LATER) -> Written:
     hand = replace(a_hand(action.message, roles=ROLES), before=p)
-    return giving_up.parked(p, hand, action, FAILURE, intent, due_ms=due_ms)
+    return failed_attempts.park(p, hand, action, FAILURE, intent, due_ms=due_ms)
 
 
 def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_that_failed() -> None:
@@ -296,8 +295,8 @@ def test_one_of_many_that_waited_is_parked_before_those_that_wait_behind_it() ->
     p = replace(blank(), n=7, waiting=(kept("many", A, 2), kept("many", again, 3)))
     p = park(p, Run(many, A, (A,))).snapshot
     assert [(k.n, k.due_ms) for k in p.queue] == [(2, LATER)]
-    assert decide.next_ready(p, roles, LATER - 1) is None
-    assert decide.next_ready(p, roles, LATER) == Run(many, A, (A,))
+    assert decisions.next_ready(p, roles, LATER - 1) is None
+    assert decisions.next_ready(p, roles, LATER) == Run(many, A, (A,))
 
 
 def test_what_is_parked_keeps_what_it_has_got() -> None:
@@ -339,7 +338,7 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
 def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None:
     late = replace(CURRENT, due_ms=LATEST)
     p = waiting_for(LATER, wake=late)
-    written = record.renamed(p, replace(a_hand(B), before=p))
+    written = journal.renamed(p, replace(a_hand(B), before=p))
     assert written.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler, written.entry.message) == ("waiting", "", B.id)
@@ -348,7 +347,7 @@ def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None
 
 def test_what_comes_to_its_end_takes_its_wake_with_it() -> None:
     p = waiting_for(NOW_MS, wake=CURRENT)
-    written = record.handled(p, replace(a_hand(A, roles=ROLES), before=p), FIRST, Ended(message=A, parts=(A,)))
+    written = journal.handled(p, replace(a_hand(A, roles=ROLES), before=p), FIRST, Ended(message=A, parts=(A,)))
     assert (written.snapshot.queue, written.snapshot.wake) == ((), None)
     assert written.entry is not None
     assert written.entry.wake is None
@@ -358,7 +357,7 @@ def test_the_next_result_is_undone_as_if_nothing_had_failed() -> None:
     others = (parked("other", FAILED), kept("reserve", FAILED_TOO))
     p = replace(blank(), results=(RESULT, RESULT_TOO), compensating=(parked("reserve", FAILED, NOW_MS), *others))
     ended = Ended(message=FAILED, cause=RESULT_TOO.event.id)
-    written = compensate.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), RESERVE, RESULT_TOO, ended)
+    written = compensation.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), RESERVE, RESULT_TOO, ended)
     assert written.snapshot.compensating == (kept("reserve", FAILED), *others)
 
 
@@ -386,16 +385,16 @@ def test_a_wake_is_among_what_readers_publish_unless_it_is_in_hand() -> None:
 
 
 def test_the_earliest_time_is_that_of_what_waits_past_or_to_come() -> None:
-    assert timing.earliest_ms(blank()) is None
+    assert timers.earliest_ms(blank()) is None
     waits = [replace(kept("on_a", a_message("A", id=f"a{n}")), due_ms=NOW_MS + n) for n in (-5, 5)]
-    assert timing.earliest_ms(replace(blank(), queue=tuple(waits))) == NOW_MS - 5
+    assert timers.earliest_ms(replace(blank(), queue=tuple(waits))) == NOW_MS - 5
 
 
 def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
     p = replace(blank(), queue=(replace(kept("on_a", a_message("A")), due_ms=NOW_MS + 5),))
-    assert not timing.comes_too_late(p, NOW_MS)
-    assert not timing.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
-    assert timing.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
+    assert not timers.comes_too_late(p, NOW_MS)
+    assert not timers.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
+    assert timers.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
 
 
 # ---------------------------------------------------------------- clocks that were wrong
@@ -419,22 +418,22 @@ def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_whic
         later=(a_turn(ahead, ahead + 60_000), replace(a_turn(ahead, ahead + 8000), attempts=1, delay_ms=8000)),
         wake=Timer(id="wake-0", due_ms=ahead + 5000),
     )
-    at = timing.bounded(p, roles, NOW_MS)
+    at = timers.bounded(p, roles, NOW_MS)
     left = [k.due_ms - NOW_MS for k in (*at.queue, *at.compensating, *at.deadlines)]
     assert left == [5000, 7000, 900_000, 9000, YEAR_MS], "what a later release has declared is its own"
     assert [c.due_ms - NOW_MS for c in at.later] == [60_000, 8000]
     assert at.deadlines[0].delay_ms == 0
-    assert timing.bounded(at, roles, NOW_MS) is at, "it is bounded once"
-    assert timing.bounded(at, roles, NOW_MS - timing.AHEAD_MS) is at, "clocks may differ by a little"
+    assert timers.bounded(at, roles, NOW_MS) is at, "it is bounded once"
+    assert timers.bounded(at, roles, NOW_MS - timers.AHEAD_MS) is at, "clocks may differ by a little"
 
 
 def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_delay() -> None:
     ahead = NOW_MS + YEAR_MS
     k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
     p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=ahead + 5000))
-    wake = replace(a_message("saga.wake"), id="wake-0", type=timers.TYPE, time=iso(NOW_MS))
-    assert next_action(p, ROLES, Trigger(message=wake), NOW, True) == Rename()
-    written = record.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
+    wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(NOW_MS))
+    assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == Rename()
+    written = journal.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.entry is not None
     assert written.entry.wake is not None
     assert written.entry.wake.due_ms == NOW_MS + 5000 == written.snapshot.queue[0].due_ms
@@ -444,9 +443,9 @@ def test_a_clock_that_is_behind_by_the_message_in_hand_changes_no_time_and_has_t
     ahead = NOW_MS + YEAR_MS
     k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
     p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=NOW_MS))
-    wake = replace(a_message("saga.wake"), id="wake-0", type=timers.TYPE, time=iso(ahead))
-    assert next_action(p, ROLES, Trigger(message=wake), NOW, True) == SendOn(NOW_MS + 5000)
-    written = record.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
+    wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(ahead))
+    assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == SendOn(NOW_MS + 5000)
+    written = journal.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.snapshot.queue == (k,)
 
 

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from saga.progress.document import Continuation, Intent, Kept, Own, Snapshot, Timer
-from saga.progress.record import Ended, append
-from saga.progress.unattended import Unattended, unattended
+from saga.progress.journal import Ended, append
+from saga.progress.stranded_work import Unattended, unattended
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 

@@ -3,9 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from saga.progress.document import Result, Snapshot
-from saga.progress.page import Page
-from saga.progress.roles import Undo
+from saga.progress.document import Page, Result, Snapshot
+from saga.progress.handlers import Undo
 from saga.progress.takeover import undeclared
 from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, roles_of
 

@@ -7,11 +7,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.progress import compensate, record
-from saga.progress.document import Continuation, Snapshot, decode_entry
-from saga.progress.formats import VERSIONED
+from saga.progress import compensation, journal
+from saga.progress.document import VERSIONED, Continuation, Snapshot, decode_entry
 from saga.progress.history import fold, verify
-from saga.progress.record import Ended
+from saga.progress.journal import Ended
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, roles_of
 
 ROLE = a_role("a", "A", many=True)
@@ -21,8 +20,8 @@ ROLES = roles_of(ROLE)
 def handled(p: Snapshot, number: int, delta: dict[str, Any]) -> Snapshot:
     """The progress after one more run, which changed this of the state."""
     message = a_message(value=str(number).encode())
-    hand = record.Hand(message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=100, before=p)
-    return record.handled(p, hand, ROLE, Ended(message=message, parts=(message,), delta=delta)).snapshot
+    hand = journal.Hand(message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=100, before=p)
+    return journal.handled(p, hand, ROLE, Ended(message=message, parts=(message,), delta=delta)).snapshot
 
 
 def migrated(p: Snapshot, state: dict[str, Any]) -> Snapshot:
@@ -31,15 +30,15 @@ def migrated(p: Snapshot, state: dict[str, Any]) -> Snapshot:
 
 def a_history() -> Snapshot:
     """Two runs of the release before, and two of the one that has migrated."""
-    p = handled(record.empty("svc", "s", 1), 1, {"total": "1"})
+    p = handled(journal.empty("svc", "s", 1), 1, {"total": "1"})
     p = handled(p, 2, {"noted": True})
     p = handled(migrated(p, {"cents": 100}), 3, {"cents": 100})
     return handled(p, 4, {"cents": 101})
 
 
 def test_a_saga_begins_with_the_version_of_the_release_that_knows_it_first() -> None:
-    assert record.empty("svc", "s", 1) == Snapshot(service="svc", saga="s")
-    first = record.empty("svc", "s", 2)
+    assert journal.empty("svc", "s", 1) == Snapshot(service="svc", saga="s")
+    first = journal.empty("svc", "s", 2)
     assert (first.version, first.format) == (2, VERSIONED)
     p = handled(first, 1, {"cents": 1})
     assert decode_entry(p.transitions[0]).version == 2
@@ -84,7 +83,7 @@ def test_a_run_was_given_a_state_that_the_saga_had_in_that_version() -> None:
     never: list[tuple[int, dict[str, Any]]] = [(2, {"total": "1"}), (1, {"cents": 100}), (2, {})]
     for version, state in never:
         assert "intents" in told(begun(p, version, state), p.transitions)
-    nothing = replace(record.empty("svc", "s", 2), started=a_message().started)
+    nothing = replace(journal.empty("svc", "s", 2), started=a_message().started)
     assert told(begun(nothing, 2, {}), ()) == ""
 
 
@@ -103,5 +102,5 @@ def told(p: Snapshot, transitions: Sequence[Raw]) -> str:
 def test_what_takes_the_place_of_a_run_that_goes_on_later_is_given_the_state_with_its_version() -> None:
     message = a_message()
     later = Continuation(handler="a", parts=(message,), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=1)
-    intent = compensate.sealed(replace(a_history(), later=(later,)), ROLE)
+    intent = compensation.sealed(replace(a_history(), later=(later,)), ROLE)
     assert (intent.version, intent.state) == (2, {"cents": 101})

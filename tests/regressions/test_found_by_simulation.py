@@ -12,11 +12,11 @@ from msgspec.structs import replace as struct_replace
 
 from saga import Retry, Saga, Service
 from saga.messaging import envelope
-from saga.progress import decide, record
-from saga.progress.compensate import undone
+from saga.progress import decisions, journal
+from saga.progress.compensation import undone
 from saga.progress.document import Intent, Own, Result
-from saga.progress.record import Ended, Hand
-from saga.progress.roles import Roles, Undo
+from saga.progress.handlers import Roles, Undo
+from saga.progress.journal import Ended, Hand
 from saga.testing import World, faults, simulate, trial
 from saga.testing.fault_kinds import Faults
 from saga.testing.simulation.chance import Chance
@@ -76,7 +76,7 @@ def test_a_message_does_not_overtake_those_that_wait_until_the_saga_is_known(wor
 
 
 def test_the_kit_sees_a_message_that_overtakes_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "waits_before", lambda p, role, message: False)
+    monkeypatch.setattr(decisions, "waits_before", lambda p, role, message: False)
 
     def seen(seed: int) -> str:
         with SimulatedWorld(seed, guarded=False) as world:
@@ -204,7 +204,7 @@ def test_the_kit_sees_that_nobody_was_told_what_a_dead_run_did(monkeypatch: pyte
     def either(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
         return intent.handler == handler and intent.cause == cause
 
-    monkeypatch.setattr(record, "is_of", either)
+    monkeypatch.setattr(journal, "is_of", either)
     with SimulatedWorld(guarded=False) as world:
         a_party_whose_last_dough_is_a_dead_letter(world)
         with pytest.raises(Broken, match="undone: step rent of fold stands since transition 3, and nobody was told"):

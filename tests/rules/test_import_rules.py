@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("saga", "services", "verification")
 PLANTED = {
     "Imports point down": [
-        ("saga.progress.decide", "saga.engine.execution.message_processor"),
+        ("saga.progress.decisions", "saga.engine.execution.message_processor"),
         ("saga.messages", "saga.broker.port"),
         ("saga.engine.execution.message_processor", "saga.testing.world"),
     ],
@@ -23,8 +23,8 @@ PLANTED = {
         ("saga.engine.worker", "saga.engine.lifecycle"),
     ],
     "Decisions are pure": [
-        ("saga.progress.decide", "asyncio"),
-        ("saga.progress.timing", "time"),
+        ("saga.progress.decisions", "asyncio"),
+        ("saga.progress.timers", "time"),
         ("saga.policies.retry", "random"),
         ("saga.progress.spill", "saga.store.port"),
     ],
@@ -80,7 +80,7 @@ PLANTED = {
     ],
     "pytest and Hypothesis": [
         ("saga.engine.execution.message_processor", "pytest"),
-        ("saga.progress.decide", "hypothesis"),
+        ("saga.progress.decisions", "hypothesis"),
     ],
     "What is pure Python": [("saga.policies.retry", "msgspec"), ("saga.support.clock", "msgspec")],
     "Only wiring": [

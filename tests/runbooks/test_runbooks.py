@@ -18,8 +18,7 @@ from saga.messages import Topic
 from saga.messaging.names import PROGRESS
 from saga.messaging.timers import tiers_of
 from saga.ops.sources import administration_of
-from saga.progress.document import Snapshot, encode, progress_key
-from saga.progress.formats import PLAIN
+from saga.progress.document import PLAIN, Snapshot, encode, progress_key
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_files.lock import WriteLock
 from saga.support.clock import SystemClock

@@ -9,7 +9,7 @@ import pytest
 
 from saga import DeclarationError, Saga, SagaError, Service
 from saga.engine.prepared_service import prepare
-from saga.progress.look import Transition
+from saga.progress.document import Transition
 from saga.testing import check_idempotent, migrated, trial
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import an_order

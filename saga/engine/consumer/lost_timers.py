@@ -17,7 +17,7 @@ from saga.engine.service_runtime import Participant
 from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Outgoing
 from saga.messaging.names import PROGRESS
-from saga.progress import timing
+from saga.progress import timers
 from saga.progress.document import decode, progress_key
 from saga.telemetry.events import PublishedLost, TimersLost
 
@@ -101,7 +101,7 @@ class LostTimers:
                 p = decode(document.content)
             except SagaError:  # the lane of its next message tells
                 continue
-            due_ms = timing.earliest_ms(p)
+            due_ms = timers.earliest_ms(p)
             if p.wake is None or due_ms is None:
                 continue
             batch.append(wake_record(service, key.removeprefix(prefix), p.wake.id, due_ms))

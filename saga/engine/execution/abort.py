@@ -16,10 +16,10 @@ from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import RunKey, TurnState
 from saga.engine.service_runtime import Participant
 from saga.messaging.operator_commands import Command
-from saga.progress import compensate, ids, operators
+from saga.progress import compensation, ids, operator_commands
 from saga.progress.actions import CloseSealed
 from saga.progress.document import Call, Intent, Snapshot
-from saga.progress.record import Hand, Written
+from saga.progress.journal import Hand, Written
 from saga.view import Saga
 
 
@@ -55,8 +55,8 @@ def _closed(p: Snapshot, hand: Hand, action: CloseSealed, remains: Sequence[str]
     command = action.message
     if isinstance(command, Command):
         kept = next(k for k in p.queue if k.dead == command.dead)
-        return operators.discarded(p, hand, command, kept, remains=remains, calls=calls)
-    return compensate.closed_for_good(p, hand, action.role, action.message, remains=remains, calls=calls)
+        return operator_commands.discarded(p, hand, command, kept, remains=remains, calls=calls)
+    return compensation.closed_for_good(p, hand, action.role, action.message, remains=remains, calls=calls)
 
 
 async def _taken_back(service: Participant, saga: Saga[Any], intent: Intent) -> list[str]:

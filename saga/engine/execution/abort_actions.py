@@ -19,7 +19,7 @@ from saga.encryption.sensitive_fields import marks_of, unmarked
 from saga.engine.recorded_values import recorded
 from saga.engine.service_runtime import Participant
 from saga.errors import Permanent
-from saga.progress.taking_back import TakeBack
+from saga.progress.document import TakeBack
 from saga.view import Saga
 
 

@@ -13,10 +13,10 @@ from saga.engine.service_runtime import Participant
 from saga.messaging import active_controls
 from saga.messaging.controls import Noted
 from saga.policies.turns import AWAY_S_MAX
-from saga.progress import giving_up
+from saga.progress import failed_attempts
 from saga.progress.actions import Run
 from saga.progress.document import Intent, Snapshot
-from saga.progress.giving_up import Failure
+from saga.progress.failed_attempts import Failure
 from saga.support.clock import from_iso
 
 
@@ -76,5 +76,5 @@ async def _sent_away(service: Participant, turn: TurnState, ask: Ask, entry: Not
         attempts=failure_handling.failed_before(p, ask)[0] + len(turn.attempts_of(ask.run)),
         blame="person",
     )
-    written = giving_up.dead(p, progress_repository.in_hand(service, turn), ask.action, failure, None)
+    written = failed_attempts.give_up(p, progress_repository.in_hand(service, turn), ask.action, failure, None)
     return (await progress_repository.write(service, turn, written)).forgetting(ask.run)

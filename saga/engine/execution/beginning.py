@@ -14,10 +14,10 @@ from saga.engine.service_runtime import Participant
 from saga.errors import BadInput, SchemaUnasked
 from saga.messages import Message, Position
 from saga.messaging.operator_commands import Command
-from saga.progress import record
+from saga.progress import journal
 from saga.progress.actions import NOBODY
 from saga.progress.document import Kept, Snapshot
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
 from saga.support.clock import from_iso
 from saga.telemetry.events import StartInFuture
 
@@ -36,7 +36,7 @@ def begin(
     p, cas = cached or (None, 0)
     if p is None:
         if message.type in service.starts and not progress_repository.is_older_than_memory(service, message):
-            p = record.empty(service.name, message.saga, service.version)
+            p = journal.empty(service.name, message.saga, service.version)
             if message.started is not None and message.started > progress_repository.now(service).future:
                 _tell_of_future(service, message, message.started)
     elif p.started is None and progress_repository.is_older_than_memory(service, message):

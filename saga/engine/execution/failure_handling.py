@@ -33,13 +33,13 @@ from saga.messaging.operator_commands import Command
 from saga.policies import turns
 from saga.policies.blame import Blame, blame_of
 from saga.policies.retry import attempts_under, counted, delay_s, parks, without_end
-from saga.progress import continuations, giving_up, record
-from saga.progress import put_off as put_off_runs
+from saga.progress import failed_attempts, journal, suspended_runs
+from saga.progress import failed_attempts as put_off_runs
 from saga.progress.actions import CloseSealed, Run, Undo
-from saga.progress.decide import kept_undo
+from saga.progress.decisions import kept_undo
 from saga.progress.document import Attempt, Call, Intent, Snapshot
-from saga.progress.giving_up import Failure
-from saga.progress.record import Hand, Written
+from saga.progress.failed_attempts import Failure
+from saga.progress.journal import Hand, Written
 from saga.support.clock import iso
 from saga.telemetry.events import Failed, Parked, PutOff, Retrying
 
@@ -145,7 +145,7 @@ async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Excepti
         return _looked_at(turn, ask, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
     ports.watching.report(_failed(saga, why))
     if verdict.hopeless:
-        written = giving_up.dead(
+        written = failed_attempts.give_up(
             turn.known,
             progress_repository.in_hand(service, turn),
             ask.action,
@@ -261,7 +261,9 @@ async def deadly(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
     """Give up a run of which the process dies, and nothing else of the turn."""
     p, (before, _) = turn.known, failed_before(turn.known, ask)
     failure = Failure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
-    written = giving_up.dead(p, progress_repository.in_hand(service, turn), ask.action, failure, opened(p, ask.run))
+    written = failed_attempts.give_up(
+        p, progress_repository.in_hand(service, turn), ask.action, failure, opened(p, ask.run)
+    )
     return replace((await progress_repository.write(service, turn, written)).forgetting(ask.run), deaths=0)
 
 
@@ -321,7 +323,7 @@ async def _parked(  # a run is parked with all that is known of it
     longer than the delay: the saga's other messages would not be taken, and the offset would not be committed."""
     action, due_ms = ask.action, service.ports.clock.now_ms() + ceil(wait_s * 1000)
     hand = progress_repository.in_hand(service, turn)
-    written = giving_up.parked(turn.known, hand, action, failure, intent, due_ms=due_ms)
+    written = failed_attempts.park(turn.known, hand, action, failure, intent, due_ms=due_ms)
     return _looked_at((await progress_repository.write(service, turn, written)).forgetting(ask.run), ask, due_ms)
 
 
@@ -343,7 +345,7 @@ def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
         kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
     if kept is not None:
         return kept.attempts, kept.under
-    c = continuations.of(p, name, message) if p.later else None
+    c = suspended_runs.of(p, name, message) if p.later else None
     return (0, {}) if c is None else (c.attempts, c.under)
 
 
@@ -423,4 +425,4 @@ def _remedy(why: Exception, attempts_max: int) -> str:
         return oversized.REMEDY
     if isinstance(why, Permanent):
         return "mend the handler"
-    return f"look why {attempts_max} attempts failed; " + record.REPLAY
+    return f"look why {attempts_max} attempts failed; " + journal.REPLAY

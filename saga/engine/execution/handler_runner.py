@@ -25,12 +25,12 @@ from saga.errors import KeyMissing, NewerHandler, Permanent, TooLarge
 from saga.messages import Event, Message, name_of
 from saga.messaging.message_ids import identity_of_own
 from saga.policies.turns import STAYS_S
-from saga.progress import going_on, ids, record
+from saga.progress import ids, journal
 from saga.progress.actions import Run, Undo
-from saga.progress.compensate import undone
-from saga.progress.continuations import cause_of
+from saga.progress.compensation import undone
 from saga.progress.document import Continuation, Intent
-from saga.progress.record import Ended, Written
+from saga.progress.journal import Ended, Written
+from saga.progress.suspended_runs import cause_of
 from saga.support.clock import iso
 
 _MS = timedelta(milliseconds=1)
@@ -288,7 +288,7 @@ def _ended(
             value=value,
             started=p.started or turn.message.started,
             trace=ask.action.message.trace,
-            principal=record.principal_of(p, turn.message),
+            principal=journal.principal_of(p, turn.message),
         )
         for index, (type_, schema, value) in enumerate(events)
     ]
@@ -310,8 +310,8 @@ def _ended(
         ended = replace(ended, shown=tuple(m.id for m in ended.parts[len(ask.action.role.takes) :]))
     if next_turn is not None:
         ended = replace(ended, reason=_goes_on(next_turn))
-        return going_on.gone_on(p, hand, ask.action.role, ended, next_turn)
-    return record.handled(p, hand, ask.action.role, ended)
+        return journal.gone_on(p, hand, ask.action.role, ended, next_turn)
+    return journal.handled(p, hand, ask.action.role, ended)
 
 
 def _goes_on(c: Continuation) -> str:

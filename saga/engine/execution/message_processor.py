@@ -36,9 +36,15 @@ from saga.progress.actions import (
     Undo,
     Write,
 )
-from saga.progress.operators import heeded
-from saga.progress.step import RELOAD, is_all, next_action, next_snapshot, noted
-from saga.progress.timing import is_overdue
+from saga.progress.next_action import (
+    RELOAD,
+    choose_next_action,
+    is_message_complete,
+    record_decision,
+    record_without_handler,
+)
+from saga.progress.operator_commands import heeded
+from saga.progress.timers import is_overdue
 
 
 async def take_turn(service: Participant, turn: TurnState) -> TurnState:
@@ -58,7 +64,7 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             now = progress_repository.now(service)
             if turn.progress.deadlines:
                 now = await timer_endings.with_log(service, turn, now)
-            action = next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
+            action = choose_next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
         match action:
             case Run():
                 turn = await handler_runner.run(service, turn, action)
@@ -78,10 +84,10 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
                 written = heeded(turn.known, progress_repository.in_hand(service, turn), heeds)
                 turn = await progress_repository.write(service, turn, written)
             case Note() | Rename():
-                written = noted(turn.known, progress_repository.in_hand(service, turn), action)
+                written = record_without_handler(turn.known, progress_repository.in_hand(service, turn), action)
                 turn = await progress_repository.write(service, turn, written)
             case Write():
-                written = next_snapshot(turn.known, progress_repository.in_hand(service, turn), action)
+                written = record_decision(turn.known, progress_repository.in_hand(service, turn), action)
                 turn = await progress_repository.write(service, turn, written)
     except (Refused, SchemaUnasked) as why:
         return await _again(service, turn, why)
@@ -110,6 +116,6 @@ async def _too_large(service: Participant, turn: TurnState, action: Action, why:
 def _ends(service: Participant, turn: TurnState) -> bool:
     """Return whether nothing is left to do, where that is cheap to see. What became due meanwhile is done now."""
     p = turn.progress
-    if p is None or not turn.certain or not is_all(p, service.roles, turn):
+    if p is None or not turn.certain or not is_message_complete(p, service.roles, turn):
         return False
     return not p.deadlines or not is_overdue(p, service.ports.clock.now_ms())

@@ -27,9 +27,8 @@ from saga.engine.processing_state import RunKey, TurnState
 from saga.engine.recorded_values import changed_fields, fields_of, flag_named, given_back, recorded
 from saga.engine.service_runtime import Participant
 from saga.errors import Permanent, StoreError, TooLarge
-from saga.progress import ids, record
-from saga.progress.document import Call, Continuation, Intent
-from saga.progress.taking_back import TakeBack
+from saga.progress import ids, journal
+from saga.progress.document import Call, Continuation, Intent, TakeBack
 from saga.support.clock import from_iso, iso
 
 P = ParamSpec("P")
@@ -114,7 +113,7 @@ class RunningSaga(Recalling, Hiding):
 
     @property
     def principal(self) -> str | None:
-        return record.principal_of(self.turn.known, self.turn.message)
+        return journal.principal_of(self.turn.known, self.turn.message)
 
     @property
     def has_begun(self) -> bool:
@@ -360,9 +359,9 @@ class RunningSaga(Recalling, Hiding):
         intent = with_(self.intent, begins=asked, calls=self.answers, time=self.intent.time or iso(self.time_ms))
         if self._undo_with:
             intent = with_(intent, undo_with=self.taken_back_with)
-        await self._shielded(self._save(intent, record.begun(self.turn.known, hand, intent)))
+        await self._shielded(self._save(intent, journal.begun(self.turn.known, hand, intent)))
 
-    async def _save(self, intent: Intent, written: record.Written) -> None:
+    async def _save(self, intent: Intent, written: journal.Written) -> None:
         self.turn = await progress_repository.save(self.service, self.turn, written)
         # Only now: what is not written binds no rerun.
         self.intent, self._open, self._recorded = intent, intent.begins, len(self.calls)

@@ -8,7 +8,7 @@ from saga.engine.processing_state import TurnState
 from saga.engine.service_runtime import Participant
 from saga.progress.actions import AwaitLog, Done, Now, SendOn
 from saga.progress.document import Kept, Snapshot
-from saga.progress.timing import is_overdue
+from saga.progress.timers import is_overdue
 from saga.telemetry.events import DeadlinePassedLog, TimerKept
 
 

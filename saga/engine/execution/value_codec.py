@@ -22,9 +22,8 @@ from saga.engine.service_runtime import Participant
 from saga.errors import BadInput, KeyMissing, Permanent
 from saga.messages import Event, Message
 from saga.progress.actions import Answer, Disregard, Heeds
-from saga.progress.document import Call, Intent
-from saga.progress.operators import answered_call
-from saga.progress.taking_back import TakeBack
+from saga.progress.document import Call, Intent, TakeBack
+from saga.progress.operator_commands import answered_call
 
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey

@@ -15,7 +15,7 @@ from saga.messaging.envelope import foreign_name
 from saga.messaging.names import dead_letters_of
 from saga.policies.blame import Blame
 from saga.progress import ids
-from saga.progress.decide import HANDLED_AS_NEW, TOO_OLD
+from saga.progress.decisions import HANDLED_AS_NEW, TOO_OLD
 from saga.progress.document import DeadLetter
 from saga.support.clock import iso
 from saga.support.printable import printable, shortened

@@ -13,8 +13,7 @@ from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import ids, own_piles, piles, shelves, spill, stacks
-from saga.progress.document import UNREADABLE, Snapshot, progress_key
-from saga.progress.page import Page
+from saga.progress.document import UNREADABLE, Page, Snapshot, progress_key
 from saga.progress.spill import Leaf, NewPage
 from saga.store.port import Document
 

@@ -1,6 +1,6 @@
 """A saga whose progress the store cannot take: a permanent failure of that saga, told by name; nobody else notices.
 
-What a run adds has to leave room (`saga.progress.record`): then the dead letter that ends the run, and the quarantine
+What a run adds has to leave room (`saga.progress.journal`): then the dead letter that ends the run, and the quarantine
 behind it, can be written as always. Where not even those have room, the message goes to `<service>.dead` whole, and the
 progress keeps, if it can, only that it is dead.
 """
@@ -16,11 +16,11 @@ from saga.engine.service_runtime import Participant
 from saga.errors import TooLarge
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
-from saga.progress import giving_up, ids
+from saga.progress import failed_attempts, ids
 from saga.progress.actions import Act, Had, Ignore, Left
-from saga.progress.decide import decide, is_undone, kept_undo
+from saga.progress.decisions import decide, is_undone, kept_undo
 from saga.progress.document import DeadLetter
-from saga.progress.roles import COMMAND
+from saga.progress.handlers import COMMAND
 
 REMEDY = (
     "let the service keep less of a saga (its state, results of steps, events that can be undone), or split the saga; "
@@ -35,7 +35,9 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
     try:
         if not p.is_quarantined:
             hand = progress_repository.in_hand(service, turn)
-            written = giving_up.stripped(p, hand, action, letter=id_, reason=dead_letters.TOO_LARGE)
+            written = failed_attempts.give_up_without_content(
+                p, hand, action, letter=id_, reason=dead_letters.TOO_LARGE
+            )
             return await progress_repository.write(service, turn, written)
     except TooLarge:
         pass

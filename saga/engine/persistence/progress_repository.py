@@ -23,10 +23,11 @@ from saga.errors import (
 from saga.messages import Message, Outgoing, Position, texts_of
 from saga.messaging import timers
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress import binding, history, operators, record, takeover
+from saga.progress import history, integrity, journal, operator_commands, takeover
 from saga.progress.actions import Now
-from saga.progress.decide import knows
+from saga.progress.decisions import knows
 from saga.progress.document import (
+    RELEASED,
     UNREADABLE,
     DeadLetter,
     Entry,
@@ -37,10 +38,8 @@ from saga.progress.document import (
     messages_of,
     progress_key,
 )
-from saga.progress.formats import RELEASED
 from saga.progress.history import Archive
-from saga.progress.record import Hand, Written
-from saga.progress.room import check_room
+from saga.progress.journal import Hand, Written, check_room
 from saga.progress.takeover import undeclared
 from saga.store.port import Document
 from saga.telemetry.events import DeadLettered, ReplayEnded, WriteRefused
@@ -120,7 +119,7 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
     document = await (read if spans is None else spans.around("store", "read progress", read))
     unpublished: tuple[Entry, ...] = ()
     if document is None:
-        p, cas = record.empty(service.name, saga, service.version), 0
+        p, cas = journal.empty(service.name, saga, service.version), 0
     else:
         p, cas = decode(document.content), document.cas
         # What this worker remembers it has brought to its end: all of it was acknowledged, but for what this turn read.
@@ -269,7 +268,7 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
 
 def _tell_replay(service: Participant, p: Snapshot, entry: Entry) -> None:
     """Report the end of what a person had tried again, if this transition is it."""
-    result = operators.came_of_replay(p, entry)
+    result = operator_commands.came_of_replay(p, entry)
     if result is not None:
         said = ReplayEnded(
             service=service.name, saga=p.saga, handler=entry.handler, message=entry.message, result=result
@@ -288,8 +287,8 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
         await _publish_all(service, turn, turn.known, turn.unpublished)
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
-    if p.results or p.later or p.format == RELEASED or (p.intents and binding.may_tell_format(p.intents)):
-        p = binding.with_format(p)
+    if p.results or p.later or p.format == RELEASED or (p.intents and integrity.may_tell_format(p.intents)):
+        p = integrity.with_format(p)
     content, bounds = encode(p), service.bounds
     emptied: list[tuple[str, int]] = []
     large = len(content) > history.HISTORY_BYTES_MAX

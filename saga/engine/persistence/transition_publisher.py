@@ -21,9 +21,9 @@ from saga.engine.prepared_service import Prepared
 from saga.engine.processing_state import Stages
 from saga.errors import BrokerUnavailable
 from saga.messaging.transition_events import Awaited, Cause, Line, Result, Said, Told, line_of, to_records
+from saga.progress.decisions import held
 from saga.progress.document import UNREADABLE, Entry, Kept, Snapshot, decode_entry
-from saga.progress.parts import held
-from saga.progress.timing import timed_turns
+from saga.progress.timers import timed_turns
 from saga.support.clock import LATEST_MS, Clock, iso
 from saga.telemetry.events import Untold
 

@@ -7,7 +7,7 @@ from saga.engine.execution.external_calls import REMEMBERED
 from saga.engine.processing_state import RunKey
 from saga.errors import BreakerOpen
 from saga.progress.document import Call, Entry
-from saga.progress.roles import Roles
+from saga.progress.handlers import Roles
 from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.progress_lives import Begun, ProgressLife
 from saga.testing.invariants.saga_cases import SagaCase

@@ -8,9 +8,9 @@ from saga.errors import BadInput
 from saga.messages import Partition
 from saga.messaging.names import is_wakes
 from saga.messaging.timers import wake_in
-from saga.progress.decide import why_over
+from saga.progress.decisions import why_over
 from saga.progress.document import Kept, decode
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, Violation, Witnessed
 from saga.testing.invariants.progress_lives import ProgressLife

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from saga.progress.document import Entry
-from saga.progress.roles import Role
+from saga.progress.handlers import Role
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.progress_lives import ProgressLife

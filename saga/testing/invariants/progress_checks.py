@@ -6,10 +6,10 @@ Each function gives the first thing that is wrong, in words; `None` if nothing i
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from saga.progress import continuations, ids
-from saga.progress.decide import next_ready
+from saga.progress import ids, suspended_runs
+from saga.progress.decisions import next_ready
 from saga.progress.document import Call, Continuation, Entry, Intent, Kept, Snapshot
-from saga.progress.roles import Roles, undo_name
+from saga.progress.handlers import Roles, undo_name
 from saga.testing.invariants import progress_lives
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
@@ -150,7 +150,7 @@ def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | No
         if (
             ids.entry(message, role.name) not in p.inbox
             and not any(k.handler == role.name and k.message.id == message for k in (*p.queue, *p.waiting))
-            and continuations.of(p, role.name, message) is None
+            and suspended_runs.of(p, role.name, message) is None
         ):
             return role.name
     for role in roles.undone_by.get(type_, ()):

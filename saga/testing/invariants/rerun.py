@@ -33,7 +33,7 @@ from saga.errors import Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record, texts_of
 from saga.messaging.message_ids import id_in
 from saga.messaging.names import ARCHIVES, PROGRESS, is_dead_letters
-from saga.progress import record as written_down
+from saga.progress import journal as written_down
 from saga.progress.document import Attempt, Call, Continuation, Entry, Intent, Kept, Snapshot, decode, decode_entry
 from saga.progress.takeover import undeclared
 from saga.store.port import Document

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from saga.errors import SagaError
-from saga.progress.decide import TOO_OLD
+from saga.progress.decisions import TOO_OLD
 from saga.telemetry.events import DeadLettered
 from saga.testing.decorators import Crashes, Mode, Replayed, Seeds
 from saga.testing.simulation.plan import APPLICATION, Planned

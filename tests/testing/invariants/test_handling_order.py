@@ -8,7 +8,7 @@ from msgspec.structs import replace as with_
 from saga import Service
 from saga.messaging import envelope
 from saga.progress.document import Entry, Kept, Outcome
-from saga.progress.roles import Role, Roles
+from saga.progress.handlers import Role, Roles
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.check import unsound, violations
 from saga.testing.invariants.evidence import Evidence

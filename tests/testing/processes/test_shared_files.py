@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.messages import Outgoing, Position, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress import history, record
+from saga.progress import history, journal
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.history import Archive
-from saga.progress.record import Ended, Hand
+from saga.progress.journal import Ended, Hand
 from saga.store.sqlite import SqliteStore
 from saga.store.sqlite_files.lock import WriteLock
 from saga.support.clock import SystemClock
@@ -93,7 +93,7 @@ def handled(p: Snapshot) -> Snapshot:
         message=message, position=Position("things", 0, p.n), roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1000
     )
     ended = Ended(cause=message.id, message=message, parts=(message,), delta={"x": p.n})
-    return record.handled(p, hand, role, ended).snapshot
+    return journal.handled(p, hand, role, ended).snapshot
 
 
 async def write(file: Path, p: Snapshot, *archives: Archive) -> None:

@@ -134,7 +134,7 @@ def test_nothing_that_came_in_time_is_passed_whatever_happens(world: World) -> N
 
 
 def test_the_kit_finds_a_deadline_that_passes_what_came_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saga.progress.deadlines.waits_for_log", lambda *asked: False)
+    monkeypatch.setattr("saga.progress.timers.waits_for_log", lambda *asked: False)
     found = 0
     for seed in range(10):
         with SimulatedWorld(seed, drawn(seed, faults.of("outage", rate=0.02, target="order")), guarded=False) as world:

@@ -1,10 +1,10 @@
 """Decision on a message, and the choice of what is ready: the table of docs/protocol.md, line by line. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from saga.messages import Message
 from saga.messaging.message_ids import is_removal
-from saga.progress import continuations, deadlines, ids
+from saga.progress import ids, suspended_runs, timers
 from saga.progress.actions import (
     Close,
     CloseSealed,
@@ -23,8 +23,7 @@ from saga.progress.actions import (
     Wait,
 )
 from saga.progress.document import Continuation, Intent, Kept, Kind, Result, Snapshot
-from saga.progress.parts import held, held_before, missing, parts_with, waits_before
-from saga.progress.roles import Role, Roles, undo_name
+from saga.progress.handlers import Role, Roles, undo_name
 from saga.support.clock import LATEST_MS
 
 HAD, LEFT = Had(), Left()
@@ -50,7 +49,7 @@ def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None,
     ended = why_over(p, role)
     if ended is not None:  # line 3
         return Ignore(role, message, ended)
-    goes_on = continuations.of(p, role.name, message.id) if p.later else None
+    goes_on = suspended_runs.of(p, role.name, message.id) if p.later else None
     if goes_on is not None:
         return _next_turn(p, role, goes_on)
     index = role.parameter_of(message.type)
@@ -83,7 +82,7 @@ def _begun(p: Snapshot, role: Role, message: Message) -> Left | Run | None:
     intent = intent_with(p, role.name, message)
     if intent is None:
         return None
-    return Run(role, message, intent.parts, intent, continuations.of(p, role.name, message.id))
+    return Run(role, message, intent.parts, intent, suspended_runs.of(p, role.name, message.id))
 
 
 def _next_turn(p: Snapshot, role: Role, goes_on: Continuation) -> Queue | Run:
@@ -91,7 +90,7 @@ def _next_turn(p: Snapshot, role: Role, goes_on: Continuation) -> Queue | Run:
     message = goes_on.parts[0]
     if is_blocked(p, role.name, message):
         return Queue(role, message, why_blocked(p, role.name))
-    return Run(role, message, continuations.parts_of(p, role, goes_on), goes_on=goes_on)
+    return Run(role, message, suspended_runs.parts_of(p, role, goes_on), goes_on=goes_on)
 
 
 def _beside(p: Snapshot, role: Role, message: Message) -> Ignore | Wait:
@@ -133,7 +132,7 @@ def kept(p: Snapshot, handler: str, message: Message) -> bool:
     """True if the message is queued or waits for this handler, or a run goes on on it."""
     if any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting)):
         return True
-    return bool(p.later) and continuations.of(p, handler, message.id) is not None
+    return bool(p.later) and suspended_runs.of(p, handler, message.id) is not None
 
 
 def intent_with(p: Snapshot, handler: str, message: Message, kind: Kind = "do") -> Intent | None:
@@ -250,9 +249,9 @@ def _going_on(p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None) -> Ig
         ended = why_over(p, role)
         if ended is not None and intent_with(p, c.handler, c.parts[0]) is None:
             return Ignore(role, c.parts[0], ended)
-    for role, c in continuations.ready(p, roles, now_ms, in_hand):
+    for role, c in suspended_runs.ready(p, roles, now_ms, in_hand):
         if not p.queue and not is_blocked(p, role.name, c.parts[0]):
-            return Run(role, c.parts[0], continuations.parts_of(p, role, c), goes_on=c)
+            return Run(role, c.parts[0], suspended_runs.parts_of(p, role, c), goes_on=c)
     return None
 
 
@@ -269,11 +268,11 @@ def _out_of_use(p: Snapshot, roles: Roles) -> Ignore | None:
 
 def _deadline(p: Snapshot, roles: Roles, now_ms: int, handled_ms: int) -> Ignore | Run | None:
     """The first deadline whose time has come and that may run now, or never will."""
-    for role, message in deadlines.due(p, roles, now_ms, handled_ms):
+    for role, message in timers.find_due_deadlines(p, roles, now_ms, handled_ms):
         ended = why_over(p, role)
         if ended is not None:
             return Ignore(role, message, ended)
-        if deadlines.may_run(p, roles):
+        if timers.may_deadline_run(p, roles):
             return Run(role, message, (message,))
     return None
 
@@ -288,7 +287,7 @@ def _resumable(p: Snapshot, roles: Roles, intent: Intent, now_ms: int) -> Run | 
         opened = next((k for k in p.deadlines if k.handler == role.name), None)
         if opened is not None:
             return Run(role, opened.message, intent.parts, intent) if opened.due_ms <= now_ms else None
-    goes_on = continuations.of(p, intent.handler, intent.message.id) if p.later else None
+    goes_on = suspended_runs.of(p, intent.handler, intent.message.id) if p.later else None
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
         if queued.dead is not None or queued.due_ms > now_ms:
@@ -343,7 +342,7 @@ def undo_step(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
         return CloseSealed(role, outcome, sealed)
     if any(result.handler == role.name for result in p.results):
         return Undo(role, outcome, newest(p, role.name))
-    unfinished = originals or continuations.have_left(p, role.name)
+    unfinished = originals or suspended_runs.have_left(p, role.name)
     return Seal(role, outcome) if unfinished else Close(role, outcome)
 
 
@@ -378,3 +377,76 @@ def is_undone(p: Snapshot, role: Role, message: Message) -> bool:
 def kept_undo(p: Snapshot, handler: str, message: Message) -> Kept | None:
     """The outcome, kept for the compensation of `handler`."""
     return next((k for k in p.compensating if k.handler == handler and k.message.id == message.id), None)
+
+
+# -------------------------------------------------------------------- parts
+
+
+def held(p: Snapshot, role: Role, index: int) -> Iterator[tuple[int, Message]]:
+    """The parts that are there for a parameter, each with the number of the transition since which it is there."""
+    types = role.takes[index]
+    for k in p.waiting:
+        if k.handler == role.name and k.message.type in types:
+            yield k.n, k.message
+    if not p.own:
+        return
+    taken = suspended_runs.parts_held(p, role) if p.later else ()
+    for own in p.own:
+        event = own.event
+        if event.type not in types or not own.is_for(role.name) or event.id in taken:
+            continue
+        if ids.entry(event.id, role.name) not in p.inbox:
+            yield own.n, event
+
+
+def held_before(p: Snapshot, role: Role, index: int, message: Message) -> Iterator[Message]:
+    """The parts held for a parameter that were there before `message`: all, if it is not held itself."""
+    for c in p.later:
+        if c.handler == role.name and not (role.many and index == 0):
+            yield c.parts[index]
+    for _, part in sorted(held(p, role, index), key=lambda there: there[0]):
+        if part.id == message.id:
+            return
+        yield part
+
+
+def parts_with(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...] | None:
+    """All parts of a run that `message` belongs to, in the order of the parameters, then those that it does not need;
+    `None` if one that it needs is missing."""
+    parts = []
+    for index, types in enumerate(role.takes):
+        if message.type in types:
+            parts.append(message)
+            continue
+        part = next(held(p, role, index), None)
+        if part is None:
+            return None
+        parts.append(part[1])
+    return (*parts, *suspended_runs.shown(p, role))
+
+
+def missing(p: Snapshot, role: Role, message: Message) -> str:
+    """The types that are not there yet, for people."""
+    gaps = [
+        " or ".join(sorted(types))
+        for index, types in enumerate(role.takes)
+        if message.type not in types and next(held(p, role, index), None) is None
+    ]
+    return ", ".join(gaps)
+
+
+def place(p: Snapshot, handler: str, message: Message) -> int | None:
+    """The number under which a message is kept for a handler; `None` if it is neither queued nor waits."""
+    kept = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
+    return next(kept, None)
+
+
+def waits_before(p: Snapshot, role: Role, message: Message) -> bool:
+    """True if another message waits for the first parameter of a `many` handler, and is to be handled before this one:
+    what they wait for may have come just now, at another worker. Whatever came behind one that is queued, because it
+    has failed, waits behind it."""
+    first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
+    if first is None or first.message.id == message.id:
+        return False
+    mine = place(p, role.name, message)
+    return mine is None or mine > first.n

@@ -7,11 +7,15 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from saga.errors import TooLarge
 from saga.messages import Message, Position
-from saga.progress import binding, deadlines, ids, timing
+from saga.progress import ids, integrity, timers
+from saga.progress.decisions import place
 from saga.progress.document import (
+    VERSIONED,
     Attempt,
     Call,
+    Continuation,
     DeadLetter,
     Emitted,
     Entry,
@@ -22,11 +26,12 @@ from saga.progress.document import (
     Ran,
     Result,
     Snapshot,
+    TakeBack,
+    covers,
     encode,
+    format_of,
 )
-from saga.progress.formats import VERSIONED, format_of
-from saga.progress.parts import place
-from saga.progress.roles import DEADLINE, Role, Roles, undo_name
+from saga.progress.handlers import DEADLINE, Role, Roles, undo_name
 from saga.support.clock import from_iso, iso
 
 INBOX_MAX = 64
@@ -147,15 +152,15 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
     started, principal, message = p.started or hand.message.started, principal_of(p, hand.message), ended.message
     wake = None
     if hand.roles.deadlines:
-        p = deadlines.touched(p, hand.roles, hand.message, ended.events, hand.now_ms)
+        p = timers.touch_deadlines(p, hand.roles, hand.message, ended.events, hand.now_ms)
     # Of most nothing waits for time, and that is cheap to see.
     if p.deadlines or p.queue or p.compensating or p.later or p.wake is not None:
-        if not timing.is_behind(hand.message, hand.now_ms):
-            p = timing.bounded(p, hand.roles, hand.now_ms)
-        p, wake = timing.woken(p, hand.before, hand.now_ms)
+        if not timers.is_behind(hand.message, hand.now_ms):
+            p = timers.bounded(p, hand.roles, hand.now_ms)
+        p, wake = timers.woken(p, hand.before, hand.now_ms)
     entry = Entry(
         n=p.n,
-        previous=p.hash or binding.seed(p.service, p.saga),
+        previous=p.hash or integrity.seed(p.service, p.saga),
         time=hand.time,
         outcome=outcome,
         handler=handler,
@@ -170,7 +175,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         failures=ended.failures,
         delta=ended.delta,
         version=p.version,
-        changes=binding.changes(hand.before, p, started, principal) if hand.before is not None else {},
+        changes=integrity.changes(hand.before, p, started, principal) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
         events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
@@ -399,3 +404,100 @@ def closed_inbox(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> dict[
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
     dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
     return {**into_inbox(p, hand, role.name, dropped), **into_inbox(p, hand, undo_name(role.name), [outcome.id])}
+
+
+# -------------------------------------------------------------------- going on
+
+
+CALLS_MAX = 64
+"""Most calls of its turns that a run which goes on lists for a person: a job may have a hundred thousand turns."""
+
+
+def gone_on(p: Snapshot, hand: Hand, role: Role, ended: Ended, next_turn: Continuation) -> Written:
+    """A turn of a run has come to its end, and there will be another one. The messages that it needs stay.
+
+    `next_turn`: without what its earlier turns did.
+    """
+    needed = ended.parts[: len(role.takes)]
+    gone = [m.id for m in (needed[:1] if role.many else needed)] + list(ended.shown)
+    results = with_results(p, hand, role, ended)
+    calls: tuple[Call, ...] = ()
+    undo_with: tuple[TakeBack, ...] = ()
+    if role.undo is not None and len(results) == len(p.results):  # else a result covers all that was done
+        said = next_turn.undo_with
+        earlier = [c for c in p.later if c.handler == role.name and c.parts[0].id == needed[0].id]
+        # Without arguments: the digests of a history count these calls, and an older toolkit would leave them out.
+        here = [replace(call, arguments="") for call in left_of(ended.calls, said)]
+        calls = newest_of((*[call for c in earlier if not said for call in c.calls], *here))
+        undo_with = tuple([each for c in earlier for each in c.undo_with]) + tuple([replace(e, after=0) for e in said])
+    p = replace(
+        without_runs(p, role.name, gone),
+        inbox=into_inbox(p, hand, role.name, ended.shown),
+        queue=without(p.queue, role.name, gone),
+        waiting=without(p.waiting, role.name, gone),
+        intents=other_intents(p, role, ended),
+        results=results,
+        state={**p.state, **ended.delta} if ended.delta else p.state,
+    )
+    later = (*p.later, replace(next_turn, n=p.n, by=hand.message.id, calls=calls, undo_with=undo_with))
+    p = replace(p, later=later, format=format_of(p.pages, p.deadlines, later, p.version))
+    return append(emitted(p, hand.roles, ended.events), hand, "later", role.name, ended)
+
+
+def newest_of(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """The newest of very many calls, behind one without a name whose number counts the others: the transitions have
+    them all."""
+    counted = calls[0].number if calls and not calls[0].name else 0
+    named = calls[1:] if counted else calls
+    over = len(named) - CALLS_MAX
+    if over <= 0:
+        return calls
+    return (Call(kind="step", name="", number=counted + over, input=""), *named[over:])
+
+
+def left_of(calls: tuple[Call, ...], said: tuple[TakeBack, ...]) -> tuple[Call, ...]:
+    """Calls of a turn that changed something and that nothing takes back, without what they gave."""
+    return tuple(
+        [
+            replace(call, value=Raw(b"null"), claim="")
+            for i, call in enumerate(calls)
+            if _stands(call) and not covers(said, i)
+        ]
+    )
+
+
+def _stands(call: Call) -> bool:
+    """True for a call that changed something."""
+    return call.kind != "read" and call.answer is None
+
+
+# -------------------------------------------------------------------- room
+
+
+FREE = 4
+"""One part in so many of what the store takes is left free by runs: for dead letters, and what queues behind them."""
+_GROWING = ("state", "inbox", "results", "own", "intents", "queue", "waiting", "compensating", "later", "transitions")
+
+
+def check_room(written: Written, p: Snapshot, content_bytes: int, bytes_max: int) -> None:
+    """Raises `TooLarge` for a run that would leave no room, naming what takes it. `p`: as it would be written, in
+    `content_bytes`; `bytes_max`: what the store takes."""
+    if content_bytes <= bytes_max - bytes_max // FREE or not _is_of_a_run(written):
+        return
+    raise TooLarge(
+        f"the progress of saga {p.saga!r} in {p.service!r} would have {content_bytes} bytes, and the store takes "
+        f"{bytes_max}, of which one part in {FREE} stays free: {_largest(p)}"
+    )
+
+
+def _is_of_a_run(written: Written) -> bool:
+    """True if a handler adds this: its intent, or its end. A compensation may use what is left."""
+    if written.entry is None:
+        return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
+    return written.entry.outcome in ("handled", "later")
+
+
+def _largest(p: Snapshot) -> str:
+    """Fields that take the room, for people."""
+    sizes = sorted(((len(encode(getattr(p, name))), name) for name in _GROWING), reverse=True)
+    return ", ".join(f"{name} {size} bytes" for size, name in sizes[:3])

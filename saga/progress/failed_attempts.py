@@ -1,17 +1,20 @@
 """Records of attempts that failed: the run is parked until its next attempt, or given up as a dead letter. Pure."""
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.encryption.sensitive_fields import hidden
 from saga.messages import Message
 from saga.policies.blame import Blame
-from saga.progress import continuations, ids, record
-from saga.progress.actions import Act
-from saga.progress.decide import intent_with
-from saga.progress.document import Attempt, Continuation, DeadLetter, Intent, Kept, Snapshot, encode
-from saga.progress.parts import place
-from saga.progress.record import Ended, Hand, Written
+from saga.progress import ids, journal, suspended_runs
+from saga.progress.actions import Act, Parked
+from saga.progress.decisions import intent_with, kept_undo, place
+from saga.progress.document import Attempt, Continuation, DeadLetter, Intent, Kept, Snapshot, decode_entry, encode
+from saga.progress.journal import Ended, Hand, Written
+from saga.progress.timers import timed_turns
+from saga.support.clock import from_iso
 from saga.support.printable import shortened
 
 STATE_BYTES_MAX = 2000
@@ -42,7 +45,7 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """Steps and reads, by name and number, on which the run's record and its code differ."""
 
 
-def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
+def give_up(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
     """Give a run up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
     message = action.message
     letter = DeadLetter(
@@ -63,10 +66,10 @@ def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent 
         handler=action.role.name, message=message, n=_place(p, action), dead=letter.id, disputed=failure.disputed
     )
     p = _quarantined(p, action, kept)
-    return record.append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
+    return journal.append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
 
 
-def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None, *, due_ms: int) -> Written:
+def park(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None, *, due_ms: int) -> Written:
     """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
     results, if it has begun."""
     p, message = _with_intent(p, action, intent), action.message
@@ -81,7 +84,7 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
         delay_ms=max(0, due_ms - hand.now_ms),
         put_off=failure.put_off,
     )
-    c = continuations.of(p, action.role.name, message.id) if p.later and not action.undoes else None
+    c = suspended_runs.of(p, action.role.name, message.id) if p.later and not action.undoes else None
     if c is not None and not _waits_in_place(p, action, kept, c):
         p = _at_the_head(p, kept)
     elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it holds up nobody: its time moves
@@ -96,14 +99,14 @@ def parked(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inten
     else:
         p = replace(p, compensating=(*p.compensating, kept))
     ended = _given_up(message, failure, None, ())  # the answers it has got stay in its intent
-    return record.append(p, hand, "retrying", action.name, ended)
+    return journal.append(p, hand, "retrying", action.name, ended)
 
 
 def _waits_in_place(p: Snapshot, action: Act, kept: Kept, c: Continuation) -> bool:
     """True if the next turn of a run waits where it is: its time alone tells when it goes on. One that was put off
     without a failed attempt may go on before, with what it has begun, or with the event for which it waits."""
     return bool(kept.attempts) or not (
-        intent_with(p, action.role.name, action.message) or continuations.is_awaited(p, action.role, c)
+        intent_with(p, action.role.name, action.message) or suspended_runs.is_awaited(p, action.role, c)
     )
 
 
@@ -125,7 +128,7 @@ def _with_intent(p: Snapshot, action: Act, intent: Intent | None) -> Snapshot:
         return p
     name, cause = intent.handler, intent.cause
     return replace(
-        p, intents=tuple(intent if record.is_of(i, name, cause, undo=action.undoes) else i for i in p.intents)
+        p, intents=tuple(intent if journal.is_of(i, name, cause, undo=action.undoes) else i for i in p.intents)
     )
 
 
@@ -142,22 +145,111 @@ def _place(p: Snapshot, action: Act) -> int:
     return min([p.n if before is None else before, *[k.n for k in p.queue[:1]]])
 
 
-def stripped(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
+def give_up_without_content(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
     """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
     message = replace(action.message, value=b"")
     p = _quarantined(
         p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter, bad=reason)
     )
-    return record.append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
+    return journal.append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
 
 
 def _quarantined(p: Snapshot, action: Act, kept: Kept) -> Snapshot:
     """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
     if action.undoes:
-        return replace(p, compensating=(*record.without(p.compensating, kept.handler, [kept.message.id]), kept))
+        return replace(p, compensating=(*journal.without(p.compensating, kept.handler, [kept.message.id]), kept))
     return _at_the_head(p, kept)
 
 
 def _at_the_head(p: Snapshot, kept: Kept) -> Snapshot:
     name, gone = kept.handler, [kept.message.id]
-    return replace(p, queue=(kept, *record.without(p.queue, name, gone)), waiting=record.without(p.waiting, name, gone))
+    return replace(
+        p, queue=(kept, *journal.without(p.queue, name, gone)), waiting=journal.without(p.waiting, name, gone)
+    )
+
+
+# -------------------------------------------------------------------- put off
+
+
+def has_wake(p: Snapshot, action: Act, *, has_begun: bool) -> bool:
+    """Return whether the run is parked already, so that a wake comes for it. `has_begun`: it has an open intent."""
+    name, message = action.role.name, action.message.id
+    if action.undoes:
+        kept = kept_undo(p, name, action.message)
+        return kept is not None and kept.due_ms > 0
+    if any(k.handler == name and k.message.id == message for k in p.deadlines):
+        return True
+    if any(k.handler == name and k.message.id == message for k in p.queue[:1]):
+        return p.queue[0].due_ms > 0
+    c = suspended_runs.of(p, name, message) if p.later else None
+    return c is not None and not has_begun and not suspended_runs.is_awaited(p, action.role, c)
+
+
+def waits_since_ms(p: Snapshot, action: Act, attempts: int, reason: str) -> int | None:
+    """Return the time from which on, by the history, the run has been put off for this reason, after so many attempts;
+    `None` if the history does not have it. Two reasons that alternate are recorded once each."""
+    found = None
+    for entry in map(decode_entry, reversed(p.transitions)):
+        if (entry.handler, entry.message) != (action.name, action.message.id):
+            continue
+        if (entry.outcome, entry.attempt) != ("retrying", attempts):
+            break
+        if entry.reason == reason:
+            found = from_iso(entry.time)
+    return found
+
+
+# -------------------------------------------------------------------- parked
+
+
+def find_parked_runs(p: Snapshot) -> Iterator[Parked]:
+    """All runs of a saga that are parked."""
+    for k in p.queue:
+        if _is_parked(k):
+            yield _of(p, k)
+    for k in p.compensating:
+        if _is_parked(k):
+            yield replace(_of(p, k), undoes=True)
+    for k in p.deadlines:
+        if k.attempts:
+            yield _of(p, k)
+    for c in timed_turns(p):
+        if c.attempts:
+            yield _run(p, c.handler, c.parts[0], c.attempts, c.due_ms)
+
+
+def release_run(p: Snapshot, run: Parked, now_ms: int) -> Snapshot:
+    """The progress in which the time of its next attempt has come. It keeps its place, and the attempts it has had."""
+
+    def due(k: Kept) -> Kept:
+        return replace(k, due_ms=now_ms) if _is_it(k, run) else k
+
+    def goes_on(c: Continuation) -> Continuation:
+        is_it = c.handler == run.handler and c.parts[0].id == run.message.id
+        return replace(c, due_ms=now_ms) if is_it and c.attempts else c
+
+    if run.undoes:
+        return replace(p, compensating=tuple(map(due, p.compensating)))
+    return replace(
+        p,
+        queue=tuple(map(due, p.queue)),
+        deadlines=tuple(map(due, p.deadlines)),
+        later=tuple(map(goes_on, p.later)),
+    )
+
+
+def _is_parked(k: Kept) -> bool:
+    return k.dead is None and k.due_ms > 0
+
+
+def _is_it(k: Kept, run: Parked) -> bool:
+    return k.handler == run.handler and k.message.id == run.message.id and k.due_ms == run.due_ms
+
+
+def _of(p: Snapshot, k: Kept) -> Parked:
+    return replace(_run(p, k.handler, k.message, k.attempts, k.due_ms), put_off=k.put_off)
+
+
+def _run(p: Snapshot, handler: str, message: Message, attempts: int, due_ms: int) -> Parked:
+    id_ = ids.parked_id(p.service, p.saga, handler, message.id, attempts, due_ms)
+    return Parked(id=id_, handler=handler, message=message, attempts=attempts, due_ms=due_ms)

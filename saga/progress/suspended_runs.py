@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.document import Continuation, Snapshot
-from saga.progress.roles import Role, Roles
+from saga.progress.handlers import Role, Roles
 
 
 def of(p: Snapshot, handler: str, message: str) -> Continuation | None:

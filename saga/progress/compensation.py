@@ -5,14 +5,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.progress import continuations, ids, record
-from saga.progress.decide import intent_with
-from saga.progress.document import Call, DeadLetter, Intent, Kept, Result, Snapshot
-from saga.progress.formats import format_of
-from saga.progress.going_on import left_of
-from saga.progress.page import Page
-from saga.progress.record import Ended, Hand, Written
-from saga.progress.roles import Role
+from saga.progress import ids, journal, suspended_runs
+from saga.progress.decisions import intent_with
+from saga.progress.document import Call, DeadLetter, Intent, Kept, Page, Result, Snapshot, format_of
+from saga.progress.handlers import Role
+from saga.progress.journal import Ended, Hand, Written, left_of
 
 
 def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, known: bool) -> Written:
@@ -20,7 +17,7 @@ def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, known: 
     message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message has told yet when this saga began"
-    return record.append(_kept(p, role, outcome), hand, "waiting", _name(role), Ended(message=outcome, reason=reason))
+    return journal.append(_kept(p, role, outcome), hand, "waiting", _name(role), Ended(message=outcome, reason=reason))
 
 
 def _kept(p: Snapshot, role: Role, outcome: Message) -> Snapshot:
@@ -56,13 +53,13 @@ def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) ->
     if not (
         _is_left(p, role)
         or any(i.handler == role.name for i in p.intents)
-        or (p.later and continuations.have_left(p, role.name))
+        or (p.later and suspended_runs.have_left(p, role.name))
     ):
         p, letters = _close(p, hand, role, outcome)
         ended = replace(ended, letters=(*ended.letters, *letters))
     else:
         p = _kept(p, role, outcome)
-    return record.append(record.emitted(p, hand.roles, ended.events), hand, "compensated", _name(role), ended)
+    return journal.append(journal.emitted(p, hand.roles, ended.events), hand, "compensated", _name(role), ended)
 
 
 def _not_run(p: Snapshot, hand: Hand, withdrawn: set[str], ended: Ended) -> tuple[Snapshot, Ended]:
@@ -74,13 +71,13 @@ def _not_run(p: Snapshot, hand: Hand, withdrawn: set[str], ended: Ended) -> tupl
         if k.message.id in withdrawn
         and not hand.roles.handlers[k.handler].is_deadline
         and intent_with(p, k.handler, k.message) is None
-        and continuations.of(p, k.handler, k.message.id) is None
+        and suspended_runs.of(p, k.handler, k.message.id) is None
     ]
     if not gone:
         return p, ended
     for k in gone:
-        inbox = record.into_inbox(p, hand, k.handler, [k.message.id])
-        p = replace(p, inbox=inbox, queue=record.without(p.queue, k.handler, [k.message.id]))
+        inbox = journal.into_inbox(p, hand, k.handler, [k.message.id])
+        p = replace(p, inbox=inbox, queue=journal.without(p.queue, k.handler, [k.message.id]))
     reason = f"withdrawn, and never handled by {', '.join(k.handler for k in gone)}, which had failed on it"
     letters = [_dropped(k, f"{k.message.type} is withdrawn: {k.handler} never runs on it") for k in gone if k.dead]
     return p, replace(ended, reason=reason, letters=(*ended.letters, *letters))
@@ -109,7 +106,7 @@ def closed(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Written:
     """Record that there is nothing to undo: the handler will never run in this saga."""
     p, letters = _close(p, hand, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
-    return record.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
+    return journal.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
 
 
 def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
@@ -136,7 +133,7 @@ def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
     return Intent(
         handler=role.name,
         kind="lieu",
-        cause=continuations.cause_of(c.parts, c),
+        cause=suspended_runs.cause_of(c.parts, c),
         message=c.parts[0],
         parts=c.parts,
         state=p.state,
@@ -171,7 +168,7 @@ def closed_for_good(  # the original, because of which outcome, and what became 
             calls=tuple(remains),
         )
         letters = (escalation, *letters)
-    return record.append(
+    return journal.append(
         p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, calls=calls, letters=letters)
     )
 
@@ -180,7 +177,7 @@ def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snaps
     """The outcome's inbox entry, the dropping of originals, the tombstone; with the ends of dead letters dropped."""
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
     letters = tuple([_dropped(k, reason) for k in p.queue if k.handler == role.name and k.dead])
-    inbox = record.closed_inbox(p, hand, role, outcome)
+    inbox = journal.closed_inbox(p, hand, role, outcome)
     later = tuple(c for c in p.later if c.handler != role.name)
     p = replace(
         p,
@@ -189,7 +186,7 @@ def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snaps
         inbox=inbox,
         queue=tuple(k for k in p.queue if k.handler != role.name),
         waiting=tuple(k for k in p.waiting if k.handler != role.name),
-        compensating=record.without(p.compensating, role.name, [outcome.id]),
+        compensating=journal.without(p.compensating, role.name, [outcome.id]),
         pages=_pages_closed(p, hand, role) if p.pages else (),
         closed=p.closed if role.name in p.closed else (*p.closed, role.name),
         failed=p.failed if outcome.type in p.failed else (*p.failed, outcome.type),

@@ -11,7 +11,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messaging.operator_commands import Answered, Command, Wanted
-from saga.progress import continuations, deadlines, decide, ids, record
+from saga.progress import decisions, ids, journal, suspended_runs, timers
 from saga.progress.actions import (
     NOBODY,
     Admit,
@@ -25,11 +25,20 @@ from saga.progress.actions import (
     Seal,
     Settle,
 )
-from saga.progress.document import Call, Continuation, DeadLetter, Entry, Intent, Kept, Snapshot, decode_entry
-from saga.progress.formats import format_of
-from saga.progress.parked import parked, released
-from saga.progress.record import Ended, Hand, Written
-from saga.progress.roles import COMMAND, Role, Roles
+from saga.progress.document import (
+    Call,
+    Continuation,
+    DeadLetter,
+    Entry,
+    Intent,
+    Kept,
+    Snapshot,
+    decode_entry,
+    format_of,
+)
+from saga.progress.failed_attempts import find_parked_runs, release_run
+from saga.progress.handlers import COMMAND, Role, Roles
+from saga.progress.journal import Ended, Hand, Written
 
 
 def heed(
@@ -57,11 +66,11 @@ def heed(
     refusal = _indispensable(p, roles, role, kept)
     if refusal:
         return Disregard(command, refusal)
-    sealed = decide.intent_with(p, kept.handler, kept.message, "lieu")
+    sealed = decisions.intent_with(p, kept.handler, kept.message, "lieu")
     if sealed is not None:
         return CloseSealed(role, command, sealed)
-    goes_on = continuations.of(p, kept.handler, kept.message.id)
-    if decide.intent_with(p, kept.handler, kept.message) is not None or (
+    goes_on = suspended_runs.of(p, kept.handler, kept.message.id)
+    if decisions.intent_with(p, kept.handler, kept.message) is not None or (
         goes_on is not None and (goes_on.calls or goes_on.undo_with)
     ):
         return Seal(role, command)  # from here on nothing revives it
@@ -74,10 +83,10 @@ def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str])
     letter = letters.get(command.dead)
     if f"{command.dead}-replayed" in letters or (letter is not None and letter.attempts):
         return None
-    if letter is not None and letter.reason.startswith(decide.OTHER_CONTENT):
+    if letter is not None and letter.reason.startswith(decisions.OTHER_CONTENT):
         return Disregard(command, f"what {letter.handler} has handled first counts: have its sender say what is so")
     message = command.original if letter is None else letter.message
-    if message is None or (letter is not None and not letter.reason.startswith(decide.TOO_OLD)):
+    if message is None or (letter is not None and not letter.reason.startswith(decisions.TOO_OLD)):
         return None
     if letter is not None and letter.handler not in roles.handlers:
         return Disregard(command, f"this version has no handler {letter.handler}: replay it where one has")
@@ -92,7 +101,7 @@ def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str])
     undone = tuple(
         role
         for role in roles.undone_by.get(message.type, ())
-        if p.n and not decide.is_undone(p, role, message) and decide.kept_undo(p, role.name, message) is None
+        if p.n and not decisions.is_undone(p, role, message) and decisions.kept_undo(p, role.name, message) is None
     )
     if not takers and not p.n and message.type in roles.undone_by:
         return Disregard(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
@@ -103,7 +112,7 @@ def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str])
 
 def _at_once(p: Snapshot, command: Command) -> Release | Disregard:
     """Step because a person wants no wait for the next attempt."""
-    run = next((run for run in parked(p) if run.id == command.dead), None)
+    run = next((run for run in find_parked_runs(p) if run.id == command.dead), None)
     if run is None:
         return Disregard(command, "what was parked has been tried, or has ended, since")
     return Release(command, run)
@@ -154,7 +163,7 @@ def _undeclared_answer(role: Role, intent: Intent, given: Answered) -> str | Non
 def _intent_of(p: Snapshot, kept: Kept) -> Intent | None:
     """The open intent of a dead run: of a handler, or of a compensation."""
     undoes = any(k is kept for k in p.compensating)
-    return decide.intent_with(p, kept.handler, kept.message, "undo" if undoes else "do")
+    return decisions.intent_with(p, kept.handler, kept.message, "undo" if undoes else "do")
 
 
 def _asked_for(intent: Intent, given: Answered) -> Call | None:
@@ -179,7 +188,7 @@ def _irreplayable(p: Snapshot, kept: Kept) -> str | None:
         return (
             "the progress had no room for the message: its bytes are in the dead letter alone; let its sender repeat it"
         )
-    if decide.intent_with(p, kept.handler, kept.message, "lieu") is not None:
+    if decisions.intent_with(p, kept.handler, kept.message, "lieu") is not None:
         return f"{kept.handler} is being closed: what it began is put out of reach"
     return None
 
@@ -190,7 +199,7 @@ def _indispensable(p: Snapshot, roles: Roles, role: Role, kept: Kept) -> str | N
         return f"what {role.name} did would stand for ever: replay it, once what undoes it can succeed"
     if role.after_outcome:
         return f"an outcome sets {role.name} off, and others count on it: replay it, once it can succeed"
-    if roles.outcomes and not deadlines.end_surely(p, roles):
+    if roles.outcomes and not timers.is_end_certain(p, roles):
         return (
             f"{roles.service} decides how sagas end, and without {role.name} this one might not, for no deadline is "
             "open that would end it: replay it"
@@ -228,7 +237,7 @@ def came_of_replay(p: Snapshot, entry: Entry) -> CameOf | None:
 def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
     """The progress with what has become of a command."""
     command = action.command
-    p = replace(p, inbox=record.into_inbox(p, hand, COMMAND, [command.id]))
+    p = replace(p, inbox=journal.into_inbox(p, hand, COMMAND, [command.id]))
     match action:
         case Replay(kept=kept):
             return _replayed(p, hand, command, kept)
@@ -240,21 +249,21 @@ def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
             ended = Ended(message=command, cause=run.message.id, reason=wanted_by(command), attempt=run.attempts)
             role = hand.roles.handlers[run.handler]
             name = role.undo.name if run.undoes and role.undo is not None else role.name
-            return record.append(released(p, run, hand.now_ms), hand, "released", name, ended)
+            return journal.append(release_run(p, run, hand.now_ms), hand, "released", name, ended)
         case Answer(kept=kept, intent=intent):
             return _answered(p, hand, command, kept, intent)
         case Settle(escalation=escalation):
             return _settled(p, hand, command, escalation)
         case Disregard(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
             reason = f"not {_PAST[command.wanted]}: {reason} ({wanted_by(command)})"
-            return record.append(p, hand, "ignored", COMMAND, Ended(message=command, reason=reason))
+            return journal.append(p, hand, "ignored", COMMAND, Ended(message=command, reason=reason))
 
 
 def _replayed(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
     """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
     p, end = _revived(p, hand, command, kept, "replayed", "it is tried again")
     ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,))
-    return record.append(p, hand, "replayed", end.handler, ended)
+    return journal.append(p, hand, "replayed", end.handler, ended)
 
 
 def _revived(
@@ -299,7 +308,7 @@ def _admitted(p: Snapshot, hand: Hand, action: Admit) -> Written:
         message=message,
     )
     ended = Ended(message=command, cause=message.id, reason=wanted_by(command), letters=(end,))
-    return record.append(p, replace(hand, message=message), "replayed", handler, ended)
+    return journal.append(p, replace(hand, message=message), "replayed", handler, ended)
 
 
 def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Intent) -> Written:
@@ -312,7 +321,7 @@ def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Int
     p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
     p, end = _revived(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
     ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,), calls=(said,))
-    return record.append(p, hand, "resolved", end.handler, ended)
+    return journal.append(p, hand, "resolved", end.handler, ended)
 
 
 def answered_call(intent: Intent, given: Answered, who: str = "") -> Call:
@@ -343,7 +352,7 @@ def _settled(p: Snapshot, hand: Hand, command: Command, escalation: DeadLetter |
         message=command if escalation is None else escalation.message,
     )
     ended = Ended(message=command, reason=wanted_by(command), letters=(end,))
-    return record.append(p, hand, "resolved", handler, ended)
+    return journal.append(p, hand, "resolved", handler, ended)
 
 
 def discarded(  # the message, because of which command, and what became of what its run did
@@ -359,9 +368,9 @@ def discarded(  # the message, because of which command, and what became of what
 
     `remains`: what its run did and nobody can undo, for a person to put right. `calls`: with which it was taken back.
     """
-    sealed = decide.intent_with(p, kept.handler, kept.message, "lieu")
+    sealed = decisions.intent_with(p, kept.handler, kept.message, "lieu")
     gone = [kept.message.id]
-    inbox = record.into_inbox(p, hand, kept.handler, gone)
+    inbox = journal.into_inbox(p, hand, kept.handler, gone)
     inbox[ids.entry(command.id, COMMAND)] = hand.entered_s
     letters = [_end(command, kept, "discarded", "it is never handled", kept.handler)]
     if remains:
@@ -376,14 +385,14 @@ def discarded(  # the message, because of which command, and what became of what
                 calls=tuple(remains),
             )
         )
-    goes_on = continuations.of(p, kept.handler, kept.message.id)
+    goes_on = suspended_runs.of(p, kept.handler, kept.message.id)
     left = () if goes_on is None else _left_of(p, hand.roles.handlers[kept.handler], goes_on)
     later = tuple(c for c in p.later if c is not goes_on)
     p = replace(
         p,
         inbox=inbox,
-        queue=record.without(p.queue, kept.handler, gone),
-        waiting=(*record.without(p.waiting, kept.handler, gone), *left),
+        queue=journal.without(p.queue, kept.handler, gone),
+        waiting=(*journal.without(p.waiting, kept.handler, gone), *left),
         later=later,
         format=format_of(p.pages, p.deadlines, later, p.version),
         intents=tuple(i for i in p.intents if i is not sealed),
@@ -391,7 +400,7 @@ def discarded(  # the message, because of which command, and what became of what
     ended = Ended(
         message=command, cause=kept.message.id, reason=wanted_by(command), calls=calls, letters=tuple(letters)
     )
-    return record.append(p, hand, "discarded", kept.handler, ended)
+    return journal.append(p, hand, "discarded", kept.handler, ended)
 
 
 def _left_of(p: Snapshot, role: Role, goes_on: Continuation) -> tuple[Kept, ...]:

@@ -17,8 +17,18 @@ from operator import attrgetter
 
 from msgspec import structs
 
-from saga.progress.document import Entry, Intent, Own, Result, Snapshot, encode, messages_of
-from saga.progress.formats import CLAIMED, RELEASED, format_of
+from saga.progress.document import (
+    CLAIMED,
+    RELEASED,
+    Entry,
+    Intent,
+    Own,
+    Result,
+    Snapshot,
+    encode,
+    format_of,
+    messages_of,
+)
 
 _SELDOM = ("queue", "waiting", "compensating", "deadlines", "later", "closed", "failed", "replays")
 _seldom = attrgetter(*_SELDOM)

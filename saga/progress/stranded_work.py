@@ -3,10 +3,10 @@
 from msgspec import Struct
 
 from saga.messages import Message
-from saga.progress import continuations, takeover, timing
-from saga.progress.decide import kept, kept_undo, next_ready
+from saga.progress import suspended_runs, takeover, timers
+from saga.progress.decisions import kept, kept_undo, next_ready
 from saga.progress.document import Intent, Snapshot, decode_entry
-from saga.progress.roles import Roles
+from saga.progress.handlers import Roles
 from saga.support.clock import LATEST_MS, from_iso, iso
 
 
@@ -41,7 +41,7 @@ def unattended(p: Snapshot, roles: Roles, now_ms: int, quiet_ms: int) -> Unatten
     """Work of this saga that may have nobody to go on with it. `quiet_ms`: time without a write after which nobody is
     under way with what is ready: before that, a worker most likely is. Raises what damaged transitions raise."""
     heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_due(p, roles) else ()
-    due_ms = timing.earliest_ms(p)
+    due_ms = timers.earliest_ms(p)
     at = None if due_ms is None else iso(min(due_ms, LATEST_MS))
     if not (p.is_open or p.own or p.waiting) or takeover.undeclared(p, roles):
         return Unattended(heard=heard, wakes_at=at)
@@ -59,7 +59,7 @@ def _is_kept_by_its_intent_alone(p: Snapshot, intent: Intent) -> bool:
         return kept_undo(p, intent.handler, intent.message) is None
     if any(k.handler == intent.handler and k.message.id == intent.message.id for k in p.deadlines):
         return False
-    if p.later and continuations.of(p, intent.handler, intent.message.id) is not None:
+    if p.later and suspended_runs.of(p, intent.handler, intent.message.id) is not None:
         return False
     return not any(kept(p, intent.handler, part) for part in intent.parts)
 

@@ -9,9 +9,9 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.messaging import timers
 from saga.messaging.operator_commands import Command
-from saga.progress import compensate, deadlines, ids, operators, record, timing
+from saga.messaging.timers import TYPE as TIMER_TYPE
+from saga.progress import compensation, ids, journal, operator_commands, timers
 from saga.progress.actions import (
     Action,
     AwaitLog,
@@ -34,16 +34,16 @@ from saga.progress.actions import (
     Wait,
     Writes,
 )
-from saga.progress.decide import decide, is_undone, kept_undo, next_ready, undo_step, undone_by
+from saga.progress.decisions import decide, is_undone, kept_undo, next_ready, undo_step, undone_by
 from saga.progress.document import Kept, Snapshot
-from saga.progress.record import Hand, Written
-from saga.progress.roles import Roles
+from saga.progress.handlers import Roles
+from saga.progress.journal import Hand, Written
 
 DONE, RELOAD, RECALL = Done(), Reload(), Recall()
 _open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "later", "pages")
 
 
-def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
+def choose_next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
     """Next action. `p`: the progress, `None` if it is not known; `certain`: it was read or written in this turn.
 
     First what the message in hand is for: handlers as declared, then compensations; or what a person commands. Then
@@ -54,11 +54,11 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
-    if p.wake is not None and not timing.is_behind(message, now.ms):  # without a wake no time moves anything
-        p = timing.bounded(p, roles, now.ms)
-    only_had = message.type != timers.TYPE  # what is had already is in the inbox, whatever the store has; no wake is
+    if p.wake is not None and not timers.is_behind(message, now.ms):  # without a wake no time moves anything
+        p = timers.bounded(p, roles, now.ms)
+    only_had = message.type != TIMER_TYPE  # what is had already is in the inbox, whatever the store has; no wake is
     if isinstance(message, Command):
-        heeded = operators.heed(p, roles, message, trigger.bad)
+        heeded = operator_commands.heed(p, roles, message, trigger.bad)
         if heeded is not None:
             return heeded
     for role in roles.by_type.get(message.type, ()):
@@ -78,7 +78,7 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
         kept, step = kept_undo(p, role.name, message), undo_step(p, role, message)
         if kept is None or (kept.dead is None and kept.due_ms <= now.ms and not isinstance(step, UndoWaits)):
             return step
-    if roles.noted and deadlines.is_new(p, roles, message):
+    if roles.noted and timers.touches_deadline(p, roles, message):
         return Note(message)
     ready = next_ready(p, roles, now.ms, message.id, now.handled_ms)
     if ready is not None:
@@ -89,31 +89,31 @@ def next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, ce
 
 def _at_rest(p: Snapshot, roles: Roles, message: Message, now: Now, certain: bool) -> Action:
     """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
-    if (unknown := timing.unknown_timer(p, message, now.ms, now.memory_s)) is not None:
+    if (unknown := timers.unknown_timer(p, message, now.ms, now.memory_s)) is not None:
         return SendOn(*unknown)
-    at = timing.next_look(p, now.ms)
+    at = timers.next_look(p, now.ms)
     if at is None:
         return DONE
     if p.wake is None or p.wake.due_ms > at:  # it was named by a worker whose clock is ahead
         return Rename() if certain else RELOAD
     if message.type and message.id != p.wake.id:
         return DONE
-    if message.type and p.deadlines and (behind := deadlines.behind(p, roles, now)):
+    if message.type and p.deadlines and (behind := timers.find_deadlines_behind_log(p, roles, now)):
         return _await_log(p, roles, behind, now)
     # If that is far too late, it is looked at again before: a copy tells whose clock is wrong.
-    soon = timing.next_look(timing.bounded(p, roles, now.ms), now.ms)
+    soon = timers.next_look(timers.bounded(p, roles, now.ms), now.ms)
     return SendOn(at if soon is None else min(at, soon))
 
 
 def _await_log(p: Snapshot, roles: Roles, behind: Sequence[Kept], now: Now) -> AwaitLog:
     """Keep the wake for these deadlines, the earliest first; but not beyond the time of anything else that waits."""
     others = replace(p, deadlines=tuple([k for k in p.deadlines if k not in behind]))
-    looks = [timing.next_look(others, now.ms)]
+    looks = [timers.next_look(others, now.ms)]
     looks += [k.due_ms + grace for k in behind if (grace := roles.handlers[k.handler].grace_ms) is not None]
     return AwaitLog(behind[0].due_ms, min([at for at in looks if at is not None], default=None))
 
 
-def is_all(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
+def is_message_complete(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
     """True if the message has come to its end for the one handler that it is for, and the saga is at rest: the next
     action on this progress, if it is certain, is `Done`. That is how by far the most turns end, and cheap to see."""
     message = trigger.message
@@ -126,28 +126,28 @@ def is_all(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
     )
 
 
-def noted(p: Snapshot, hand: Hand, action: Note | Rename) -> Written:
+def record_without_handler(p: Snapshot, hand: Hand, action: Note | Rename) -> Written:
     """The progress with what no handler is concerned with."""
-    return record.noted(p, hand, action.message) if isinstance(action, Note) else record.renamed(p, hand)
+    return journal.noted(p, hand, action.message) if isinstance(action, Note) else journal.renamed(p, hand)
 
 
-def next_snapshot(p: Snapshot, hand: Hand, action: Writes) -> Written:
+def record_decision(p: Snapshot, hand: Hand, action: Writes) -> Written:
     """The progress with what is only written down of an action: nothing of the service's runs."""
     role, message = action.role, action.message
     match action:
         case Ignore():
-            return record.ignored(p, hand, role, message, action.reason)
+            return journal.ignored(p, hand, role, message, action.reason)
         case Refuse():
-            return record.refused(p, hand, role, message, action.reason, action.remedy)
+            return journal.refused(p, hand, role, message, action.reason, action.remedy)
         case Wait():
-            return record.waiting(p, hand, role, message, action.reason)
+            return journal.waiting(p, hand, role, message, action.reason)
         case Queue():
-            return record.queued(p, hand, role, message, action.reason, action.bad)
+            return journal.queued(p, hand, role, message, action.reason, action.bad)
         case UndoWaits():
-            return compensate.undo_waits(p, hand, role, message, known=action.known)
+            return compensation.undo_waits(p, hand, role, message, known=action.known)
         case Seal():
             dead = message.dead if isinstance(message, Command) else None
             run = next((k.message.id for k in p.queue if k.dead == dead), None) if dead else None
-            return record.begun(p, hand, compensate.sealed(p, role, run))
+            return journal.begun(p, hand, compensation.sealed(p, role, run))
         case Close():  # pragma: no branch - it is the last one, and checkers would see another
-            return compensate.closed(p, hand, role, message)
+            return compensation.closed(p, hand, role, message)
