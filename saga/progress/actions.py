@@ -1,6 +1,6 @@
 """Values of one step: what set a turn off, each thing that can happen next, and how what was done ended. Pure.
 
-`saga.progress.next_action.next_action` chooses one; the runtime carries it out; `saga.progress.journal` writes it down.
+`saga.progress.next_action.choose_next_action` chooses one; the runtime carries it out; `saga.progress.journal` writes it down.
 """
 
 from collections.abc import Mapping
