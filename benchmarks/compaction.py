@@ -20,11 +20,11 @@ from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
 from saga.engine.isolated_ports import Documents, Forgetful, Undisturbed
 from saga.engine.lifecycle import open_resources
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
 from saga.engine.prepared_service import prepare
-from saga.engine.progress_cache import KnownPages
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.progress_cache import OverflowCache
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.messages import Message, Position
 from saga.messaging.names import PROGRESS
 from saga.messaging.timers import TYPE, Wake
@@ -114,7 +114,7 @@ class Weighed(Documents):
 class Worker:
     """A worker that is driven message by message, and its turns."""
 
-    participant: Participant
+    participant: ServiceRuntime
     documents: Weighed
     turns: list[Turn] = field(default_factory=list)
     known: tuple[Snapshot, int] | None = None
@@ -123,7 +123,7 @@ class Worker:
         """Handle one message to its end."""
         turn = begin(self.participant, message, Position("pings", 0, len(self.turns)), self.known)
         began, written = time.process_time(), self.documents.written
-        while not turn.over:
+        while not turn.is_complete:
             turn = await advance(self.participant, turn)
             if turn.progress is not None:
                 self.known = turn.progress, turn.cas
@@ -148,15 +148,15 @@ async def _worker(service: Service[Any], stack: AsyncExitStack) -> Worker:
     clock, documents = SystemClock(), Weighed(BYTES_MAX)
     ports = Ports(
         store=cast(Store, documents),  # what a turn uses of a store
-        log=Forgetful(2**20),
+        publisher=Forgetful(2**20),
         clock=clock,
-        watching=Watching("echo", clock, lambda moment: None),
+        outage_watch=OutageWatch("echo", clock, lambda moment: None),
         assignment=Undisturbed(),
-        together=cast(Any, None),  # of updates of business documents, which nobody makes here
-        pages=KnownPages(),
+        batch=cast(Any, None),  # of updates of business documents, which nobody makes here
+        overflow_cache=OverflowCache(),
     )
     resources = await open_resources(service.declared, stack, clock, 9, ())
-    return Worker(participant_of(prepare(service.declared), resources, ports), documents)
+    return Worker(make_service_runtime(prepare(service.declared), resources, ports), documents)
 
 
 async def _results() -> list[Figure]:

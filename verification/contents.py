@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES
 from saga.progress.decisions import next_ready
@@ -23,7 +23,7 @@ from verification.state import State
 class Contents:
     """Every content that a document ever had in a search, read once for all states that have it."""
 
-    def __init__(self, services: Sequence[Participant], *, batched: bool) -> None:
+    def __init__(self, services: Sequence[ServiceRuntime], *, batched: bool) -> None:
         """`batched`: another saga's lane uses the business document too."""
         self.services, self.batched = services, batched
         self._contents: list[bytes] = [b""]
@@ -37,7 +37,7 @@ class Contents:
         """True if the messages of the logs are published one by one."""
 
     @property
-    def service(self) -> Participant:
+    def service(self) -> ServiceRuntime:
         """Participant of the newest release."""
         return self.services[-1]
 

@@ -166,7 +166,7 @@ class PlainRun:
     async def write(self, work: Coroutine[object, object, T]) -> T:
         return await work
 
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         return None
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from saga.engine.errors import NotDeterministic, said_by
+from saga.engine.errors import NotDeterministic, describe_exception
 from saga.engine.persistence import dead_letters
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES
@@ -22,7 +22,7 @@ from verification.state_space import StateSpace
 
 TRANSITIONS_MAX = 40
 """Most transitions that any scenario needs: beyond it something is decided again and again."""
-_NOT_DETERMINISTIC = said_by(NotDeterministic(""))
+_NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 
 class Promises:

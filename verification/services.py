@@ -13,11 +13,11 @@ from saga.contracts.library import Contract, Library, Version
 from saga.declarations.values import Declared, DocumentKind, Reaction
 from saga.engine.isolated_ports import SetClock, Undisturbed
 from saga.engine.known_controls import KnownControls
-from saga.engine.known_schemas import Schemas
-from saga.engine.outage_watch import Watching
+from saga.engine.known_schemas import KnownSchemas
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
-from saga.engine.progress_cache import KnownPages
-from saga.engine.service_runtime import Participant
+from saga.engine.progress_cache import OverflowCache
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, UnknownSchema
 from saga.messages import Event, Message
 from saga.messaging.message_ids import identity, identity_of_declared
@@ -105,7 +105,7 @@ class LooksEachTime(KnownControls):
         """Forget it: the next run looks again."""
 
 
-class ExploredParticipant(Participant):
+class ExploredService(ServiceRuntime):
     """Participant whose events are texts, so that the search spends its time on the protocol."""
 
     __slots__ = ()
@@ -192,18 +192,18 @@ def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> P
     """The ports of a turn, each await a choice point."""
     return Ports(
         store=cast(Store, store),
-        log=ExploredLog(),
+        publisher=ExploredLog(),
         clock=clock,
-        watching=Watching(SERVICE, clock, lambda moment: None),
+        outage_watch=OutageWatch(SERVICE, clock, lambda moment: None),
         assignment=Undisturbed(
             is_committed=lambda position: position in store.committed,
             is_of_current_log=lambda position: (position.topic, position.log_id) in store.logs,
             handled=lambda due_ms: store.handled_ms,
         ),
-        together=other.together,
-        pages=KnownPages(bytes_max=0),
-        one_run=PlainRun,
-        contracts=_nothing_new,
+        batch=other.together,
+        overflow_cache=OverflowCache(bytes_max=0),
+        make_run_scope=PlainRun,
+        reload_contracts=_nothing_new,
     )
 
 
@@ -226,7 +226,7 @@ def _role_of(h: Reacts, explored: Explored, undo: Undo | None, known: frozenset[
     )
 
 
-def participant(explored: Explored, ports: Ports, release: int = 0, *, controlled: bool = False) -> Participant:
+def participant(explored: Explored, ports: Ports, release: int = 0, *, controlled: bool = False) -> ServiceRuntime:
     """The service, ready to handle messages. `controlled`: each run looks into the book of controls; else nobody."""
     reacts, declared = explored.releases[release], declared_by(explored, release)
     name = declared.name
@@ -260,7 +260,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
             takes[undo.name] = {t: classes[t] for t in (*sorted(explored.failures), *h.types, *took)}
         roles.append(_role_of(h, explored, undo, explored.outcomes & types))
     emitted = frozenset(e for h in reacts for e in h.types)
-    return ExploredParticipant(
+    return ExploredService(
         declared=declared,
         name=name,
         commands=commands_of(name),
@@ -275,14 +275,14 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
             types - (emitted - explored.said) - (explored.failures if all(h.undo is None for h in reacts) else set())
         ),
         starts=explored.starts,
-        schemas=Schemas(_library(knows_newer=release > 0)),
+        schemas=KnownSchemas(_library(knows_newer=release > 0)),
         state=state,
         migrations=(migration(reacts, state),) if version > 1 else (),
         version=version,
         memory_s=MEMORY_S,
         documents={Stock: DocumentKind(kind=Stock, collection="stock", answers=(Out,))},
         resources={},
-        used={},
+        used_resources={},
         answers=dict.fromkeys(handlers, ()),
         ports=ports,
         controls=LooksEachTime() if controlled else KnownControls(until_s=inf),

@@ -12,7 +12,7 @@ import msgspec
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
 from saga.engine.isolated_ports import SetClock
-from saga.engine.processing_state import TurnState
+from saga.engine.processing_state import ProcessingState
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.messaging import controls
@@ -64,7 +64,7 @@ FAST = 2
 class Under(NamedTuple):
     """A turn, with the release and the time under which it goes on."""
 
-    turn: TurnState
+    turn: ProcessingState
     release: int
     passed: int
     """Times that `AGE_MS` has passed."""
@@ -110,7 +110,7 @@ class StateSpace(Contents):
         self._numbers: dict[Any, int] = {}
         self._next: dict[tuple[int, History], Operation | int] = {}
 
-    def _turn(self, turn: TurnState, release: int, passed: int, fast: int, ticks: int, handled: int) -> int:
+    def _turn(self, turn: ProcessingState, release: int, passed: int, fast: int, ticks: int, handled: int) -> int:
         progress = None if turn.progress is None else encode(turn.progress)
         results = msgspec.json.encode(turn.results)
         key = (
@@ -118,16 +118,16 @@ class StateSpace(Contents):
             (
                 progress,
                 turn.cas,
-                turn.certain,
+                turn.is_current,
                 tuple(entry.n for entry in turn.unpublished),
                 _frozen(turn.recalled),
                 turn.paged,
-                turn.over,
+                turn.is_complete,
                 results,
                 turn.attempts,
-                turn.unsaid,
-                turn.stopped,
-                turn.awaits,
+                turn.unsent_escalation,
+                turn.held_back,
+                turn.awaited_log,
             ),
         )
         number = self._numbers.get(key)
@@ -159,7 +159,7 @@ class StateSpace(Contents):
         except StopIteration as stop:
             return self._turn(stop.value, *under[1:])
         except SagaError:  # a later release has been here: the lane waits, and looks again
-            return self._turn(under.turn.unread(), *under[1:])
+            return self._turn(under.turn.drop_progress(), *under[1:])
         coroutine.close()
         asked: Operation = operation
         return asked
@@ -185,10 +185,10 @@ class StateSpace(Contents):
             turn, release, passed, fast, *before = self._turns[step]
             if before != [ticks, handled]:
                 step = self._turn(turn, release, passed, fast, ticks, handled)
-            if turn.awaits is not None:  # the wake stays, and is taken again
+            if turn.awaited_log is not None:  # the wake stays, and is taken again
                 worker = worker._replace(at=with_number(worker.at, WAKES, turn.position.offset))
-            if turn.over:
-                cas = turn.cas if turn.may_be_remembered else 0
+            if turn.is_complete:
+                cas = turn.cas if turn.is_cacheable else 0
                 content = self.version(encode(turn.progress)) if cas and len(self.services) > 1 else cas
                 return worker._replace(turn=-1, history=(), cache=cas, content=content), None
             worker = worker._replace(turn=step, history=())

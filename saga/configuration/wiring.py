@@ -23,9 +23,9 @@ from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared
 from saga.encryption.port import KeyRing, Keys
 from saga.engine.consumer.flow_control import Limits
-from saga.engine.errors import raised_at
+from saga.engine.errors import find_origin
 from saga.engine.lifecycle import Options, serve
-from saga.engine.ports import Outside, Step
+from saga.engine.ports import CallExternal, ExternalCall
 from saga.engine.prepared_service import emitted_by, heard_by, needs_of, prepare, topics_of
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
 from saga.messages import Topic
@@ -62,7 +62,7 @@ def load_services(names: Iterable[str]) -> list[Declared]:
             problems.append(f"{name}: cannot be imported: {_unimportable(name, why)}")
             continue
         except Exception as why:  # noqa: BLE001 - a module may raise anything; all problems are told at once
-            where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else raised_at(why)
+            where = f"{why.filename}:{why.lineno}" if isinstance(why, SyntaxError) else find_origin(why)
             problems.append(f"{name}: fails while it is imported: {type(why).__name__}: {why} ({where})")
             continue
         declared = [value.declared for value in vars(module).values() if isinstance(value, Service)]
@@ -225,15 +225,15 @@ async def _told(settings: Settings, report: Report, clock: Clock) -> AsyncIterat
 @asynccontextmanager
 async def _traced(
     settings: Settings, report: Report, worker: str, clock: Clock
-) -> AsyncIterator[tuple[Report, Tracing | None, Outside]]:
+) -> AsyncIterator[tuple[Report, Tracing | None, CallExternal]]:
     """Listener of moments, choice of what is traced, and way of steps to the outside: with SAGA_TRACES those who
     trace."""
     if not _is_traced(settings):
-        yield report, None, Step.make
+        yield report, None, ExternalCall.make
         return
     from saga.telemetry.traces import exporting, inside
 
-    async def through(step: Step) -> object:
+    async def through(step: ExternalCall) -> object:
         with inside(step.trace):
             return await step.make()
 

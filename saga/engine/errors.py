@@ -22,7 +22,7 @@ class Halted(BaseException):
     """End of this turn, as by a crash. It is no `Exception`, so that no `except Exception` in a handler swallows it."""
 
 
-class Refused(Halted):
+class Superseded(Halted):
     """Refusal of a write, or of an update that nobody asks for any more: the progress is another one by now."""
 
 
@@ -40,7 +40,7 @@ class NotDeterministic(Permanent):
         super().__init__(f"not deterministic: {said}")
 
 
-def unexpected(why: BaseException, who: str) -> RuntimeError:
+def wrap_base_exception(why: BaseException, who: str) -> RuntimeError:
     """Make the failure of an attempt that ended with what is no `Exception`."""
     return RuntimeError(f"{who} raised {type(why).__name__}, which is no Exception")
 
@@ -54,7 +54,7 @@ REASON_BYTES_MAX = 2000
 """Bytes of an exception's text that are kept, at most: a reason stands in progress, log and headers."""
 
 
-def said_by(why: Exception, secrets: Sequence[str] = ()) -> str:
+def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
     """Words of an exception, as they can be written down: bounded, and text whatever it is made of. `secrets`: texts
     that are hidden in it, for a handler may quote any value that it was given."""
     try:
@@ -66,7 +66,7 @@ def said_by(why: Exception, secrets: Sequence[str] = ()) -> str:
     return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
 
 
-def raised_at(why: Exception) -> str | None:
+def find_origin(why: Exception) -> str | None:
     """File, line and function that raised an exception: the last of the service's own code, or of what it calls."""
     last = None
     for frame, line in traceback.walk_tb(why.__traceback__):
@@ -75,16 +75,16 @@ def raised_at(why: Exception) -> str | None:
     return None if last is None else _place(*last)
 
 
-def stack_of(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
+def format_stack(why: Exception, secrets: Sequence[str] = ()) -> tuple[str, ...]:
     """Places of the service's own code, or of what it calls, that led to an exception, outermost first; behind them
-    those of what it was raised from. Of many the innermost. `secrets`: as `said_by` takes them."""
+    those of what it was raised from. Of many the innermost. `secrets`: as in `describe_exception`."""
     places: list[str] = []
     for _ in range(CAUSES_MAX):
         places += _theirs(why)[-FRAMES_MAX:]
         if not isinstance(why.__cause__, Exception):
             break
         why = why.__cause__
-        places.append(shortened(f"from {said_by(why, secrets)}", PLACE_BYTES_MAX))
+        places.append(shortened(f"from {describe_exception(why, secrets)}", PLACE_BYTES_MAX))
     return tuple(places[:PLACES_MAX])
 
 

@@ -8,9 +8,9 @@ from typing import Any, Never, TypeVar, cast
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.encryption.port import Keys
 from saga.engine.errors import Halted
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
-from saga.engine.progress_cache import KnownPages
+from saga.engine.progress_cache import OverflowCache
 from saga.errors import Exists
 from saga.messages import Outgoing, Position
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -109,14 +109,14 @@ def ports_alone(
     """Ports that raise `Asked` wherever a run asks for the outside."""
     return Ports(
         store=cast(Store, documents),  # what a turn uses of a store
-        log=Forgetful(record_bytes_max),
+        publisher=Forgetful(record_bytes_max),
         clock=clock,
-        watching=Watching(service, clock, lambda moment: None),
+        outage_watch=OutageWatch(service, clock, lambda moment: None),
         assignment=Alone(),
-        together=asked,
-        pages=KnownPages(bytes_max=0),
+        batch=asked,
+        overflow_cache=OverflowCache(bytes_max=0),
         worker="rebuild",
-        outside=asked,
+        call_external=asked,
         keys=keys,
     )
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from saga.contracts.library import Library
 from saga.contracts.registered import writer_without_registry
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.errors import NewerVersion, UnknownSchema
 from saga.messages import Writer
 from saga.telemetry.events import ContractsUnreadable, SchemasDeployed
@@ -22,22 +22,22 @@ WRITERS_MAX = 1000
 
 AskRegistry: TypeAlias = Callable[[int], Awaitable[Writer]]
 """Way to a schema registry: what it says of an id now. Raises `RegistryUnavailable`."""
-ReadAnew: TypeAlias = Callable[[Library], Awaitable[Library]]
+ReloadContracts: TypeAlias = Callable[[Library], Awaitable[Library]]
 """Way to the contracts as they are deployed by now."""
 
 
-async def at_once(library: Library) -> Library:
+async def reload_now(library: Library) -> Library:
     """Read them here and now: for whoever runs in a world without threads."""
     return library.anew()
 
 
-async def beside(library: Library) -> Library:
+async def reload_in_thread(library: Library) -> Library:
     """Read them in a thread: other lanes go on."""
     return await asyncio.to_thread(library.anew)
 
 
 @dataclass(slots=True)
-class Schemas:
+class KnownSchemas:
     """Library of a running service, which grows while it runs."""
 
     library: Library
@@ -59,7 +59,7 @@ class Schemas:
         """Forget what a registry has said: a person has mended something, and it is asked again."""
         self.writers.clear()
 
-    async def know(self, why: UnknownSchema, read: ReadAnew, watching: Watching) -> bool:
+    async def know(self, why: UnknownSchema, read: ReloadContracts, watching: OutageWatch) -> bool:
         """Return whether the schema is known by now. Lanes that ask at the same time wait for one reading. A version
         that is too new for this release becomes readable by another release alone."""
         if isinstance(why, NewerVersion):
@@ -71,7 +71,7 @@ class Schemas:
                 self._read_s = watching.clock.monotonic_s()
         return why.fingerprint in self.library.by_fingerprint
 
-    async def _read_anew(self, read: ReadAnew, watching: Watching) -> None:
+    async def _read_anew(self, read: ReloadContracts, watching: OutageWatch) -> None:
         """Read the contracts. Those that cannot be used, perhaps in the middle of a deployment, change nothing."""
         before, error = self.library, ""
         try:

@@ -18,9 +18,9 @@ from saga.engine.consumer.change_relay import Relay
 from saga.engine.consumer.flow_control import Limits
 from saga.engine.consumer.sources import EventTopics, Sources
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
-from saga.engine.known_schemas import ReadAnew, beside
-from saga.engine.limits import Gates
-from saga.engine.outage_watch import Watching
+from saga.engine.known_schemas import ReloadContracts, reload_in_thread
+from saga.engine.limits import CallGates
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.overflow_store import EXPIRY_S_MORE
 from saga.engine.persistence.service_record import (
     ServiceRecord,
@@ -31,9 +31,9 @@ from saga.engine.persistence.service_record import (
     starts_of,
 )
 from saga.engine.persistence.transition_publisher import Telling
-from saga.engine.ports import Outside, Step
-from saga.engine.prepared_service import Prepared, relayed_by
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.ports import CallExternal, ExternalCall
+from saga.engine.prepared_service import PreparedService, relayed_by
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.engine.time_limits import misfits
 from saga.engine.worker import Worker
 from saga.errors import ConfigurationError, DeclarationError
@@ -64,18 +64,18 @@ class Options:
     """True if documents that are there when a service first takes their changes count as new."""
     open_s: float = OPEN_S_MAX
     """Seconds that each resource may take to open."""
-    through: Outside = Step.make
+    through: CallExternal = ExternalCall.make
     """Way of the calls of steps to the outside."""
     compares_logs: bool = True
     """True if the ids of topics are compared with those that the store knows. False where no broker forgets a position:
     then positions tell of each topic that was deleted and created again."""
     worker: str = ""
     """Name of the worker, for people: where an attempt failed."""
-    contracts: ReadAnew = beside
+    contracts: ReloadContracts = reload_in_thread
     """Way to the contracts as they are deployed by now."""
     waits_for_schemas: bool = True
     """False where what is not deployed after ten attempts never will be: a message that waits for it is given up."""
-    gates: Gates = field(default_factory=Gates)
+    gates: CallGates = field(default_factory=CallGates)
     """Counts of limited calls: those of all services that run with these options, in one process."""
     keys: Keys | None = None
     """Keys of sealed values."""
@@ -90,7 +90,7 @@ class Options:
 
 
 async def serve(
-    prepared: Prepared, *, store: Store, broker: Broker, options: Options, use: Sequence[object] = ()
+    prepared: PreparedService, *, store: Store, broker: Broker, options: Options, use: Sequence[object] = ()
 ) -> None:
     """Run one worker of a service until it is to stop, then drain. `use`: fakes in the place of resources.
 
@@ -103,14 +103,14 @@ async def serve(
         await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
         if options.compares_logs:
             await check_log(prepared.declared, store, broker)
-        assignment = WorkerAssignment(watching := Watching(declared.name, clock, report, tracing=options.tracing))
+        assignment = WorkerAssignment(watching := OutageWatch(declared.name, clock, report, tracing=options.tracing))
         record = options.record or await ensure_record(declared, store, clock, watching)
         through, worker_name, contracts = options.through, options.worker, options.contracts
         telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
         ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
         times = None if options.record else WorkTimes(record, prepared.memory_s, store, clock)
-        ports = replace(ports, waits_for_schemas=options.waits_for_schemas, work=times)
-        service = participant_of(prepared, resources, ports, options.gates)
+        ports = replace(ports, waits_for_schemas=options.waits_for_schemas, heartbeat=times)
+        service = make_service_runtime(prepared, resources, ports, options.gates)
         async with asyncio.TaskGroup() as tasks:
             relay = await _relay(service, store, broker, options)
             identity, starts = record.identity(worker_name), starts_of(record)
@@ -147,7 +147,7 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
         )
 
 
-async def _relay(service: Participant, store: Store, broker: Broker, options: Options) -> Relay | None:
+async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options: Options) -> Relay | None:
     """Relay of the changes that the service takes, if its store notes them; else its connector writes them. What is
     noted for another release of the service goes on being noted. Raises `ConfigurationError` if it may not write their
     topics."""
@@ -158,7 +158,7 @@ async def _relay(service: Participant, store: Store, broker: Broker, options: Op
         raise ConfigurationError("nothing was started: have this user allowed to relay changes:", forbidden)
     kinds = [kind.collection for event in service.changes.values() if (kind := kind_of(event)) is not None]
     await store.watch(service.name, kinds, from_beginning=options.changes_from_beginning)
-    return Relay(service.name, store, broker, options.clock, service.ports.watching) if kinds else None
+    return Relay(service.name, store, broker, options.clock, service.ports.outage_watch) if kinds else None
 
 
 async def work(worker: Worker, stop: asyncio.Event) -> float:

@@ -26,11 +26,11 @@ LOOK_S = 1.0
 """Time after which a call that waits looks whether the worker is to stop."""
 
 
-class Busy(SagaError):
+class TooManyCalls(SagaError):
     """Refusal of a call for which there is no turn in time: too many wait for theirs."""
 
 
-class NotNow(Exception):
+class CallNotAdmitted(Exception):
     """Refusal of a call before it began. It says nothing about handler or message, and is no attempt of anything."""
 
     def __init__(self, why: SagaError, left_s: float) -> None:
@@ -39,7 +39,7 @@ class NotNow(Exception):
         super().__init__(why, left_s)
 
 
-class Call(NamedTuple):
+class AdmittedCall(NamedTuple):
     """A call that was let through."""
 
     turns: int
@@ -57,7 +57,7 @@ class _Waiting:
         self.woken: asyncio.Future[None] | None = None
 
 
-class Gate:
+class CallGate:
     """Count of the calls that are under way, were begun and wait: one for all services of this process that limit the
     same in the same way, for whoever is called sees the process."""
 
@@ -68,23 +68,23 @@ class Gate:
         self.waiting: deque[_Waiting] = deque()
 
 
-class Gates:
+class CallGates:
     """Gates of one process, by what is limited, and how."""
 
     def __init__(self) -> None:
-        self._known: dict[object, Gate] = {}
+        self._known: dict[object, CallGate] = {}
 
-    def of(self, *what: object) -> Gate:
+    def of(self, *what: object) -> CallGate:
         """Gate of this."""
-        return self._known.setdefault(what, Gate())
+        return self._known.setdefault(what, CallGate())
 
 
 class Limiter:
     """Way of all calls of steps to one resource, in this service; or of all of one call that has limits of its own."""
 
-    def __init__(self, service: str, resource: Resource, ports: Ports, gate: Gate | None = None) -> None:
+    def __init__(self, service: str, resource: Resource, ports: Ports, gate: CallGate | None = None) -> None:
         self._service, self._resource, self._ports = service, resource, ports
-        self._gate = gate or Gate()
+        self._gate = gate or CallGate()
         self.is_needed = resource.is_limited
         """False if each call is made at once."""
         self._at_once_max, self._rate_per_s = resource.at_once_max, resource.rate_per_s
@@ -131,10 +131,10 @@ class Limiter:
         finally:
             self.leave(call, failed)
 
-    async def enter(self, at: Position, latest_s: float) -> Call:
+    async def enter(self, at: Position, latest_s: float) -> AdmittedCall:
         """Return when a call may begin. Whoever was let in has to `leave`.
 
-        Raises `NotNow` while the breaker is open, and where there is no turn until `latest_s`; `Draining` when the
+        Raises `CallNotAdmitted` while the breaker is open, or if there is no turn until `latest_s`; `Draining` when the
         worker stops or is to lose the partition.
         """
         clock, resource, rate_per_s = self._ports.clock, self._resource, self._rate_per_s
@@ -146,7 +146,7 @@ class Limiter:
                 has_waited = True
             now_s = clock.monotonic_s()
             if has_waited:
-                self._ports.watching.report(
+                self._ports.outage_watch.report(
                     CallWaited(service=self._service, resource=resource.name, ms=(now_s - came_s) * 1000)
                 )
             circuit = breaker.admitted(self._circuit, now_s)
@@ -156,9 +156,9 @@ class Limiter:
             self._frees(None)
             raise
         self._turns(circuit)
-        return Call(circuit.turns, now_s)
+        return AdmittedCall(circuit.turns, now_s)
 
-    def leave(self, call: Call, failed: bool | None) -> None:
+    def leave(self, call: AdmittedCall, failed: bool | None) -> None:
         """Take note that a call has ended. `failed`: `None` if it was given up, and says nothing."""
         now_s = self._ports.clock.monotonic_s()
         if self._resource.breaker is not None:
@@ -166,19 +166,19 @@ class Limiter:
         self._frees(None if failed is None else now_s - call.began_s)
 
     def check_closed(self) -> None:
-        """Raises `NotNow` while the breaker is open."""
+        """Raises `CallNotAdmitted` while the breaker is open."""
         if breaker.left_s(self._circuit, self._ports.clock.monotonic_s()):
             raise self._is_open()
 
-    def _is_open(self) -> NotNow:
+    def _is_open(self) -> CallNotAdmitted:
         left_s = breaker.left_s(self._circuit, self._ports.clock.monotonic_s())
-        return NotNow(BreakerOpen(self._resource.name), left_s)
+        return CallNotAdmitted(BreakerOpen(self._resource.name), left_s)
 
     def _turns(self, circuit: Circuit) -> None:
         before, self._circuit = self._circuit, circuit
         if circuit.state != before.state or circuit.turns > before.turns:
             rules = self._resource.breaker
-            self._ports.watching.report(
+            self._ports.outage_watch.report(
                 BreakerTurned(
                     service=self._service,
                     resource=self._resource.name,
@@ -198,7 +198,7 @@ class Limiter:
         self._waiting.append(place)
         self._line = self._line.waits(1)
         try:
-            await self._ports.watching.idling(self._is_next(place, at, latest_s))
+            await self._ports.outage_watch.idling(self._is_next(place, at, latest_s))
         except BaseException:
             if place.is_next:  # it has its place already, and gives it to the one behind it
                 self._frees(None)
@@ -236,10 +236,12 @@ class Limiter:
             self._line = self._line.waits(-1)
         return True
 
-    def _is_busy(self) -> NotNow:
+    def _is_busy(self) -> CallNotAdmitted:
         now_s = self._ports.clock.monotonic_s()
         self._line, left_s = turns.sent_away(self._line, self._at_once_max, self._rate_per_s, now_s)
-        return NotNow(Busy(f"{self._resource.name} has no turn in time: other calls come first"), left_s)
+        return CallNotAdmitted(
+            TooManyCalls(f"{self._resource.name} has no turn in time: other calls come first"), left_s
+        )
 
     def _frees(self, lasted_s: float | None) -> None:
         """Give a place to the first that waits."""

@@ -21,7 +21,7 @@ QUIET_S = 60.0
 """Seconds without a failure after which nobody waits: it can be reached, as far as anybody knows."""
 
 
-class Load(Protocol):
+class LoadListener(Protocol):
     """Listener that has to know how store and log cope."""
 
     def took(self, seconds: float, now_s: float) -> None:
@@ -35,7 +35,7 @@ class Load(Protocol):
 
 
 @dataclass(slots=True)
-class Watching:
+class OutageWatch:
     """All that one worker knows of how its store and log do."""
 
     service: str
@@ -44,7 +44,7 @@ class Watching:
     """Function that is told what happens, for logs and people."""
     tracing: Tracing | None = None
     """Choice of what is traced; `None`: nothing is."""
-    load: Load | None = None
+    load: LoadListener | None = None
     """Listener that is told how long each write to the store took, and to the log."""
     outages: int = 0
     """Count of `unavailable`. What runs out of time meanwhile has not failed."""

@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 from saga.encryption.port import Keys
-from saga.engine.known_schemas import AskRegistry, ReadAnew, at_once
-from saga.engine.outage_watch import Watching
-from saga.engine.processing_state import Stages
-from saga.engine.progress_cache import KnownPages
+from saga.engine.known_schemas import AskRegistry, ReloadContracts, reload_now
+from saga.engine.outage_watch import OutageWatch
+from saga.engine.processing_state import Measurements
+from saga.engine.progress_cache import OverflowCache
 from saga.messages import Outgoing, Position
 from saga.progress.document import Call, Entry, Snapshot
 from saga.store.port import Store
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-class Log(Protocol):
+class EventPublisher(Protocol):
     """Log that events and dead letters are published to: of a broker, what a turn uses."""
 
     @property
@@ -34,30 +34,30 @@ class Log(Protocol):
         """Return when all is durable. Raises `BrokerUnavailable`."""
 
 
-class Teller(Protocol):
+class TransitionListener(Protocol):
     """Listener to the transitions of a progress; none of its calls waits for anything."""
 
-    def told_below(self, p: Snapshot, /) -> int:
+    def published_below(self, p: Snapshot, /) -> int:
         """Number of the first transition of a progress that is not known as told."""
 
-    def written(self, p: Snapshot, entry: Entry, stages: Stages, /) -> None:
+    def on_written(self, p: Snapshot, entry: Entry, stages: Measurements, /) -> None:
         """Take note of a transition that is in the store now, `p` with it."""
 
-    def loaded(self, p: Snapshot, /) -> None:
+    def on_loaded(self, p: Snapshot, /) -> None:
         """Take note of a progress as it was read from the store."""
 
 
-class WorkNotes(Protocol):
+class Heartbeat(Protocol):
     """Durable notes of when the service works."""
 
     @property
     def absences(self) -> tuple[tuple[int, int], ...]:
         """Times in which no worker has written anything: see `saga.progress.actions.Now`."""
 
-    def is_noted(self) -> bool:
+    def is_recent(self) -> bool:
         """True if a progress may be written now."""
 
-    def note(self) -> Coroutine[object, object, None]:
+    def record(self) -> Coroutine[object, object, None]:
         """Note that the service works now. Raises `StoreError`."""
 
 
@@ -87,12 +87,12 @@ class Assignment(Protocol):
         """Wait between attempts. Raises `Draining` at once when the worker stops or is to lose the partition."""
 
 
-class Step(Struct, frozen=True):
+class ExternalCall(Struct, frozen=True):
     """Call to the outside that a handler makes now by `saga.step`."""
 
     saga: str
     handler: str
-    asked: Call
+    record: Call
     call: Callable[..., Awaitable[Any]]
     args: Sequence[object]
     kwargs: Mapping[str, object]
@@ -106,11 +106,11 @@ class Step(Struct, frozen=True):
         return self.call(*self.args, **self.kwargs)
 
 
-Outside: TypeAlias = Callable[[Step], Awaitable[Any]]
+CallExternal: TypeAlias = Callable[[ExternalCall], Awaitable[Any]]
 """Way of the calls of steps to the outside: it gives what the call gives. `Step.make` is the straight one."""
 
 
-class Together(Protocol):
+class Batch(Protocol):
     """Meeting place of lanes that want something done to one thing."""
 
     def __call__(
@@ -119,7 +119,7 @@ class Together(Protocol):
         """Give what `act` gives for `item`. Items of one `what` that come up while others are acted on, go together."""
 
 
-class OneRun(Protocol):
+class RunScope(Protocol):
     """Needs of one run of a handler: steps one after another, and writes that a timeout cannot abandon."""
 
     @property
@@ -129,13 +129,13 @@ class OneRun(Protocol):
     def write(self, work: Coroutine[object, object, T]) -> Awaitable[T]:
         """Begin a write; it goes on to its end when the awaiting handler is cancelled."""
 
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         """Return when no write is under way."""
 
 
 @dataclass(slots=True)
-class ShieldedRun:
-    """See `OneRun` for the promises. On asyncio."""
+class ShieldedRunScope:
+    """See `RunScope` for the promises. On asyncio."""
 
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
     _writing: asyncio.Task[object] | None = None
@@ -145,7 +145,7 @@ class ShieldedRun:
         self._writing = task
         return asyncio.shield(task)
 
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         if self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
@@ -155,27 +155,27 @@ class Ports:
     """All that is around a turn. Whatever it awaits is a call of one of these."""
 
     store: Store
-    log: Log
+    publisher: EventPublisher
     clock: Clock
-    watching: Watching
+    outage_watch: OutageWatch
     assignment: Assignment
-    together: Together
+    batch: Batch
     """Meeting place of updates of one business document."""
-    pages: KnownPages
+    overflow_cache: OverflowCache
     worker: str = ""
     """Name of this worker, for people."""
-    outside: Outside = Step.make
-    contracts: ReadAnew = at_once
+    call_external: CallExternal = ExternalCall.make
+    reload_contracts: ReloadContracts = reload_now
     """Way to the contracts as they are by now, asked for when a message is of a schema that is not known."""
-    registry: AskRegistry | None = None
+    ask_registry: AskRegistry | None = None
     """Way to the schema registry, asked for a message that could not be read when it came; `None`: there is none."""
     waits_for_schemas: bool = True
     """False in a world in which what is not deployed after ten attempts never will be."""
     keys: Keys | None = None
     """Keys of sealed values; `None`: nothing is sealed."""
-    telling: Teller | None = None
+    transition_listener: TransitionListener | None = None
     """Told of each transition that is written or loaded; `None`: nobody is."""
-    work: WorkNotes | None = None
+    heartbeat: Heartbeat | None = None
     """Notes of when the service works; `None`: its absences are not looked at."""
-    one_run: Callable[[], OneRun] = ShieldedRun
+    make_run_scope: Callable[[], RunScope] = ShieldedRunScope
     """Makes what one run of a handler needs, at its first step."""

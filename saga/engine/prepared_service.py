@@ -19,7 +19,7 @@ from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
 from saga.encryption.sensitive_fields import Marks, marks_of, unmarked
 from saga.engine.foreign_values import single_object
-from saga.engine.known_schemas import Schemas
+from saga.engine.known_schemas import KnownSchemas
 from saga.errors import BadInput, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Topic, name_of
 from saga.messaging.names import commands_of, dead_letters_of
@@ -30,7 +30,7 @@ from saga.progress.spill import Bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedService:
     """Meaning of what a service declares, looked up by what the runtime has in hand. Without any I/O."""
 
     declared: Declared
@@ -54,7 +54,7 @@ class Prepared:
     """Types to be read from the log: those that a handler or a compensation here names and that others may say."""
     starts: frozenset[str]
     """Types that begin a saga."""
-    schemas: Schemas
+    schemas: KnownSchemas
     """Schemas of its contracts; of a service that runs, those deployed since its start, too."""
     state: type[Any] | None
     state_marks: Marks | None = None
@@ -115,7 +115,7 @@ class Prepared:
         return event if kind is None else change_of(event, kind)
 
 
-def prepare(declared: Declared) -> Prepared:
+def prepare(declared: Declared) -> PreparedService:
     """Prepare all that the service has declared so far. Raises `DeclarationError` for migrations that do not lead to
     the state of now, and for older versions of events that nothing upcasts."""
     migrations = whole_chain(declared)
@@ -128,7 +128,7 @@ def prepare(declared: Declared) -> Prepared:
     commands, wakes, changes = commands_of(declared.name), tiers_of(declared.name), _changes_of(taken)
     sensitive = frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions))
     state_marks = None if declared.state is None else marks_of(declared.state)
-    return Prepared(
+    return PreparedService(
         declared=declared,
         name=declared.name,
         commands=commands,
@@ -141,7 +141,7 @@ def prepare(declared: Declared) -> Prepared:
         contracts=contracts,
         consumed=consumed_by(declared, contracts),
         starts=frozenset(n for n, contract in contracts.items() if contract.starts and n not in changing),
-        schemas=Schemas(_library_of(taken)),
+        schemas=KnownSchemas(_library_of(taken)),
         state=declared.state,
         sensitive=sensitive,
         state_marks=state_marks,
@@ -255,7 +255,7 @@ def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
     return is_last and handler.says_one and all(contracts[n].outcome for n in _names(handler.emits))
 
 
-def yields_of(service: Prepared) -> tuple[frozenset[str], frozenset[str]]:
+def yields_of(service: PreparedService) -> tuple[frozenset[str], frozenset[str]]:
     """Types of messages that only handlers which may wait are for, and the topics of which no other type is read."""
     busy = {n for h in service.declared.reactions if not h.deferrable for n in _names(h.hears)}
     types = service.consumed - busy

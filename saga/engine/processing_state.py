@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.engine.trace_spans import UNTRACED, Spans
+from saga.engine.trace_spans import UNTRACED, TurnSpans
 from saga.engine.trace_spans import Kind as KindOfSpan
 from saga.messages import Message, Outgoing, Position
 from saga.progress.actions import AwaitLog, Trigger
@@ -21,17 +21,17 @@ NOWHERE = Position("(repair)", 0, 0)
 """Position of a turn that no record set off."""
 
 
-class Stopped(NamedTuple):
+class HeldBack(NamedTuple):
     """Handler, or its compensation, of which nothing that is kept is ready in this turn, nor before some time."""
 
     handler: str
-    undoes: bool
+    compensates: bool
     due_ms: int
     message: str = ""
     """Id of the message for which alone it is so; empty: whatever it is kept for."""
 
 
-class Stages(Struct):
+class Measurements(Struct):
     """Outcome of one message and how long each stage took, in seconds; for people, never read by decisions."""
 
     received_s: float = 0.0
@@ -42,7 +42,7 @@ class Stages(Struct):
     outcomes: list[tuple[str, str, str | None]] = []
     """Handler, outcome and reason of each transition written."""
     attempts: int = 0
-    spans: Spans | None = None
+    spans: TurnSpans | None = None
     """Spans of the turn; `None`: it is not traced."""
 
     def span(
@@ -52,7 +52,7 @@ class Stages(Struct):
         return UNTRACED if self.spans is None else self.spans.of(kind, name, parts, answers)
 
 
-class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
+class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     """State of handling one message: progress read, its version, answers to reuse."""
 
     position: Position
@@ -60,7 +60,7 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     """Progress as read or written last; `None`: to be read."""
     cas: int = 0
     """Version of the progress; 0: the store holds none."""
-    certain: bool = False
+    is_current: bool = False
     """True if the progress was read or written in this turn; one from a cache may be old."""
     unpublished: tuple[Entry, ...] = ()
     """Transitions whose events are not known as published, and that others bring: they go out if this turn writes."""
@@ -68,22 +68,22 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     """Inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
     deaths: int = 0
     """Number of deaths for which the next run is given up: the process dies of it; 0: it is not."""
-    stopped: tuple[Stopped, ...] = ()
+    held_back: tuple[HeldBack, ...] = ()
     """Runs that are kept, and that were parked in this turn, or that people have stopped: in it they are not ready."""
-    over: bool = False
+    is_complete: bool = False
     """True if nothing is left to do."""
-    awaits: AwaitLog | None = None
+    awaited_log: AwaitLog | None = None
     """The turn is over for now: the wake in hand is kept until the log has been handled so far."""
     results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
     attempts: tuple[tuple[RunKey, tuple[Attempt, ...]], ...] = ()
     """Attempts that failed in this turn, by run."""
-    unsaid: Outgoing | None = None
+    unsent_escalation: Outgoing | None = None
     """Dead letter about a failing compensation that the log has refused up to now; dropped when the run ends."""
-    stages: Stages
+    measurements: Measurements
 
     @property
-    def known(self) -> Snapshot:
+    def loaded_progress(self) -> Snapshot:
         """The progress, once it has been read; with what its pages say of the message in hand."""
         assert self.progress is not None
         if not self.recalled:
@@ -91,13 +91,13 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
         return replace(self.progress, inbox={**self.recalled, **self.progress.inbox})
 
     @property
-    def may_be_remembered(self) -> bool:
+    def is_cacheable(self) -> bool:
         """True if the progress, once the turn is over, is in the store, and all that it says is published."""
         return self.progress is not None and self.cas > 0 and not self.unpublished
 
-    def unread(self) -> "TurnState":
+    def drop_progress(self) -> "ProcessingState":
         """Forget the progress: all is decided again, on what it is by now."""
-        return replace(self, progress=None, cas=0, certain=False, unpublished=(), recalled=None, paged=None)
+        return replace(self, progress=None, cas=0, is_current=False, unpublished=(), recalled=None, paged=None)
 
     def results_of(self, run: RunKey) -> tuple[Call, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()
@@ -105,7 +105,7 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
     def attempts_of(self, run: RunKey) -> tuple[Attempt, ...]:
         return next((failed for known, failed in self.attempts if known == run), ()) if self.attempts else ()
 
-    def carrying(self, run: RunKey, calls: tuple[Call, ...], attempts: tuple[Attempt, ...]) -> "TurnState":
+    def carry(self, run: RunKey, calls: tuple[Call, ...], attempts: tuple[Attempt, ...]) -> "ProcessingState":
         """Keep what an unfinished run has got so far."""
         return replace(
             self,
@@ -113,8 +113,8 @@ class TurnState(Trigger, frozen=True, kw_only=True, gc=False):
             attempts=(*(a for a in self.attempts if a[0] != run), *(((run, attempts),) if attempts else ())),
         )
 
-    def forgetting(self, run: RunKey) -> "TurnState":
+    def drop_carried(self, run: RunKey) -> "ProcessingState":
         """Drop what a run has left: it came to its end."""
         if not (self.results or self.attempts):
             return self
-        return replace(self.carrying(run, (), ()), unsaid=None)
+        return replace(self.carry(run, (), ()), unsent_escalation=None)

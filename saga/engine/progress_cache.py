@@ -7,7 +7,7 @@ from math import inf
 from saga.progress.document import Snapshot
 
 
-class Cache:
+class ProgressCache:
     """Progresses by saga, each with its version and when it was written."""
 
     def __init__(self, entries_max: int, age_s_max: float = inf) -> None:
@@ -39,7 +39,7 @@ ROOM_BYTES = 200
 """Bytes that a page takes beside its entries."""
 
 
-class KnownPages:
+class OverflowCache:
     """The entries of each page, by its key. Bounded; whatever falls out is read again."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:

@@ -21,9 +21,9 @@ from saga.engine.execution.beginning import as_read, begin
 from saga.engine.execution.failure_handling import Ask
 from saga.engine.isolated_ports import Asked, Documents, Then, ports_alone
 from saga.engine.persistence import overflow_store, progress_repository
-from saga.engine.prepared_service import Prepared
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.prepared_service import PreparedService
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import SagaError, TooLarge
 from saga.messages import Message, Position, name_of
 from saga.messaging import timers
@@ -97,7 +97,7 @@ class Anew:
 class _Rebuilding:
     """One saga, while its progress is made anew."""
 
-    service: Participant
+    service: ServiceRuntime
     saga: str
     documents: Documents
     clock: Then
@@ -113,24 +113,24 @@ class _Rebuilding:
         """Take a message to its end."""
         self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
         message = await arrival_encryption.sealed(self.service, taken.message, taken.position)
-        turn: TurnState = begin(self.service, message, taken.position, self.known)
-        turn = replace(turn, certain=turn.progress is not None)
+        turn: ProcessingState = begin(self.service, message, taken.position, self.known)
+        turn = replace(turn, is_current=turn.progress is not None)
         for _ in range(STEPS_MAX):
-            if turn.over:
+            if turn.is_complete:
                 break
             turn = await self._step(turn)
         if turn.progress is not None and turn.cas:
             self.known = turn.progress, turn.cas
 
-    async def _step(self, turn: TurnState) -> TurnState:
+    async def _step(self, turn: ProcessingState) -> ProcessingState:
         """Do what is next, as `saga.engine.execution.message_processor.advance` does, but for runs."""
         now = Now(self._looked_at_ms(turn.progress), self.service.memory_s)
-        action = choose_next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.certain)
+        action = choose_next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.is_current)
         match action:
             case Run() | Undo():
                 return await self._run(turn, action)
             case Done() | SendOn() | AwaitLog():
-                return replace(turn, over=True)
+                return replace(turn, is_complete=True)
             case Reload():
                 return await progress_repository.load(self.service, turn)
             case Recall():
@@ -138,11 +138,11 @@ class _Rebuilding:
             case Note() | Rename():
                 hand = progress_repository.in_hand(self.service, turn)
                 return await progress_repository.write(
-                    self.service, turn, record_without_handler(turn.known, hand, action)
+                    self.service, turn, record_without_handler(turn.loaded_progress, hand, action)
                 )
             case Write():
                 hand = progress_repository.in_hand(self.service, turn)
-                return await progress_repository.write(self.service, turn, record_decision(turn.known, hand, action))
+                return await progress_repository.write(self.service, turn, record_decision(turn.loaded_progress, hand, action))
             case CloseSealed() | Heed():
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 
@@ -152,7 +152,7 @@ class _Rebuilding:
         open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.said_by(k.handler, k.message.id)]
         return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
 
-    async def _run(self, turn: TurnState, action: Run | Undo) -> TurnState:
+    async def _run(self, turn: ProcessingState, action: Run | Undo) -> ProcessingState:
         """Record a run as the log shows it; else make it here, or leave it to the service."""
         ask = _ask(self.service, action)
         said = self.said_by(ask.handler.name, ask.run[2])
@@ -173,16 +173,16 @@ class _Rebuilding:
         self.left.append(ask.handler.name)
         failure = Failure(reason=LEFT, remedy="", attempts=1)
         hand = progress_repository.in_hand(self.service, turn)
-        written = failed_attempts.park(turn.known, hand, action, failure, None, due_ms=self.now_ms)
+        written = failed_attempts.park(turn.loaded_progress, hand, action, failure, None, due_ms=self.now_ms)
         return await progress_repository.write(self.service, turn, written)
 
     async def _ended(
-        self, turn: TurnState, ask: Ask, events: Sequence[Message], delta: dict[str, Any], reason: str
-    ) -> TurnState:
+        self, turn: ProcessingState, ask: Ask, events: Sequence[Message], delta: dict[str, Any], reason: str
+    ) -> ProcessingState:
         """Record the end of a run."""
         self.emitted |= {event.id: event for event in events}
         self.clock.at_ms = max([self.clock.at_ms, *(from_iso(e.time) for e in events if e.id in self.said)])
-        hand, p, action = progress_repository.in_hand(self.service, turn), turn.known, ask.action
+        hand, p, action = progress_repository.in_hand(self.service, turn), turn.loaded_progress, ask.action
         ended = Ended(
             message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
         )
@@ -192,13 +192,15 @@ class _Rebuilding:
             written = journal.handled(p, hand, action.role, ended)
         return await progress_repository.write(self.service, turn, written)
 
-    async def _tried(self, turn: TurnState, ask: Ask) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]] | None:
+    async def _tried(
+        self, turn: ProcessingState, ask: Ask
+    ) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]] | None:
         """Return what the handler says and changes, if it asks for nothing outside; else `None`."""
         if ask.handler.may_wait:
             raise Unknowable(f"{ask.handler.name} may go on later, and the log does not say when it looked again")
         if any(parameter.role == "resource" for parameter in ask.handler.parameters):
             return None
-        p, (kind, name, cause), action = turn.known, ask.run, ask.action
+        p, (kind, name, cause), action = turn.loaded_progress, ask.run, ask.action
         intent = Intent(
             handler=name,
             kind=kind,
@@ -235,9 +237,9 @@ class _Rebuilding:
             said.append(found)
         raise AssertionError("a count has no end")  # pragma: no cover
 
-    def _messages(self, turn: TurnState, ask: Ask, events: Sequence[tuple[str, str, bytes]]) -> list[Message]:
+    def _messages(self, turn: ProcessingState, ask: Ask, events: Sequence[tuple[str, str, bytes]]) -> list[Message]:
         """Events that a handler returned, as they are published."""
-        p, started = turn.known, turn.known.started or turn.message.started
+        p, started = turn.loaded_progress, turn.loaded_progress.started or turn.message.started
         return [
             Message(
                 id=_name(self.service, type_, p.saga, ask.handler.name, ask.run[2], index),
@@ -267,7 +269,12 @@ class Around(NamedTuple):
 
 
 async def rebuilt(
-    service: Prepared, saga: str, taken: Sequence[Taken], said: Mapping[str, Message], now_ms: int, around: Around
+    service: PreparedService,
+    saga: str,
+    taken: Sequence[Taken],
+    said: Mapping[str, Message],
+    now_ms: int,
+    around: Around,
 ) -> Anew | None:
     """The progress of a saga, from the messages that the service had taken, and from what it has said; `None`: it had
     none. Raises `Unknowable`.
@@ -291,7 +298,7 @@ async def rebuilt(
 
 
 async def _made(  # see above; and the order
-    service: Prepared,
+    service: PreparedService,
     saga: str,
     taken: Sequence[Taken],
     said: Mapping[str, Message],
@@ -302,7 +309,7 @@ async def _made(  # see above; and the order
     documents, clock = Documents(around.document_bytes_max), Then()
     ports = ports_alone(service.name, documents, clock, around.record_bytes_max, around.keys)
     service = dataclasses.replace(service, is_all_at_once=True)
-    one = _Rebuilding(participant_of(service, {}, ports), saga, documents, clock, said, now_ms)
+    one = _Rebuilding(make_service_runtime(service, {}, ports), saga, documents, clock, said, now_ms)
     try:
         for each in _in_order(one, taken, order):
             await one.take(each)
@@ -366,7 +373,7 @@ def _wake(one: _Rebuilding, due_ms: int) -> Wake:
     )
 
 
-def _ask(service: Prepared, action: Run | Undo) -> Ask:
+def _ask(service: PreparedService, action: Run | Undo) -> Ask:
     """The run of an action, as `saga.engine.execution.handler_runner` has it."""
     if isinstance(action, Undo):
         cause = action.result.event.id
@@ -376,7 +383,7 @@ def _ask(service: Prepared, action: Run | Undo) -> Ask:
     return Ask(action=action, handler=service.handlers[name], run=("do", name, cause))
 
 
-def _name(service: Prepared, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
+def _name(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
     """Name of an event that a handler emitted because of a cause."""
     return identity_of_own(
         service.name, ids.event_id(type_, service.name, saga, handler, cause, index), service.contracts[type_].owner

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.errors import Refused
+from saga.engine.errors import Superseded
 from saga.engine.execution import arrival_encryption, timer_endings
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import NOWHERE, Stages, TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import NOWHERE, Measurements, ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message, Partition
 from saga.progress import takeover, timers
 from saga.progress.actions import SendOn
@@ -42,34 +42,34 @@ def may_act(
 
 
 async def repaired(
-    service: Participant, saga: str, triggers: Sequence[Message] = ()
+    service: ServiceRuntime, saga: str, triggers: Sequence[Message] = ()
 ) -> list[tuple[str, str, str | None]]:
     """Go on with the saga until nothing is ready, and send its wake on: handler, outcome and reason of each transition
     written. `triggers`: messages that come again here, as what has begun on them is kept by its intent alone.
 
     Raises `SagaError` where this version cannot decide, and `Draining` when it is to stop.
     """
-    stages = Stages()
+    stages = Measurements()
     for message in triggers:
         message = await arrival_encryption.sealed(service, message, NOWHERE)
-        await take_turn(service, begin(service, message, NOWHERE, None, stages).unread())
+        await take_turn(service, begin(service, message, NOWHERE, None, stages).drop_progress())
     while True:
         turn = await take_turn(service, _without_message(service, saga, stages))
         if turn.progress is None or not takeover.is_due(turn.progress, service.roles):
             return stages.outcomes
-        whole = replace(turn.known, heard=service.roles.heard)
+        whole = replace(turn.loaded_progress, heard=service.roles.heard)
         try:
             await progress_repository.save(service, turn, Written(whole))
-        except Refused:
+        except Superseded:
             continue
         return stages.outcomes
 
 
-async def woken_again(service: Participant, saga: str) -> None:
+async def woken_again(service: ServiceRuntime, saga: str) -> None:
     """Send the current wake of the saga again, for the earliest time for which something waits. Who reads it goes on
     with all that is due by then; nothing runs here. Raises `SagaError` as above."""
-    turn = await progress_repository.load(service, _without_message(service, saga, Stages()))
-    p = turn.known
+    turn = await progress_repository.load(service, _without_message(service, saga, Measurements()))
+    p = turn.loaded_progress
     due_ms = timers.earliest_ms(p)
     if due_ms is None:  # it has gone on meanwhile
         return
@@ -79,8 +79,8 @@ async def woken_again(service: Participant, saga: str) -> None:
         await timer_endings.send_on(service, turn, SendOn(due_ms))
 
 
-def _without_message(service: Participant, saga: str, stages: Stages) -> TurnState:
+def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -> ProcessingState:
     message = Message(
         id="", type="", schema="", saga=saga, source="", time=iso(service.ports.clock.now_ms()), value=b""
     )
-    return TurnState(message=message, position=NOWHERE, stages=stages)
+    return ProcessingState(message=message, position=NOWHERE, measurements=stages)

@@ -12,10 +12,10 @@ from saga.declarations.flags import flags_asked
 from saga.declarations.limits import Limits
 from saga.declarations.values import Resource
 from saga.engine.known_controls import KnownControls
-from saga.engine.known_schemas import Schemas
-from saga.engine.limits import Gates, Limiter
+from saga.engine.known_schemas import KnownSchemas
+from saga.engine.limits import CallGates, Limiter
 from saga.engine.ports import Ports
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput, Permanent
 from saga.messages import Event, name_of
 from saga.messaging.active_controls import Names, Target
@@ -23,7 +23,7 @@ from saga.messaging.controls import Noted
 from saga.policies.remembering import Memory, Remembered
 
 
-class Used(NamedTuple):
+class UsedResource(NamedTuple):
     """A resource as it is used here."""
 
     resource: Resource
@@ -32,12 +32,12 @@ class Used(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Participant(Prepared):
+class ServiceRuntime(PreparedService):
     """A prepared service that runs: with its resources and ports."""
 
     resources: Mapping[type, object]
     """Each resource that is open, by the type that was declared."""
-    used: Mapping[type, Used]
+    used_resources: Mapping[type, UsedResource]
     """Resources by the own type of what is open: that of a fake, where one takes its place."""
     ports: Ports
     controls: KnownControls = field(default_factory=KnownControls)
@@ -46,7 +46,7 @@ class Participant(Prepared):
     calls: dict[tuple[str, Limits], Limiter] = field(default_factory=dict)
     """Limits that calls have of their own, by the resource's name; of a function alone, without one."""
 
-    gates: Gates = field(default_factory=Gates)
+    gates: CallGates = field(default_factory=CallGates)
     """Counts of calls, which all services of the process have in common."""
     memories: dict[tuple[str, Limits], Memory[Raw]] = field(default_factory=dict)
     """Results that are remembered of calls, in the same way."""
@@ -67,7 +67,7 @@ class Participant(Prepared):
     def limits(self, active: Mapping[Target, Noted]) -> None:
         """Have these limits hold, in the place of those declared and of those that people had set before."""
         limits = {target[1:]: entry.switch for target, entry in active.items() if target[0] == "limit"}
-        for used in self.used.values():
+        for used in self.used_resources.values():
             used.limiter.limit(limits.get(("resource", used.resource.name)))
         runs = {name: switch for (what, name), switch in limits.items() if what == "handler"}
         for name in runs:
@@ -76,7 +76,7 @@ class Participant(Prepared):
         for name, limiter in self.limiters.items():  # one that is not limited any more may still have runs waiting
             limiter.limit(runs.get(name))
 
-    def limiter_of(self, name: str, limits: Limits, used: Used | None) -> Limiter | None:
+    def limiter_of(self, name: str, limits: Limits, used: UsedResource | None) -> Limiter | None:
         """Limits that a call has of its own; `None` if it waits for no turn."""
         if self.is_all_at_once or not limits.has_turns:
             return None
@@ -88,7 +88,7 @@ class Participant(Prepared):
             limiter = self.calls[resource, limits] = Limiter(self.name, what, self.ports, gate)
         return limiter
 
-    def memory_of(self, limits: Limits, used: Used | None) -> Memory[Raw] | None:
+    def memory_of(self, limits: Limits, used: UsedResource | None) -> Memory[Raw] | None:
         """Results of a call that are remembered; `None` if none are."""
         if not isinstance(limits.fallback, Remembered):
             return None
@@ -114,7 +114,7 @@ class Participant(Prepared):
     def check_size(self, type_: str, value: bytes) -> None:
         """Raises `Permanent` for an event that the log does not take: once it is in the progress, nothing else of the
         saga can go out."""
-        bytes_max = value_bytes_max(self.ports.log.record_bytes_max)
+        bytes_max = value_bytes_max(self.ports.publisher.record_bytes_max)
         if len(value) > bytes_max:
             raise Permanent(
                 f"{type_} has {len(value)} bytes, and may have {bytes_max}: emit a reference to what is large, "
@@ -122,18 +122,18 @@ class Participant(Prepared):
             )
 
 
-def participant_of(
-    prepared: Prepared, resources: Mapping[type, object], ports: Ports, gates: Gates | None = None
-) -> Participant:
+def make_service_runtime(
+    prepared: PreparedService, resources: Mapping[type, object], ports: Ports, gates: CallGates | None = None
+) -> ServiceRuntime:
     """A service with what it runs on. `resources`: those that are open, by the types that were declared. `gates`: those
     of its process."""
-    gates = gates or Gates()
+    gates = gates or CallGates()
     declared = {resource.gives: resource for resource in prepared.declared.resources}
-    prepared = replace(prepared, schemas=Schemas(prepared.schemas.library))  # each life learns for itself
-    return Participant(
-        **{each.name: getattr(prepared, each.name) for each in fields(Prepared)},
+    prepared = replace(prepared, schemas=KnownSchemas(prepared.schemas.library))  # each life learns for itself
+    return ServiceRuntime(
+        **{each.name: getattr(prepared, each.name) for each in fields(PreparedService)},
         resources=resources,
-        used={
+        used_resources={
             type(given): _use_resource(prepared.name, declared[gives], ports, gates)
             for gives, given in resources.items()
         },
@@ -142,9 +142,9 @@ def participant_of(
     )
 
 
-def _use_resource(service: str, resource: Resource, ports: Ports, gates: Gates) -> Used:
+def _use_resource(service: str, resource: Resource, ports: Ports, gates: CallGates) -> UsedResource:
     gate = gates.of("resource", resource.name, resource.gives, resource.at_once_max, resource.rate_per_s)
-    return Used(resource, Limiter(service, resource, ports, gate))
+    return UsedResource(resource, Limiter(service, resource, ports, gate))
 
 
 def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None = None) -> Resource:

@@ -13,19 +13,19 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Migration
 from saga.encryption.sensitive_fields import mark, marks_of, texts_of, unmarked, without
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
 from saga.progress.document import Snapshot, format_of
 
 
-def shown(service: Prepared, state: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
+def shown(service: PreparedService, state: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
     """Fields of the state that a run is shown: that on which it began, opened, as it is recorded now. Raises
     `SagaError`."""
     return fields_now(service, state, version, saga)
 
 
-def fields_now(service: Prepared, fields: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
+def fields_now(service: PreparedService, fields: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
     """Fields of a state that was recorded in this version, as they are recorded now. Raises `SagaError`: the lane
     waits, and people are told."""
     for migration in service.migrations[version - 1 :]:
@@ -63,7 +63,7 @@ def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
 
 
 def migrated(
-    service: Prepared, p: Snapshot, delta: dict[str, Any], older: Mapping[str, Any], close: Callable[[Any], Any]
+    service: PreparedService, p: Snapshot, delta: dict[str, Any], older: Mapping[str, Any], close: Callable[[Any], Any]
 ) -> tuple[Snapshot, dict[str, Any]]:
     """Progress with its state in the version of now, and what a run changed of that: of a state of before all of it.
     `older`: that state, opened; `close`: seals what is sensitive of the new one. Raises `SagaError`."""

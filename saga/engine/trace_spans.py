@@ -18,7 +18,7 @@ UNTRACED = nullcontext("")
 """In the place of `Spans.of` where nothing is traced."""
 
 
-class Spans:
+class TurnSpans:
     """Spans of the handling of one message. Steps of a handler never overlap: one span at a time is the inner one."""
 
     __slots__ = ("_clock", "_count", "_inner", "_spans", "began_s", "id", "place", "service", "tracing")

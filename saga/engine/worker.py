@@ -19,7 +19,7 @@ from saga.engine.consumer.timer_buffer import Held
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.prepared_service import yields_of
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Broken, StoreUnavailable
 from saga.messages import Partition, Standstill
 from saga.messaging import names
@@ -32,7 +32,7 @@ from saga.telemetry.worker_view import Reach
 class Worker:
     """Handles what its sources give. It is a `saga.telemetry.worker_view.WorkerView`."""
 
-    service: Participant
+    service: ServiceRuntime
     assignment: WorkerAssignment
     limits: Limits
     tasks: asyncio.TaskGroup
@@ -71,7 +71,7 @@ class Worker:
         self.commits = Commits(self.assignment, self.sources, self.lanes.finished, self.telling)
         self.listener = Partitions(
             self.assignment,
-            self.service.ports.watching,
+            self.service.ports.outage_watch,
             self.lanes,
             self.held,
             delivery.cache,
@@ -121,7 +121,7 @@ class Worker:
         return {p: Reach(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
 
     def away(self) -> Mapping[str, float]:
-        return self.service.ports.watching.away()
+        return self.service.ports.outage_watch.away()
 
     def standstills(self) -> Sequence[Standstill]:
         return self.sources.standstills()
@@ -132,13 +132,13 @@ class Worker:
         try:
             await ports.store.get(names.PROGRESS, progress_key(self.name, ""))
         except StoreUnavailable as why:
-            ports.watching.unavailable("get", why)
+            ports.outage_watch.unavailable("get", why)
         except Broken as why:
             self.tasks.create_task(_end(why), name="end")
         else:
             if not self.lanes.inflight:
-                ports.watching.answered("store")
-        ports.watching.forget_failures()
+                ports.outage_watch.answered("store")
+        ports.outage_watch.forget_failures()
 
 
 async def _end(why: Broken) -> None:

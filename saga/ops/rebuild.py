@@ -21,7 +21,7 @@ from saga.encryption.port import Keys
 from saga.engine.consumer.record_router import received
 from saga.engine.foreign_values import taken
 from saga.engine.persistence.transition_publisher import told_of
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.engine.rebuild import Anew, Around, Taken, Unknowable, rebuilt
 from saga.errors import BadInput, ConfigurationError, Exists
 from saga.messages import Message, Outgoing, Partition, Position, Record
@@ -107,7 +107,7 @@ async def _opened(declared: Declared, settings: Settings, clock: Clock) -> Async
 
 
 async def _found(
-    service: Prepared, broker: Administration, store: Store, saga: str | None
+    service: PreparedService, broker: Administration, store: Store, saga: str | None
 ) -> tuple[Mapping[str, _Found], Mapping[Partition, int | None]]:
     """Records of each saga that the service had taken something of and has no progress of; and of each partition that
     has lost records the time of the oldest that is left, `None` if there is none."""
@@ -157,7 +157,7 @@ async def _of_all(broker: Administration, topics: Iterable[str], of: Mapping[byt
                 yield record
 
 
-def _sort(service: Prepared, record: Record, of: _Found, positions: Mapping[Partition, int]) -> None:
+def _sort(service: PreparedService, record: Record, of: _Found, positions: Mapping[Partition, int]) -> None:
     """Put a record to what the service has taken, or has said."""
     if record.topic == service.commands:
         of.commanded = True
@@ -172,7 +172,7 @@ def _sort(service: Prepared, record: Record, of: _Found, positions: Mapping[Part
             of.taken.append(Taken(taken, position, record.time_ms))
 
 
-def _own(service: Prepared, record: Record) -> Message | None:
+def _own(service: PreparedService, record: Record) -> Message | None:
     """The event in the record, if this service has emitted it."""
     type_ = envelope.type_of(record)
     if type_ is None or type_ not in service.contracts:
@@ -196,7 +196,7 @@ def _text(key: bytes) -> str:
 class _Place:
     """Service, and where it is."""
 
-    service: Prepared
+    service: PreparedService
     broker: Administration
     store: Store
     keys: Keys | None
@@ -246,7 +246,7 @@ def _check_begun(place: _Place, anew: Anew, found: _Found) -> None:
             )
 
 
-def _told(service: Prepared, saga: str, anew: Anew) -> Rebuilt:
+def _told(service: PreparedService, saga: str, anew: Anew) -> Rebuilt:
     entries = [decode_entry(raw) for raw in anew.snapshot.transitions]
     return Rebuilt(
         service=service.name,

@@ -19,11 +19,11 @@ from saga.engine.execution import arrival_encryption
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.isolated_ports import Published, Undisturbed
-from saga.engine.outage_watch import Watching
-from saga.engine.ports import Ports, Step
-from saga.engine.prepared_service import Prepared, prepare
-from saga.engine.progress_cache import KnownPages
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.outage_watch import OutageWatch
+from saga.engine.ports import ExternalCall, Ports
+from saga.engine.prepared_service import PreparedService, prepare
+from saga.engine.progress_cache import OverflowCache
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record
 from saga.messaging.names import PROGRESS, is_ours
@@ -182,26 +182,26 @@ class Copy:
         return self._cas
 
 
-def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock, keys: Keys | None) -> Participant:
+def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock, keys: Keys | None) -> ServiceRuntime:
     async def unreachable(seconds: float, position: Position) -> NoReturn:
         raise SagaError("the store cannot be read, or the rehearsal waits for something: nothing more can be told")
 
     ports = Ports(
         store=copy,
-        log=log,
+        publisher=log,
         clock=clock,
-        watching=Watching(declared.name, clock, lambda moment: None),
+        outage_watch=OutageWatch(declared.name, clock, lambda moment: None),
         assignment=Undisturbed(unreachable),
-        together=Batches().together,
-        pages=KnownPages(bytes_max=0),
-        outside=_stop,
+        batch=Batches().together,
+        overflow_cache=OverflowCache(bytes_max=0),
+        call_external=_stop,
         keys=keys,
     )
     resources = {resource.gives: stand_in(resource.gives) for resource in declared.resources}
-    return participant_of(_once(prepare(declared)), resources, ports)
+    return make_service_runtime(_once(prepare(declared)), resources, ports)
 
 
-def _once(prepared: Prepared) -> Prepared:
+def _once(prepared: PreparedService) -> PreparedService:
     """The service with one attempt of each handler: what fails in a rehearsal is told at once."""
     once = Retry(attempts_max=1, in_place_s=0)
     handlers = {name: replace(handler, retry=once) for name, handler in prepared.handlers.items()}
@@ -236,9 +236,9 @@ def _named(gives: type, name: str) -> Callable[..., Awaitable[None]]:
     return method
 
 
-async def _stop(step: Step) -> NoReturn:
+async def _stop(step: ExternalCall) -> NoReturn:
     given = [_in_words(value) for value in step.args] + [f"{n}={_in_words(v)}" for n, v in step.kwargs.items()]
-    name = getattr(step.call, "__qualname__", step.asked.name)
+    name = getattr(step.call, "__qualname__", step.record.name)
     raise Stops(without(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
 
 

@@ -11,13 +11,13 @@ from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
 from saga.engine.lifecycle import open_resources
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.outbox import records_of
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.prepared_service import prepare, writes_of
 from saga.engine.repair import may_act, repaired, woken_again
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import SagaError
 from saga.messages import Outgoing
 from saga.messaging.names import PROGRESS
@@ -87,7 +87,7 @@ async def repair(
 
 
 async def _lost(
-    service: Participant, topics: Collection[str], saga: str | None, *, dry_run: bool
+    service: ServiceRuntime, topics: Collection[str], saga: str | None, *, dry_run: bool
 ) -> AsyncIterator[Repaired]:
     """Publish again what lay in these topics, as transitions have it: in their order, with the same ids."""
     if not topics:
@@ -96,7 +96,7 @@ async def _lost(
         try:
             records = await _published_records(service, decode(document.content), topics)
             if not dry_run:
-                await service.ports.log.publish(records)
+                await service.ports.publisher.publish(records)
         except (SagaError, *UNREADABLE) as why:
             yield Repaired(service=service.name, saga=id_, problem=str(why))
         else:
@@ -104,7 +104,7 @@ async def _lost(
                 yield Repaired(service=service.name, saga=id_, again=len(records))
 
 
-async def _published_records(service: Participant, p: Snapshot, topics: Collection[str]) -> list[Outgoing]:
+async def _published_records(service: ServiceRuntime, p: Snapshot, topics: Collection[str]) -> list[Outgoing]:
     """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
     records = list[Outgoing]()
     for entry in map(decode_entry, (await with_archives(service.ports.store, p)).transitions):
@@ -114,7 +114,7 @@ async def _published_records(service: Participant, p: Snapshot, topics: Collecti
     return records
 
 
-async def _done(service: Participant, needing: Repaired) -> Repaired:
+async def _done(service: ServiceRuntime, needing: Repaired) -> Repaired:
     try:
         if needing.work.is_wake_alone:  # whoever runs the service is woken: nothing of it is run twice
             await woken_again(service, needing.saga)
@@ -124,7 +124,7 @@ async def _done(service: Participant, needing: Repaired) -> Repaired:
         return replace(needing, problem=str(why))
 
 
-async def _needing(service: Participant, store: Store, saga: str | None) -> AsyncIterator[Repaired]:
+async def _needing(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[Repaired]:
     """Sagas with something to do that may have nobody to do it; or with the reason that they cannot be read."""
     quiet_ms = _quiet_ms(service)
     async for id_, document in _documents(service, store, saga):
@@ -137,7 +137,7 @@ async def _needing(service: Participant, store: Store, saga: str | None) -> Asyn
             yield Repaired(service=service.name, saga=id_, work=work)
 
 
-async def _documents(service: Participant, store: Store, saga: str | None) -> AsyncIterator[tuple[str, Document]]:
+async def _documents(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[tuple[str, Document]]:
     """Progress documents of all sagas, or of one, which is read and not looked for."""
     if saga is not None:
         document = await store.get(PROGRESS, progress_key(service.name, saga))
@@ -149,7 +149,7 @@ async def _documents(service: Participant, store: Store, saga: str | None) -> As
         yield key.removeprefix(prefix), document
 
 
-def _quiet_ms(service: Participant) -> int:
+def _quiet_ms(service: ServiceRuntime) -> int:
     """Time without a write of a saga after which no worker is taken to be under way with it."""
     return int((max(each.timeout_s for each in service.handlers.values()) + SETTLES_S_MAX) * 1000)
 
@@ -157,7 +157,7 @@ def _quiet_ms(service: Participant) -> int:
 @asynccontextmanager
 async def _at_work(
     declared: Declared, settings: Settings, clock: Clock, report: Report, *, dry_run: bool
-) -> AsyncIterator[tuple[Participant, Broker, Telling | None]]:
+) -> AsyncIterator[tuple[ServiceRuntime, Broker, Telling | None]]:
     """The service, with its store, the log and its resources open, as at a worker that no partition belongs to, and
     what tells its transitions. For a dry run without resources: no handler is called."""
     keys = wiring.keys_of(settings, clock, [declared])
@@ -166,7 +166,7 @@ async def _at_work(
         broker = await stack.enter_async_context(wiring.broker_of(None, clock, settings))
         if not dry_run:
             await wiring.with_topics([declared], broker, (), clock, settings.open_s, settings.told)
-        prepared, watching = prepare(declared), Watching(declared.name, clock, report)
+        prepared, watching = prepare(declared), OutageWatch(declared.name, clock, report)
         telling = Telling(prepared, broker, watching, NAME) if settings.told is not None and not dry_run else None
         assignment = WorkerAssignment(watching)
         if not dry_run:
@@ -175,4 +175,4 @@ async def _at_work(
                 may_act(assignment, positions, await broker.log_ids({each.topic for each in positions}))
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
         ports = worker_ports(store, broker, assignment, keys=keys, telling=telling)
-        yield participant_of(prepared, resources, ports), broker, telling
+        yield make_service_runtime(prepared, resources, ports), broker, telling

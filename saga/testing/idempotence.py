@@ -16,9 +16,9 @@ from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.isolated_ports import Published
 from saga.engine.lifecycle import open_resources
-from saga.engine.ports import Step
-from saga.engine.prepared_service import Prepared, prepare
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.ports import ExternalCall
+from saga.engine.prepared_service import PreparedService, prepare
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -240,7 +240,7 @@ class _ScriptRuns:
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedService,
         resources: Mapping[type, object],
         documents: "Mapping[str, DataclassInstance]",
     ) -> None:
@@ -291,7 +291,7 @@ class _ScriptRuns:
         due = [c.due_ms for c in p.later if is_last or not c.until]
         return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
 
-    async def _comes(self, service: Participant, store: "_Store", message: Message) -> None:
+    async def _comes(self, service: ServiceRuntime, store: "_Store", message: Message) -> None:
         """Handle a message to its end."""
         number = len(self._arrivals)
         position = Position("", 0, number)
@@ -337,14 +337,14 @@ class _ScriptRuns:
         for later in range(number, len(self.writes)):
             await self.rerun(script, later, when)
 
-    def _service(self, store: _Store) -> Participant:
+    def _service(self, store: _Store) -> ServiceRuntime:
         ports = trial_ports(self._declared.name, cast(Store, store), self._clock, Published())
-        ports = replace(ports, outside=lambda step: self._called(store, step))
-        return participant_of(self._prepared, self._resources, ports)
+        ports = replace(ports, call_external=lambda step: self._called(store, step))
+        return make_service_runtime(self._prepared, self._resources, ports)
 
-    def _called(self, store: _Store, step: Step) -> Awaitable[object]:
+    def _called(self, store: _Store, step: ExternalCall) -> Awaitable[object]:
         """Give what the call gave the first time. After a write it ends the run."""
-        key = Asked(step.handler, step.asked.name, step.asked.number, step.asked.input)
+        key = Asked(step.handler, step.record.name, step.record.number, step.record.input)
         arguments = {f"argument {n}": value for n, value in enumerate(step.args, 1)}
         self._outside.arguments[key] = arguments | dict(step.kwargs)
         if store.ends and store.made is not None:

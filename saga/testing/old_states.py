@@ -6,7 +6,7 @@ import msgspec
 from typing_extensions import TypeVar
 
 from saga.engine import state_migration
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
 from saga.progress.document import Snapshot, format_of
@@ -37,7 +37,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
     return state
 
 
-def recorded(prepared: Prepared, state: object) -> tuple[int, dict[str, Any]]:
+def recorded(prepared: PreparedService, state: object) -> tuple[int, dict[str, Any]]:
     """Version and fields of a state, as a release that had it has recorded them. Raises `SagaError` for none of its."""
     kinds = [*(migration.takes for migration in prepared.migrations), prepared.state]
     if type(state) not in kinds:
@@ -47,7 +47,7 @@ def recorded(prepared: Prepared, state: object) -> tuple[int, dict[str, Any]]:
     return kinds.index(type(state)) + 1, fields
 
 
-def progress_with(prepared: Prepared, saga: str, state: object, now_ms: int) -> Snapshot:
+def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: int) -> Snapshot:
     """Progress in which nothing but this state is left of all that was. Raises `SagaError` as `recorded`."""
     version, fields = recorded(prepared, state)
     return Snapshot(

@@ -24,11 +24,11 @@ from saga.engine.execution.document_updates import as_kind
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.isolated_ports import Published, Undisturbed
 from saga.engine.lifecycle import open_resources
-from saga.engine.outage_watch import Watching
-from saga.engine.ports import Log, Ports
-from saga.engine.prepared_service import Prepared, prepare
-from saga.engine.progress_cache import KnownPages
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.outage_watch import OutageWatch
+from saga.engine.ports import EventPublisher, Ports
+from saga.engine.prepared_service import PreparedService, prepare
+from saga.engine.progress_cache import OverflowCache
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import SagaError
 from saga.messages import Event, Message, Outgoing, Position, name_of, texts_of
 from saga.messaging import controls
@@ -122,17 +122,19 @@ class _Patience:
         await self.clock.sleep(seconds)
 
 
-def trial_ports(service: str, store: Store, clock: TrialClock, log: Log, moments: list[Moment] | None = None) -> Ports:
+def trial_ports(
+    service: str, store: Store, clock: TrialClock, log: EventPublisher, moments: list[Moment] | None = None
+) -> Ports:
     """Ports of a trial: a real store, and time that passes by itself. `moments`: what is told is added there."""
     patience = _Patience(clock, [] if moments is None else moments)
     return Ports(
         store=store,
-        log=log,
+        publisher=log,
         clock=clock,
-        watching=Watching(service, clock, patience.report),
+        outage_watch=OutageWatch(service, clock, patience.report),
         assignment=Undisturbed(patience.pause),
-        together=Batches().together,
-        pages=KnownPages(bytes_max=0),
+        batch=Batches().together,
+        overflow_cache=OverflowCache(bytes_max=0),
     )
 
 
@@ -198,7 +200,7 @@ async def trial(  # all that a trial begins with
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
         log = Published()
         prepared = in_place(prepare(declared))
-        participant = participant_of(prepared, resources, trial_ports(declared.name, store, clock, log))
+        participant = make_service_runtime(prepared, resources, trial_ports(declared.name, store, clock, log))
         kinds = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
             if type(document) not in kinds:
@@ -230,7 +232,7 @@ async def trial(  # all that a trial begins with
         return Trial(_emitted(participant, log), looked_at(p, participant.state_of(fields)), left)
 
 
-def in_place(prepared: Prepared) -> Prepared:
+def in_place(prepared: PreparedService) -> PreparedService:
     """The service with all attempts made in place, and all calls at once: in a trial no time passes between them."""
     handlers = {
         name: replace(handler, retry=handler.retry and _in_place(handler.retry))
@@ -250,7 +252,7 @@ def _in_place(retry: Retry) -> Retry:
     return replace(retry, in_place_s=FOR_EVER_S, delay_s_max=min(retry.delay_s_max, DELAY_S_MAX), by=by)
 
 
-async def _passes(service: Participant, clock: TrialClock, saga: str, time: timedelta) -> None:
+async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: timedelta) -> None:
     """A time of the script: deadlines run when they are due, and what goes on later."""
     until_ms = clock.now_ms() + round(time.total_seconds() * 1000)
     waits: frozenset[tuple[str, str, int]] = frozenset()
@@ -273,7 +275,7 @@ async def _passes(service: Participant, clock: TrialClock, saga: str, time: time
     clock.pass_until(until_ms)
 
 
-def wake_for(service: Prepared, saga: str, clock: TrialClock, due_ms: int, number: int) -> Wake:
+def wake_for(service: PreparedService, saga: str, clock: TrialClock, due_ms: int, number: int) -> Wake:
     """The wake that comes now for what is due at that time; `number`: it is like no other."""
     return Wake(
         id=f"trial-{due_ms}-{number}",
@@ -287,7 +289,7 @@ def wake_for(service: Prepared, saga: str, clock: TrialClock, due_ms: int, numbe
     )
 
 
-def _saga_of(service: Prepared, each: "Event | Change[Any] | timedelta", clock: TrialClock) -> str | None:
+def _saga_of(service: PreparedService, each: "Event | Change[Any] | timedelta", clock: TrialClock) -> str | None:
     """Saga that something in the script is of; a time is of none."""
     if isinstance(each, timedelta):
         return None
@@ -296,7 +298,7 @@ def _saga_of(service: Prepared, each: "Event | Change[Any] | timedelta", clock: 
     return str(getattr(each, contract_of(type(each)).key))
 
 
-async def _arrives(service: Participant, clock: TrialClock, number: int, event: "Event | Change[Any]") -> None:
+async def _arrives(service: ServiceRuntime, clock: TrialClock, number: int, event: "Event | Change[Any]") -> None:
     """One event or change of the script, handled to its end."""
     if isinstance(event, Change):
         message = arriving_change(service, event, clock)
@@ -308,7 +310,7 @@ async def _arrives(service: Participant, clock: TrialClock, number: int, event: 
     await take_turn(service, begin(service, message, position, None))
 
 
-def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
+def arriving(service: PreparedService, event: Event, clock: TrialClock) -> Message:
     """The message that brings an event now. An equal event has the same id."""
     contract = service.contracts[name_of(type(event))]
     saga, time = str(getattr(event, contract.key)), iso(clock.now_ms())
@@ -325,7 +327,7 @@ def arriving(service: Prepared, event: Event, clock: TrialClock) -> Message:
     )
 
 
-def arriving_change(service: Prepared, change: Change[Any], clock: TrialClock) -> Message:
+def arriving_change(service: PreparedService, change: Change[Any], clock: TrialClock) -> Message:
     """The message that brings a change now. An equal change has the same id. Raises `SagaError` for a change that
     could be of several collections, or of none."""
     document = change.document if change.document is not None else change.before
@@ -352,7 +354,7 @@ def arriving_change(service: Prepared, change: Change[Any], clock: TrialClock) -
     return message_of(changed, kinds[fitting[0]], clock.now_ms())
 
 
-def _emitted(service: Prepared, log: Published) -> list[Event]:
+def _emitted(service: PreparedService, log: Published) -> list[Event]:
     """Events that were published, each once, as the classes that the service's handlers emit."""
     classes = [event for reaction in service.declared.reactions for event in reaction.emits]
     library = service.schemas.library

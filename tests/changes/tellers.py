@@ -12,7 +12,7 @@ from saga.broker.port import Broker
 from saga.changes.port import Noted
 from saga.configuration.settings import Settings
 from saga.engine.consumer.change_relay import Relay
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.messages import Outgoing
 from saga.messaging.names import changes_of
 from saga.ops.connectors import connector_of
@@ -89,7 +89,7 @@ class StoreTeller:
 
     async def tell(self, broker: Broker, *, twice: bool = False) -> None:
         name = self.service.declared.name
-        watching = Watching(name, CLOCK, lambda moment: None)
+        watching = OutageWatch(name, CLOCK, lambda moment: None)
         async with SqliteStore(self.file, clock=CLOCK) as store:
             if twice:
                 await Relay(name, Forgetful(store), broker, CLOCK, watching).once()

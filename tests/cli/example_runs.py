@@ -16,7 +16,7 @@ from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.lifecycle import open_resources
 from saga.engine.prepared_service import prepare
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Exists, Permanent
 from saga.messages import Outgoing, Position, Record
 from saga.messaging import envelope
@@ -77,7 +77,7 @@ class Shop:
     """Its services and their topics. What is published waits until `settle`."""
 
     clock: TrialClock
-    participants: Sequence[Participant]
+    participants: Sequence[ServiceRuntime]
     published: deque[Outgoing]
     offsets: dict[str, int]
 
@@ -132,7 +132,7 @@ async def open_shop(folder: Path, *names: str) -> AsyncIterator[Shop]:
             store = await stack.enter_async_context(SqliteStore(folder / f"{declared.name}.db", clock=clock))
             resources = await open_resources(declared, stack, clock, 10, fakes.get(declared.name, []))
             ports = trial_ports(declared.name, store, clock, ShopLog(log))
-            participants.append(participant_of(prepare(declared), resources, ports))
+            participants.append(make_service_runtime(prepare(declared), resources, ports))
             with suppress(Exists):
                 await store.insert("stock", "tea", msgspec.json.encode(Stock(left=100)))
         yield Shop(clock, participants, log, {})

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from saga.cli.main import main
 from saga.engine.persistence import progress_repository
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Position
 from saga.support.clock import SystemClock
 
@@ -24,7 +24,7 @@ _patiently = progress_repository.patiently
 
 
 async def slowly(
-    service: Participant,
+    service: ServiceRuntime,
     position: Position,
     operation: str,
     act: Callable[P, Awaitable[T]],

@@ -48,7 +48,7 @@ class Contracts:
             shutil.copy(newer, self.here / newer.parent.name / newer.name)
 
     async def read(self, library: Library) -> Library:
-        """The way of the service to its contracts: see `saga.engine.known_schemas.ReadAnew`."""
+        """The way of the service to its contracts: see `saga.engine.known_schemas.ReloadContracts`."""
         self.readings += 1
         return replace(library, folder=self.here).anew()
 

@@ -12,8 +12,8 @@ from saga.engine.execution.message_processor import advance
 from saga.engine.isolated_ports import Published
 from saga.engine.lifecycle import open_resources
 from saga.engine.prepared_service import prepare
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.messages import Message, Position, texts_of
 from saga.messaging.names import ARCHIVES
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
@@ -73,7 +73,7 @@ class Watched:
 class At:
     """One worker of a service. What it has cached is what the test hands it."""
 
-    def __init__(self, participant: Participant, log: Published, moments: list[Moment], store: SqliteStore) -> None:
+    def __init__(self, participant: ServiceRuntime, log: Published, moments: list[Moment], store: SqliteStore) -> None:
         self.participant, self.log, self.moments, self.store = participant, log, moments, store
         self.offset = 0
 
@@ -83,10 +83,10 @@ class At:
         started = now if started == "now" else started
         return message_of(event, time=now, started=started, id=id, source=source)
 
-    def begun(self, event: Event, message: Message, known: TurnState | None = None) -> TurnState:
+    def begun(self, event: Event, message: Message, known: ProcessingState | None = None) -> ProcessingState:
         """The turn on a message, on what is cached of an earlier one; left out: on nothing."""
         self.offset += 1
-        cached = None if known is None else (known.known, known.cas)
+        cached = None if known is None else (known.loaded_progress, known.cas)
         return begin(self.participant, message, Position(topic_of(event), 0, self.offset), cached)
 
     async def takes(
@@ -97,10 +97,10 @@ class At:
         started: str | None = "now",
         id: str = "",
         source: str = "somebody",
-    ) -> TurnState:
+    ) -> ProcessingState:
         """The message to its end; or, as by a crash, only to so many writes."""
         turn = self.begun(event, self.message(event, started=started, id=id, source=source))
-        while not turn.over:
+        while not turn.is_complete:
             cas, was_read = turn.cas, turn.progress is not None
             turn = await advance(self.participant, turn)
             writes_max -= was_read and turn.cas not in (cas, 0)
@@ -140,7 +140,7 @@ class Workers:
         log, moments, watched = Published(), list[Moment](), cast(Store, self.watched)  # what a turn uses of a store
         ports = replace(trial_ports(service.declared.name, watched, self.clock, log, moments), worker=name)
         resources = await open_resources(service.declared, self._stack, self.clock, 9, use)
-        return At(participant_of(prepare(service.declared), resources, ports), log, moments, self.store)
+        return At(make_service_runtime(prepare(service.declared), resources, ports), log, moments, self.store)
 
     async def archive(self, key: str, content: bytes | None) -> None:
         """Put this in the place of what the archives hold under the key; `None`: nothing."""

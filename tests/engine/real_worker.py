@@ -16,7 +16,7 @@ from saga.contracts import codec
 from saga.contracts.library import binding_of, contract_of, find
 from saga.encryption.port import Keys
 from saga.engine.consumer.flow_control import Limits
-from saga.engine.known_schemas import ReadAnew, beside
+from saga.engine.known_schemas import ReloadContracts, reload_in_thread
 from saga.engine.lifecycle import Options, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.engine.worker import Worker
@@ -185,7 +185,7 @@ async def at_work(
     *,
     use: Sequence[object] = (),
     limits: Limits | None = None,
-    contracts: ReadAnew = beside,
+    contracts: ReloadContracts = reload_in_thread,
     keys: Keys | None = None,
     tells: Topic | None = None,
 ) -> AsyncIterator[asyncio.Event]:

@@ -159,6 +159,6 @@ async def test_a_worker_writes_only_within_the_times_that_are_noted(tmp_path: Pa
                 service="payment", store="one", starts={}, works_until_ms=until_ms, absences=absences
             )
             times = WorkTimes(record, MEMORY_S, place.store, place.clock)
-            assert times.is_noted() is expected
-            await times.note()
-            assert times.is_noted()
+            assert times.is_recent() is expected
+            await times.record()
+            assert times.is_recent()

@@ -613,7 +613,7 @@ async def test_a_call_that_has_no_turn_for_an_hour_is_told_once_as_well(tmp_path
         [entry] = await worker.history()
         assert (entry.outcome, entry.reason) == (
             "retrying",
-            "Busy: the_bank has no turn in time: other calls come first",
+            "TooManyCalls: the_bank has no turn in time: other calls come first",
         )
 
 

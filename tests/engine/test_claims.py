@@ -104,7 +104,7 @@ async def test_whoever_goes_on_after_a_write_has_the_same_results_and_asks_for_n
         worker = await left_behind(workers, archive, writes=writes)
         recorded = (await worker.progress()).intents[0].calls
         turn = await worker.takes(an_order(), id="order")
-        assert turn.over
+        assert turn.is_complete
         said = [e for entry in await worker.history() for e in entry.events]
         assert len(said) == 1
         assert b"012" in said[0].value

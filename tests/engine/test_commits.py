@@ -10,7 +10,7 @@ from saga.engine.consumer.committer import Commits
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.sources import Sources
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 from saga.support.clock import SystemClock
@@ -53,7 +53,7 @@ class Group:
 def commits_of(*groups: Group) -> tuple[Commits, list[Moment]]:
     """Commits of a worker with one message of each partition, which is finished."""
     told: list[Moment] = []
-    assignment = WorkerAssignment(Watching("billing", Naps(), told.append))
+    assignment = WorkerAssignment(OutageWatch("billing", Naps(), told.append))
     for partition in (ORDER, BILL):
         prefix = assignment.prefixes[partition] = Prefix(0)
         prefix.begun(0)

@@ -68,9 +68,9 @@ async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
     assert isinstance(taken, Message)
     turn = begin(worker.participant, taken, Position(record.topic, 0, 0), None)
     for _ in range(actions_max):
-        if not turn.over:
+        if not turn.is_complete:
             turn = await advance(worker.participant, turn)
-    assert turn.over
+    assert turn.is_complete
 
 
 async def test_one_that_is_replayed_and_fails_again_is_parked_and_a_dead_letter_after_its_attempts(

@@ -19,7 +19,7 @@ from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.isolated_ports import Published
 from saga.engine.prepared_service import prepare
-from saga.engine.service_runtime import participant_of
+from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Message, Position, Record
 from saga.messaging.names import PROGRESS, changes_of
 from saga.progress.document import Snapshot, decode, progress_key
@@ -96,7 +96,7 @@ async def shown(records: Sequence[Record]) -> tuple[dict[str, tuple[int, ...]], 
     with TemporaryDirectory() as folder:
         async with SqliteStore(Path(folder) / "store.db", clock=SystemClock()) as store:
             ports = trial_ports("watching", store, clock, Published())
-            participant = participant_of(service, {}, ports)
+            participant = make_service_runtime(service, {}, ports)
             for offset, record in enumerate(records):
                 placed = record._replace(offset=offset, time_ms=APPENDED_MS + offset)
                 message = received(placed, service)

@@ -11,7 +11,7 @@ from saga.engine.consumer.keyed_executor import Item, Lanes
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.sources import Sources
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Message, Partition, Position, Standstill
 from saga.messaging.timers import Wake, tiers_of
@@ -81,7 +81,7 @@ class Place:
 
 def a_place(tasks: Any = None, *, owned: Collection[Partition] = ALL) -> Place:
     clock, member, told = Standing(), Member(), list[Moment]()
-    assignment = WorkerAssignment(Watching("order", clock, told.append))
+    assignment = WorkerAssignment(OutageWatch("order", clock, told.append))
     assignment.prefixes.update({partition: Prefix(0) for partition in owned})
     lanes: Lanes = Lanes(tasks, _take, _take)
     joined: Any = [(member, member)]
@@ -326,6 +326,6 @@ def test_a_wake_is_at_home_where_the_partitions_of_its_saga_are() -> None:
 
 
 async def test_whoever_reads_no_log_knows_of_nothing_that_is_handled() -> None:
-    assignment = WorkerAssignment(Watching("order", Standing(), lambda moment: None))
+    assignment = WorkerAssignment(OutageWatch("order", Standing(), lambda moment: None))
     assert await assignment.handled_ms(SAGA, NOW_MS) == 0
     assert assignment.is_at_home(SAGA, Position("order.wake.1m", 0, 0))

@@ -16,8 +16,8 @@ from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, id_in, published, writer_without_registry
 from saga.engine.consumer.record_router import Letter, Skip, received
-from saga.engine.known_schemas import Schemas
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.known_schemas import KnownSchemas
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Headers, Message, Outgoing, Record, Writer
 from services.payment.events import OrderPlaced
@@ -61,7 +61,7 @@ def structured(data: object, **more: str) -> Record:
     return Record("orders", 3, 41, SAGA.encode(), value, headers, 1_767_225_600_000)
 
 
-def taken(record: Record, service: Prepared = SERVICE) -> Message:
+def taken(record: Record, service: PreparedService = SERVICE) -> Message:
     message = received(record, service)
     assert isinstance(message, Message), message
     return message
@@ -163,7 +163,7 @@ def test_json_of_a_version_that_is_not_deployed_here_waits_for_it(tmp_path: Path
         SERVICE.decode("reserve", message)
     contracts.deploy()
     library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
-    assert replace(SERVICE, schemas=Schemas(library)).decode("reserve", message) == ORDER
+    assert replace(SERVICE, schemas=KnownSchemas(library)).decode("reserve", message) == ORDER
 
 
 async def test_json_that_is_no_event_stops_its_saga_and_is_given_back_as_it_came(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_default_of_somebody_elses_is_of_no_matter_for_what_was_written(tmp_pa
     contracts.newer_class("OrderPlaced")
     contracts.deploy()
     library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
-    service = replace(SERVICE, schemas=Schemas(library))
+    service = replace(SERVICE, schemas=KnownSchemas(library))
     schema = changed(note="string", more="string")
     schema["fields"][-2]["default"] = "another"
     message = taken(of_registry(schema, body=NATIVE + b"\x08gift\x02x"), service)
@@ -254,7 +254,7 @@ def test_json_is_of_the_version_that_it_says(tmp_path: Path) -> None:
     del schema["fields"][-1]["default"]
     newer.write_text(json.dumps({**schema, "compatible": "none"}))
     library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
-    service = replace(SERVICE, schemas=Schemas(library))
+    service = replace(SERVICE, schemas=KnownSchemas(library))
     said = recorded(JSON, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1")
     assert taken(said, service).value == NATIVE
     with pytest.raises(BadInput, match="note: is missing"):
@@ -268,7 +268,7 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
     (newer,) = contracts.here.glob("orders/OrderPlaced.v2.avsc")
     newer.write_text(json.dumps({**json.loads(newer.read_text()), "upcasts": [1]}))
     library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
-    service = replace(SERVICE, schemas=Schemas(library))
+    service = replace(SERVICE, schemas=KnownSchemas(library))
     fits = changed(note={"type": "string"}, more="string")
     body = NATIVE + b"\x08gift\x02x"
     assert taken(of_registry(fits, body=body), service).value[10:] == body[10:], "it is parked, as it was written"
@@ -310,7 +310,7 @@ def test_what_cannot_be_taken_keeps_its_bytes_and_is_looked_at_anew(record: Reco
     with pytest.raises(SchemaUnasked, match="258"):
         SERVICE.decode("reserve", message)
     answered = replace(
-        SERVICE, schemas=Schemas(SERVICE.schemas.library, {258: record.writer or writer_without_registry(258)})
+        SERVICE, schemas=KnownSchemas(SERVICE.schemas.library, {258: record.writer or writer_without_registry(258)})
     )
     with pytest.raises(BadInput) as told:
         answered.decode("reserve", message)
@@ -318,7 +318,7 @@ def test_what_cannot_be_taken_keeps_its_bytes_and_is_looked_at_anew(record: Reco
     assert not isinstance(told.value, UnknownSchema)
     mended = of_registry().writer
     assert mended is not None
-    once = replace(SERVICE, schemas=Schemas(SERVICE.schemas.library, {258: mended}))
+    once = replace(SERVICE, schemas=KnownSchemas(SERVICE.schemas.library, {258: mended}))
     assert once.decode("reserve", message) == ORDER
 
 
@@ -348,12 +348,12 @@ def test_a_registered_schema_says_nothing_of_ours() -> None:
 # -------------------------------------------------------------------- JSON of a version that nobody has told
 
 
-def with_versions(tmp_path: Path) -> Prepared:
+def with_versions(tmp_path: Path) -> PreparedService:
     """The service with a second version of the contract, whose class it does not know yet."""
     contracts = Contracts(tmp_path)
     contracts.newer_class("OrderPlaced")
     contracts.deploy()
-    return replace(SERVICE, schemas=Schemas(replace(SERVICE.schemas.library, folder=contracts.here).anew()))
+    return replace(SERVICE, schemas=KnownSchemas(replace(SERVICE.schemas.library, folder=contracts.here).anew()))
 
 
 def test_json_with_a_field_more_waits_for_the_version_that_has_it(tmp_path: Path) -> None:

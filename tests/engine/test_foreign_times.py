@@ -6,7 +6,7 @@ from datetime import timedelta
 from saga.clients import events
 from saga.contracts.library import contract_of
 from saga.engine.consumer.record_router import received
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import envelope
 from saga.support.clock import iso
@@ -25,7 +25,7 @@ def foreign(time: str = DAYS_AGO) -> Outgoing:
     return envelope.to_record(message, contract_of(OrderPlaced))
 
 
-def taken(out: Outgoing, service: Prepared) -> Message:
+def taken(out: Outgoing, service: PreparedService) -> Message:
     found = received(Record(out.topic, 0, 0, out.key, out.value, out.headers, BEGINNING_MS), service)
     assert isinstance(found, Message)
     return found

@@ -18,9 +18,9 @@ from saga.engine.consumer.partition_listener import Partitions
 from saga.engine.consumer.poll_loop import POLL_S, Polling, Unreadable
 from saga.engine.consumer.timer_buffer import EARLY_S, Held
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
-from saga.engine.service_runtime import participant_of
+from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Partition, Position, Record
 from saga.messaging.names import wakes_of
 from saga.messaging.timers import TIERS, Wake, to_record, wake_in
@@ -133,7 +133,7 @@ async def a_place(*, inflight_max: int = 100, runs: bool = True) -> AsyncIterato
         return True
 
     async with asyncio.TaskGroup() as tasks, Lanes(tasks, take, take) as lanes:
-        assignment = WorkerAssignment(Watching("payment", clock, lambda moment: None))
+        assignment = WorkerAssignment(OutageWatch("payment", clock, lambda moment: None))
         assignment.prefixes.update({P: Prefix(0), Q: Prefix(0)})
         held = Held(clock, lanes, inflight_max, lambda: place.again.append(clock.passed_s))
         place = Place(clock, held, lanes, assignment, tasks)
@@ -513,7 +513,7 @@ async def polled(place: Place, look: Callable[[Polled], Awaitable[None]]) -> Non
     """Polling, as the worker has it, while `look` looks on."""
     membership: Any = Polled()
     stop = asyncio.Event()
-    service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, place.assignment))
+    service = make_service_runtime(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, place.assignment))
     room = Room(Limits(), place.assignment, place.lanes, place.held)
     polling = Polling(service, place.assignment, room, place.lanes, place.held, Unreadable(service, place.lanes))
 
@@ -572,7 +572,7 @@ async def test_what_is_held_takes_no_room_of_what_is_in_flight(monkeypatch: Any)
 
 async def test_wakes_are_known_by_their_topic_and_go_through_here() -> None:
     async with a_place() as place:
-        service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, place.assignment))
+        service = make_service_runtime(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, place.assignment))
         room = Room(Limits(), place.assignment, place.lanes, place.held)
         polling = Polling(service, place.assignment, room, place.lanes, place.held, Unreadable(service, place.lanes))
         out = to_record("payment", "order-1", "wake-1", NOW_MS + 300_000, NOW_MS)

@@ -12,7 +12,7 @@ import pytest
 from saga import Retry, Saga, Service
 from saga.broker.port import size_of
 from saga.contracts import codec
-from saga.engine.errors import stack_of
+from saga.engine.errors import format_stack
 from saga.engine.persistence import dead_letters
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, texts_of
@@ -350,11 +350,11 @@ def test_what_a_dead_letter_says_of_the_stack_and_the_state_is_bounded() -> None
 
     with pytest.raises(LookupError) as raised:
         deep(100)
-    assert len(stack_of(raised.value)) == 12
+    assert len(format_stack(raised.value)) == 12
     try:
         raise ValueError("worse") from raised.value
     except ValueError as why:
-        places = stack_of(why)
+        places = format_stack(why)
     assert len(places) == 14
     assert all(len(place) <= 300 for place in places)
     message = message_of(an_order(), started=None)

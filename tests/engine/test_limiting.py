@@ -12,9 +12,9 @@ from saga.engine import limits
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
 from saga.engine.errors import Draining
-from saga.engine.limits import Busy, Call, Limiter, NotNow
-from saga.engine.outage_watch import Watching
-from saga.engine.ports import Log
+from saga.engine.limits import AdmittedCall, CallNotAdmitted, Limiter, TooManyCalls
+from saga.engine.outage_watch import OutageWatch
+from saga.engine.ports import EventPublisher
 from saga.errors import BreakerOpen
 from saga.messages import Partition, Position
 from saga.policies.breaker import TRIED_S
@@ -34,9 +34,9 @@ class Gate:
         self, *, breaker: Breaker | None = None, at_once_max: int | None = None, rate_per_s: float | None = None
     ) -> None:
         self.moments: list[Moment] = []
-        self.watching = Watching("payment", CLOCK, self.moments.append)
+        self.watching = OutageWatch("payment", CLOCK, self.moments.append)
         self.assignment = WorkerAssignment(self.watching, {Partition("orders", 0): Prefix(0)})
-        ports = worker_ports(cast(Store, None), cast("Log", None), self.assignment)  # type: ignore[arg-type] # neither is asked
+        ports = worker_ports(cast(Store, None), cast("EventPublisher", None), self.assignment)  # type: ignore[arg-type] # neither is asked
         resource = Resource(
             name="bank",
             opener=self._opener,
@@ -53,12 +53,12 @@ class Gate:
     async def _opener(self) -> AsyncIterator[object]:
         yield self
 
-    async def enter(self, name: str = "", latest_s: float = FOR_EVER) -> Call:
+    async def enter(self, name: str = "", latest_s: float = FOR_EVER) -> AdmittedCall:
         call = await self.limiter.enter(AT, latest_s)
         self.order.append(name)
         return call
 
-    def waits(self, name: str, latest_s: float = FOR_EVER) -> "asyncio.Task[Call]":
+    def waits(self, name: str, latest_s: float = FOR_EVER) -> "asyncio.Task[AdmittedCall]":
         return asyncio.get_running_loop().create_task(self.enter(name, latest_s))
 
     def check_empty(self) -> None:
@@ -86,7 +86,7 @@ async def test_who_comes_first_is_served_first() -> None:
         gate.limiter.leave(running.pop(0), failed=False)
         running += [task.result() for task in waiting if task.done() and task.result() not in running]
         await a_moment()
-        running = [Call(0, 0.0)]
+        running = [AdmittedCall(0, 0.0)]
     await late
     assert gate.order == list("abcdef")
     gate.limiter.leave(running[0], failed=False)
@@ -122,9 +122,9 @@ async def test_one_that_is_cancelled_when_its_place_has_just_come_gives_it_on() 
 async def test_a_call_waits_only_as_long_as_there_is_time_for_it() -> None:
     gate = Gate(at_once_max=1)
     first = await gate.enter("a")
-    with pytest.raises(NotNow) as refused:
+    with pytest.raises(CallNotAdmitted) as refused:
         await gate.enter("b", CLOCK.monotonic_s() + 0.02)
-    assert isinstance(refused.value.why, Busy)
+    assert isinstance(refused.value.why, TooManyCalls)
     assert str(refused.value.why) == "bank has no turn in time: other calls come first"
     assert 0 < refused.value.left_s < 1
     gate.limiter.leave(first, failed=False)
@@ -139,7 +139,7 @@ async def test_not_more_wait_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
     await a_moment()
     lefts = []
     for _ in range(2):
-        with pytest.raises(NotNow) as refused:
+        with pytest.raises(CallNotAdmitted) as refused:
             await gate.enter("d")
         lefts.append(refused.value.left_s)
     assert lefts[0] < lefts[1], "one after another"
@@ -171,7 +171,7 @@ async def test_calls_follow_each_other_at_their_rate_and_who_would_come_too_late
     for _ in range(3):
         gate.limiter.leave(await gate.enter(), failed=False)
     for _ in range(3):
-        with pytest.raises(NotNow):
+        with pytest.raises(CallNotAdmitted):
             await gate.enter("late", CLOCK.monotonic_s())
     gate.limiter.leave(await gate.enter(), failed=False)
     assert 0.29 <= CLOCK.monotonic_s() - began_s < 1
@@ -184,7 +184,7 @@ async def test_not_more_wait_for_a_turn_of_this_second_than_may(monkeypatch: pyt
     gate.limiter.leave(await gate.enter(), failed=False)
     waiting = gate.waits("b")
     await a_moment()
-    with pytest.raises(NotNow):
+    with pytest.raises(CallNotAdmitted):
         await gate.enter("c")
     gate.limiter.leave(await waiting, failed=False)
     gate.check_empty()
@@ -197,7 +197,7 @@ async def test_those_that_wait_are_refused_when_the_breaker_opens_and_lose_no_pl
     await a_moment()
     gate.limiter.leave(first, failed=True)
     for refused in await asyncio.gather(*waiting, return_exceptions=True):
-        assert isinstance(refused, NotNow)
+        assert isinstance(refused, CallNotAdmitted)
         assert isinstance(refused.why, BreakerOpen)
         assert 59 < refused.left_s <= 60
     gate.check_empty()
@@ -209,7 +209,7 @@ async def test_who_would_be_refused_does_not_wait_for_a_place_before() -> None:
     gate.limiter.leave(await gate.enter("a"), failed=True)
     await CLOCK.sleep(0.02)
     tries = await gate.enter("b")
-    with pytest.raises(NotNow) as refused:
+    with pytest.raises(CallNotAdmitted) as refused:
         await CLOCK.within(1, gate.waits("c"))
     assert refused.value.left_s == TRIED_S
     gate.limiter.leave(tries, failed=False)
@@ -231,6 +231,6 @@ async def test_what_a_call_raises_is_judged_and_raised() -> None:
     assert not gate.moments
     with pytest.raises(KeyError):
         await gate.limiter.through(fails, AT, FOR_EVER, lambda why: isinstance(why, KeyError))
-    with pytest.raises(NotNow):
+    with pytest.raises(CallNotAdmitted):
         await gate.limiter.through(answers, AT, FOR_EVER, lambda why: True)
     gate.check_empty()

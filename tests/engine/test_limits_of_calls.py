@@ -118,7 +118,7 @@ def waiting(worker: At, resource: str, count: int = 1) -> Callable[[], bool]:
 
 
 def gates(worker: At) -> list[Limiter]:
-    return [*worker.participant.calls.values(), *(used.limiter for used in worker.participant.used.values())]
+    return [*worker.participant.calls.values(), *(used.limiter for used in worker.participant.used_resources.values())]
 
 
 def check_empty(worker: At) -> None:
@@ -206,7 +206,7 @@ async def test_who_has_its_own_turn_waits_for_the_resource_no_longer_than_there_
         await in_vain(at, second)
         p = await worker.progress(SAGA + "0")
         assert (only(p.queue).attempts, p.intents) == (0, ())
-        assert put_off(worker) == ["Busy: the_bank has no turn in time: other calls come first"]
+        assert put_off(worker) == ["TooManyCalls: the_bank has no turn in time: other calls come first"]
         [own] = worker.participant.calls.values()
         assert own._line.running == 0, "its place is given back"
         assert own._line.lasts_s == LASTS_S, "which says nothing about how long a call lasts"
@@ -225,7 +225,7 @@ async def test_a_call_that_has_no_turn_of_its_own_in_time_is_no_attempt_and_come
         await in_vain(at, second)
         p = await worker.progress()
         assert (only(p.queue).attempts, only(p.queue).dead, p.intents) == (0, None, ())
-        assert put_off(worker) == ["Busy: the_bank.statement has no turn in time: other calls come first"]
+        assert put_off(worker) == ["TooManyCalls: the_bank.statement has no turn in time: other calls come first"]
     await first
     await at_its_time(at, worker, wakes_in(worker)[-1])
     assert [(e.outcome, e.attempt) for e in await worker.history()] == [("retrying", 0), ("handled", 1)]
@@ -526,5 +526,5 @@ async def test_calls_of_a_function_alone_begin_as_often_as_its_rate_allows_and_t
     assert at.clock.now_ms() - began_ms == 8_000, "the trial's clock goes on where somebody waits"
     at.clock.set_to(began_ms)
     await worker.takes(an_order("order-4"))
-    assert put_off(worker) == ["Busy: send_mail has no turn in time: other calls come first"]
+    assert put_off(worker) == ["TooManyCalls: send_mail has no turn in time: other calls come first"]
     assert (await worker.progress("order-4")).intents == ()

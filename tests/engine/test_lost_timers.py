@@ -7,7 +7,7 @@ import pytest
 from saga import Service
 from saga.engine.consumer import lost_timers
 from saga.engine.lifecycle import check_log
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import ensure_record, known_logs, note_logs, record_key, replaced_logs
 from saga.errors import ConfigurationError, StoreUnavailable
 from saga.messaging.names import ARCHIVES
@@ -31,7 +31,7 @@ async def test_what_is_noted_is_known_and_adds_to_what_was(tmp_path: Path) -> No
         await note_logs(store, "payment", {"orders": "a"})
         assert await known_logs(store, "payment") == {}, "it never ran here"
         clock = SystemClock()
-        record = await ensure_record(payment.declared, store, clock, Watching("payment", clock, print))
+        record = await ensure_record(payment.declared, store, clock, OutageWatch("payment", clock, print))
         await note_logs(store, "payment", {"orders": "a", "payments": "b"})
         await note_logs(store, "payment", {"orders": "x", "payments": "y", "new": "n"}, but=["payments"])
         assert await known_logs(store, "payment") == {"orders": "x", "payments": "b", "new": "n"}
@@ -39,7 +39,7 @@ async def test_what_is_noted_is_known_and_adds_to_what_was(tmp_path: Path) -> No
         await note_logs(store, "payment", {"orders": "x"})
         assert await store.get(ARCHIVES, record_key("payment")) == before, "nothing is new"
         assert await known_logs(store, "order") == {}
-        after = await ensure_record(payment.declared, store, clock, Watching("payment", clock, print))
+        after = await ensure_record(payment.declared, store, clock, OutageWatch("payment", clock, print))
         assert (after.store, after.starts) == (record.store, record.starts)
 
 

@@ -15,7 +15,7 @@ from saga import Event, Later, Saga, Service
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance, take_turn
 from saga.engine.isolated_ports import Documents
-from saga.engine.progress_cache import KnownPages
+from saga.engine.progress_cache import OverflowCache
 from saga.errors import StoreError
 from saga.messages import Position
 from saga.messaging import timers
@@ -101,7 +101,7 @@ class Measured:
     def __init__(self, at: At) -> None:
         self.at, self.store = at, Counting(2**24)
         self.cached: tuple[Snapshot, int] | None = None
-        ports = with_(at.participant.ports, store=cast(Store, self.store), pages=KnownPages())
+        ports = with_(at.participant.ports, store=cast(Store, self.store), overflow_cache=OverflowCache())
         self.participant = with_(at.participant, ports=ports)
 
     async def takes(self, event: Event, id: str) -> list[Cost]:
@@ -109,7 +109,7 @@ class Measured:
         self.at.offset += 1
         position, store = Position("orders", 0, self.at.offset), self.store
         turn, costs = begin(self.participant, self.at.message(event, id=id), position, self.cached), list[Cost]()
-        while not turn.over:
+        while not turn.is_complete:
             reads, writes, bytes_ = store.reads, store.writes, store.bytes_
             turn = await advance(self.participant, turn)
             if turn.progress is not None:
@@ -163,7 +163,7 @@ async def test_whoever_goes_on_after_each_write_undoes_each_result_once(tmp_path
         for _ in range(200):
             worker = await workers.worker(bank.service)
             turn = await worker.takes(CANCELLED, id="cancelled", writes_max=1)
-            if turn.over:
+            if turn.is_complete:
                 break
         p = await worker.progress()
         assert (p.results, p.pages, p.closed) == ((), (), ("reserve",))

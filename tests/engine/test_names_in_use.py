@@ -12,7 +12,7 @@ from saga import Saga, Service
 from saga.configuration.wiring import serve_all
 from saga.engine.consumer.flow_control import Limits
 from saga.engine.lifecycle import Options
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import ensure_record
 from saga.errors import ConfigurationError
 from saga.messaging.names import wakes_of
@@ -114,7 +114,7 @@ async def test_of_two_services_of_one_name_the_second_is_refused_and_takes_nothi
 ) -> None:
     ours, theirs = Mails(), Mails()
     async with SqliteStore(tmp_path / "other.db", clock=place.clock) as other:
-        watching = Watching("mailer", place.clock, place.moments.append)
+        watching = OutageWatch("mailer", place.clock, place.moments.append)
         await ensure_record(a_mailer(theirs, "mailer").declared, other, SystemClock(), watching)
         async with running(place, a_mailer(ours, "mailer"), place.store):
             await place.publish(an_order("order-1"))

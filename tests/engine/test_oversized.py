@@ -12,7 +12,7 @@ from saga.engine.execution import document_updates
 from saga.engine.isolated_ports import Published
 from saga.engine.persistence import oversized
 from saga.engine.prepared_service import prepare
-from saga.engine.service_runtime import participant_of
+from saga.engine.service_runtime import make_service_runtime
 from saga.errors import Permanent
 from saga.messages import Position
 from saga.progress import history
@@ -243,7 +243,7 @@ async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
     declared, clock = payment.declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock, document_bytes_max=100_000) as store:
         await store.insert("ledger", "all", b"{}")
-        service = participant_of(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
+        service = make_service_runtime(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
         updates = [
             document_updates.Update(
                 declared=service.documents[Ledger],

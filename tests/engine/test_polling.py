@@ -12,9 +12,9 @@ from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.poll_loop import Polling, Unreadable
 from saga.engine.consumer.timer_buffer import Held
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
-from saga.engine.service_runtime import participant_of
+from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Outgoing, Partition, Record, Standstill
 from saga.support.clock import SystemClock
 from services.payment.events import OrderPlaced
@@ -59,7 +59,7 @@ def polling_of(
     handle: Callable[[Item], Awaitable[bool]],
     log: Any = NOWHERE,
 ) -> Polling:
-    service = participant_of(prepare(payment.declared), {}, worker_ports(NOWHERE, log, assignment))
+    service = make_service_runtime(prepare(payment.declared), {}, worker_ports(NOWHERE, log, assignment))
     lanes = Lanes(tasks, handle, handle)
     held = Held(service.ports.clock, lanes, Limits().inflight_max, NOWHERE)
     room = Room(Limits(), assignment, lanes, held)
@@ -67,7 +67,7 @@ def polling_of(
 
 
 def assignment_of(*partitions: Partition) -> WorkerAssignment:
-    assignment = WorkerAssignment(Watching("payment", SystemClock(), lambda moment: None))
+    assignment = WorkerAssignment(OutageWatch("payment", SystemClock(), lambda moment: None))
     assignment.prefixes |= {partition: Prefix(0) for partition in partitions}
     return assignment
 

@@ -7,7 +7,7 @@ import pytest
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Draining
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Partition, Position
 from saga.support.clock import Clock
@@ -20,14 +20,14 @@ HERE, THERE = Position("orders", 0, 5), Position("orders", 1, 5)
 
 def assigned(clock: Clock) -> WorkerAssignment:
     """The first of two partitions is committed up to 5, the other one up to 9."""
-    assignment = WorkerAssignment(Watching("payment", clock, lambda moment: None))
+    assignment = WorkerAssignment(OutageWatch("payment", clock, lambda moment: None))
     assignment.prefixes |= {Partition("orders", 0): Prefix(5), Partition("orders", 1): Prefix(9)}
     return assignment
 
 
 async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> None:
     moments, clock = list[Moment](), TrialClock()
-    watching = Watching("payment", clock, moments.append)
+    watching = OutageWatch("payment", clock, moments.append)
     for _ in range(150):
         watching.unavailable("write", StoreUnavailable("full"))
         await clock.sleep(1)

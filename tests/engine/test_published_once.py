@@ -8,7 +8,7 @@ from saga import Service
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.repair import may_act, repaired
 from saga.messages import Partition, Position
 from saga.messaging.timers import TYPE, Wake
@@ -53,7 +53,7 @@ async def test_timers_that_have_nothing_to_do_publish_nothing_that_was_acknowled
         turn = await worker.takes(an_order())
         (published,) = worker.log.messages
         for number in range(32):
-            cached = turn.known, turn.cas
+            cached = turn.loaded_progress, turn.cas
             turn = begin(worker.participant, a_timer(number), Position("payment.wake.now", 0, number), cached)
             turn = await take_turn(worker.participant, turn)
         assert worker.log.messages == [published]
@@ -67,12 +67,12 @@ async def test_who_remembers_nothing_of_it_leaves_it_to_the_message_under_which_
         order, there = worker.message(an_order()), Position(*(entry.position or ("", 0, 0)))
         elsewhere = Position("payment.wake.now", 0, 0), there._replace(offset=7), there._replace(partition=1)
         for message, at in zip((a_timer(0), order, order), elsewhere, strict=True):
-            turn = await take_turn(other.participant, begin(other.participant, message, at, None).unread())
+            turn = await take_turn(other.participant, begin(other.participant, message, at, None).drop_progress())
             assert other.log.messages == []
-            assert not turn.may_be_remembered, "else it would count as published when the message comes"
-        turn = await take_turn(other.participant, begin(other.participant, order, there, None).unread())
+            assert not turn.is_cacheable, "else it would count as published when the message comes"
+        turn = await take_turn(other.participant, begin(other.participant, order, there, None).drop_progress())
         assert other.log.messages == [published], "its worker may have died: the same bytes"
-        assert turn.may_be_remembered
+        assert turn.is_cacheable
 
 
 async def test_a_release_that_does_not_take_the_message_publishes_what_nobody_else_may(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_what_no_message_tells_of_is_published_by_each_who_does_not_rememb
 
 def test_a_repair_knows_as_published_what_the_group_has_committed() -> None:
     moments: list[Moment] = []
-    assignment = WorkerAssignment(Watching("payment", TrialClock(), moments.append))
+    assignment = WorkerAssignment(OutageWatch("payment", TrialClock(), moments.append))
     may_act(assignment, {Partition("orders", 3): 7}, {"orders": "a log"})
     assert assignment.is_committed(Position("orders", 3, 6, "a log"))
     assert not assignment.is_committed(Position("orders", 3, 6, "the log before")), "its topic was created again"

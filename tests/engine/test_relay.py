@@ -14,7 +14,7 @@ import pytest
 from saga.broker.port import RECORD_BYTES_LEAST, Broker, size_of
 from saga.changes.records import changed_in
 from saga.engine.consumer.change_relay import AT_ONCE_MAX, STALE_MS, Relay
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.errors import Ambiguous, BadInput, BrokerError, BrokerUnavailable, StoreBroken, StoreUnavailable
 from saga.messages import Outgoing, Record
 from saga.store.sqlite import SqliteStore
@@ -60,7 +60,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 def relay_of(store: SqliteStore, log: Log, moments: list[Moment] | None = None) -> Relay:
     clock = AheadClock()
     told: list[Moment] = [] if moments is None else moments
-    return Relay("s", store, cast(Broker, log), clock, Watching("s", clock, told.append))
+    return Relay("s", store, cast(Broker, log), clock, OutageWatch("s", clock, told.append))
 
 
 async def test_changes_go_to_the_topic_in_order_and_are_forgotten_then(store: SqliteStore) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from saga import Retry, Service
 from saga.engine.execution.message_processor import take_turn
-from saga.engine.processing_state import TurnState
+from saga.engine.processing_state import ProcessingState
 from saga.telemetry.events import Parked, Retrying
 from services.payment.events import OrderPlaced
 from tests.engine.driven_workers import At, Workers, place
@@ -31,7 +31,7 @@ class Shop:
                 raise ConnectionError("away")
 
 
-async def fails_once(shop: Shop, workers: Workers, *, old: bool) -> tuple[At, TurnState, int]:
+async def fails_once(shop: Shop, workers: Workers, *, old: bool) -> tuple[At, ProcessingState, int]:
     """A worker that remembers a progress, which is `old` if another worker has written since, and whose next message
     fails for once; the turn on it, and how often the store was read."""
     one, other = await workers.worker(shop.service), await workers.worker(shop.service)

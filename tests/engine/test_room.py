@@ -15,9 +15,9 @@ from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.timer_buffer import Held
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
 from saga.engine.errors import Draining
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import progress_repository
-from saga.engine.ports import Step
+from saga.engine.ports import ExternalCall
 from saga.errors import Ambiguous, StoreUnavailable
 from saga.messages import Partition, Position
 from saga.policies.concurrency import InFlight
@@ -38,7 +38,7 @@ async def nothing(_: object) -> bool:
 
 def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition, int] | None = None) -> Room:
     """With a fixed bound, and so many messages of each partition in flight."""
-    assignment = WorkerAssignment(Watching("payment", CLOCK, lambda moment: None))
+    assignment = WorkerAssignment(OutageWatch("payment", CLOCK, lambda moment: None))
     lanes = Lanes(NOWHERE, nothing, nothing)
     for partition, count in (unfinished or {A: 0, B: 0}).items():
         prefix = assignment.prefixes[partition] = Prefix(0)
@@ -180,9 +180,9 @@ async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outa
 
 async def test_a_step_that_waits_for_the_outside_makes_room() -> None:
     room, answer = a_room(unfinished={A: 1, B: 0}), asyncio.Event()
-    step = Step("s", "h", Call(kind="step", name="wait", number=0, input=""), answer.wait, (), {})
+    step = ExternalCall("s", "h", Call(kind="step", name="wait", number=0, input=""), answer.wait, (), {})
     ports = worker_ports(NOWHERE, NOWHERE, room.assignment)
-    stepping = asyncio.get_running_loop().create_task(_given(ports.outside(step)))
+    stepping = asyncio.get_running_loop().create_task(_given(ports.call_external(step)))
     await CLOCK.sleep(0)
     assert (room.busy, room.lanes.freed.is_set()) == (0, True)
     answer.set()

@@ -25,8 +25,8 @@ from saga.engine.consumer.flow_control import Limits
 from saga.engine.execution.value_codec import STATE, Seals, call_of
 from saga.engine.isolated_ports import Documents, Then, ports_alone
 from saga.engine.prepared_service import prepare
-from saga.engine.processing_state import RunKey, Stages, TurnState
-from saga.engine.service_runtime import participant_of
+from saga.engine.processing_state import Measurements, ProcessingState, RunKey
+from saga.engine.service_runtime import make_service_runtime
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Position
 from saga.ops.dead_letters import Letter
@@ -490,10 +490,10 @@ async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         ports = ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, keys)
-        service = participant_of(prepare(payment.declared), {}, ports)
+        service = make_service_runtime(prepare(payment.declared), {}, ports)
         message = message_of(order_of(), started=None)
         at = Position("orders", 0, 0)
-        seals = Seals(service, TurnState(message=message, position=at, stages=Stages()))
+        seals = Seals(service, ProcessingState(message=message, position=at, measurements=Measurements()))
         seals.own = await keys.of_subject(SAGA)
         assert seals.own is not None
         call = Call(kind="step", name="tokenize", number=1, input="")

@@ -26,7 +26,7 @@ from saga.engine.execution import arrival_encryption
 from saga.engine.execution.beginning import undecodable
 from saga.engine.isolated_ports import Documents, Then, ports_alone
 from saga.engine.prepared_service import prepare
-from saga.engine.service_runtime import participant_of
+from saga.engine.service_runtime import make_service_runtime
 from saga.errors import BadInput, KeyMissing, SchemaUnasked
 from saga.messages import Headers, Message, Outgoing, Partition, Position, Record, Writer
 from saga.messaging.names import ARCHIVES
@@ -269,7 +269,7 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         service, bare = (
-            participant_of(
+            make_service_runtime(
                 prepare(payment.declared), {}, ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, known)
             )
             for known in (keys, None)
@@ -343,7 +343,7 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         ports = ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, keys)
-        service = participant_of(prepare(payment.declared), {}, ports)
+        service = make_service_runtime(prepare(payment.declared), {}, ports)
         schema = published(contract_of(OrderPlaced).newest.schema)
         for fields in (schema["fields"], [*schema["fields"], {"name": "more", "type": "string", "default": ""}]):
             writer = Writer(7, json.dumps({**schema, "fields": fields}), "https://registry.example")

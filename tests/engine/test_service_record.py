@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga import Service
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import (
     REACTIONS_KEY,
     ServiceRecord,
@@ -78,7 +78,7 @@ class Failing:
 
 async def made(service: Service[Any], store: Any, moments: list[Moment] | None = None) -> ServiceRecord:
     report = (moments if moments is not None else []).append
-    return await ensure_record(service.declared, store, CLOCK, Watching("mailer", CLOCK, report))
+    return await ensure_record(service.declared, store, CLOCK, OutageWatch("mailer", CLOCK, report))
 
 
 async def test_it_is_made_once_and_each_store_has_its_own(store: SqliteStore, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from saga.engine.consumer.flow_control import Limits
 from saga.engine.consumer.sources import EventTopics, Source, Sources
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
 from saga.engine.lifecycle import work
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
-from saga.engine.service_runtime import participant_of
+from saga.engine.service_runtime import make_service_runtime
 from saga.engine.worker import Worker
 from saga.errors import BrokerUnavailable
 from saga.messages import Partition, Record, Standstill
@@ -39,8 +39,8 @@ async def bill(reserved: PaymentReserved) -> None: ...
 @asynccontextmanager
 async def at_work(place: Workplace, sources: Sequence[Source]) -> AsyncIterator[Worker]:
     """A worker of these sources takes from them inside the block."""
-    assignment = WorkerAssignment(Watching("billing", place.clock, place.moments.append))
-    service = participant_of(prepare(billing.declared), {}, worker_ports(place.store, place.broker, assignment))
+    assignment = WorkerAssignment(OutageWatch("billing", place.clock, place.moments.append))
+    service = make_service_runtime(prepare(billing.declared), {}, worker_ports(place.store, place.broker, assignment))
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         worker = Worker(service, assignment, Limits(), tasks, Sources(sources))

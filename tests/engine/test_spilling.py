@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from saga import Retry, Saga, Service
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
-from saga.engine.progress_cache import ROOM_BYTES, KnownPages
+from saga.engine.progress_cache import ROOM_BYTES, OverflowCache
 from saga.errors import StoreError
 from saga.messages import Position
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -170,7 +170,7 @@ async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(t
             message = worker.message(order)
             if n in (0, SMALL.inbox_max):
                 message = replace(message, time=time)
-            assert (await take_turn(worker.participant, worker.begun(order, message))).over
+            assert (await take_turn(worker.participant, worker.begun(order, message))).is_complete
         (page,) = (await worker.progress()).pages
         assert await worker.store.get(ARCHIVES, spill.page_key("payment", SAGA, page)) is not None
 
@@ -227,12 +227,12 @@ async def test_an_older_version_refuses_a_progress_with_pages(tmp_path: Path) ->
 
 
 def test_what_is_known_of_pages_is_bounded() -> None:
-    known = KnownPages(bytes_max=10 * (ROOM_BYTES + 12))
+    known = OverflowCache(bytes_max=10 * (ROOM_BYTES + 12))
     for number in range(100):
         known.learn(f"{number}", b"x" * 12)
         assert known.entries_of("0") == (b"x" * 12), "what is asked for stays"
     assert sum(known.entries_of(f"{number}") is not None for number in range(100)) == 10
-    assert KnownPages(bytes_max=0).entries_of("0") is None
+    assert OverflowCache(bytes_max=0).entries_of("0") is None
 
 
 async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_order(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_r
         p, cas = await cached_of(other)
         assert "note-12" not in [k.message.id.rpartition("|")[2] for k in p.waiting]
         again = begin(one.participant, one.message(notes[12], id="note-12"), Position("orders", 0, 12), cached)
-        assert (await take_turn(one.participant, again)).over
+        assert (await take_turn(one.participant, again)).is_complete
         assert (await cached_of(one))[1] == cas, "it is kept already"
 
 
@@ -474,7 +474,9 @@ async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_
 
     async with place(tmp_path) as at_hand:
         worker = await at_hand.worker(payment)
-        ports = with_(worker.participant.ports, pages=KnownPages())  # as a worker that has seen what it holds
+        ports = with_(
+            worker.participant.ports, overflow_cache=OverflowCache()
+        )  # as a worker that has seen what it holds
         worker.participant = with_(worker.participant, ports=ports)
         for n in range(20):
             await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from saga import Saga, Service
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import transition_publisher
 from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.prepared_service import prepare
-from saga.engine.processing_state import Stages
+from saga.engine.processing_state import Measurements
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record
 from saga.messaging.names import TRANSITIONS
@@ -199,7 +199,7 @@ class Desk:
     clock: Impatient = field(default_factory=Impatient)
 
     def telling(self) -> Telling:
-        return Telling(prepare(payment.declared), self.log, Watching("payment", self.clock, self.moments.append))
+        return Telling(prepare(payment.declared), self.log, OutageWatch("payment", self.clock, self.moments.append))
 
 
 KNOWN: list[Snapshot] = []
@@ -228,20 +228,20 @@ async def test_the_mark_rises_with_what_is_acknowledged_and_not_before(tmp_path:
     desk = Desk()
     one, two, *_ = await history_at(tmp_path)
     telling = desk.telling()
-    telling.written(one, last(one), Stages())
-    assert telling.told_below(one) == 0
+    telling.on_written(one, last(one), Measurements())
+    assert telling.published_below(one) == 0
     desk.log.fails = BrokerUnavailable("it is away")
     assert not await telling.tell()
-    assert telling.told_below(one) == 0
+    assert telling.published_below(one) == 0
     desk.log.fails = None
     desk.clock.ahead_ms += 1000
     assert await telling.tell()
-    assert telling.told_below(one) == one.n
-    telling.written(two, last(two), Stages())
+    assert telling.published_below(one) == one.n
+    telling.on_written(two, last(two), Measurements())
     await telling.tell()
-    assert telling.told_below(two) == two.n
+    assert telling.published_below(two) == two.n
     assert [t.number for t in desk.log.told()] == [last(one).n, last(two).n]
-    telling.loaded(two)  # nothing of it is new
+    telling.on_loaded(two)  # nothing of it is new
     await telling.tell()
     assert len(desk.log.taken) == 2
 
@@ -250,7 +250,7 @@ async def test_a_commit_waits_for_a_log_that_is_away_for_ten_seconds_and_no_long
     desk = Desk(Paper(fails=BrokerUnavailable("it is away")))
     one, *_ = await history_at(tmp_path)
     telling = desk.telling()
-    telling.loaded(one)
+    telling.on_loaded(one)
     waits = []
     for _ in range(24):
         waits.append(not await telling.tell())
@@ -269,23 +269,23 @@ async def test_beyond_the_bound_new_ones_are_let_go_and_told_when_their_saga_is_
     desk = Desk()
     one, two, three = await history_at(tmp_path)
     telling_ = desk.telling()
-    telling_.written(one, last(one), Stages())
+    telling_.on_written(one, last(one), Measurements())
     monkeypatch.setattr(transition_publisher, "NOTED_BYTES_MAX", telling_._bytes)
-    telling_.written(two, last(two), Stages())
+    telling_.on_written(two, last(two), Measurements())
     (moment,) = desk.moments
     assert isinstance(moment, Untold)
     assert moment.count == 1
     await telling_.tell()
     monkeypatch.undo()
-    telling_.written(three, last(three), Stages())
+    telling_.on_written(three, last(three), Measurements())
     await telling_.tell()
-    assert telling_.told_below(three) == 0  # as the progress says: one is missing
-    telling_.loaded(three)  # as it was left behind by this worker itself: it is not told again while it is known
+    assert telling_.published_below(three) == 0  # as the progress says: one is missing
+    telling_.on_loaded(three)  # as it was left behind by this worker itself: it is not told again while it is known
     again = desk.telling()
-    again.loaded(three)
+    again.on_loaded(three)
     await again.tell()
     assert [t.number for t in desk.log.told()] == [0, 2, 0, 1, 2]
-    assert again.told_below(three) == 3
+    assert again.published_below(three) == 3
 
 
 async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_deadline(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
     for queue, deadlines in (
         ((late, soon), ()), ((dead, soon), (late, soon)), ((), ()), ((never,), (never,)), ((held_up,), (held_up, late))
     ):  # fmt: skip
-        telling.written(replace(one, queue=queue, deadlines=deadlines), last(one), Stages())
+        telling.on_written(replace(one, queue=queue, deadlines=deadlines), last(one), Measurements())
     await telling.tell()
     assert [(t.parked_until, t.due, t.open) for t in desk.log.told()] == [
         ("1970-01-01T00:00:09.000Z", None, True),
@@ -321,7 +321,7 @@ async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_ha
     dead = Kept(handler="reserve", message=message, n=0, dead="letter")
     telling = desk.telling()
     for queue in ((), (replace(dead, handler="capture"),), (dead,)):
-        telling.written(replace(one, later=(goes_on,), queue=queue), last(one), Stages())
+        telling.on_written(replace(one, later=(goes_on,), queue=queue), last(one), Measurements())
     await telling.tell()
     assert [(each.handler, each.types, each.until) for t in desk.log.told() for each in t.awaits] == [
         ("reserve", ("OrderConfirmed",), "1970-01-01T00:00:07.000Z"),
@@ -336,7 +336,7 @@ async def test_what_waits_until_it_is_known_when_its_saga_began_is_told_with_wha
     outcome = Kept(handler="reserve", message=one.results[0].event, n=0)
     telling = desk.telling()
     for p in (replace(one, compensating=(outcome,)), replace(one, waiting=(outcome,))):
-        telling.written(replace(p, started=None), last(one), Stages())
+        telling.on_written(replace(p, started=None), last(one), Measurements())
     await telling.tell()
     assert [(each.handler, each.types) for t in desk.log.told() for each in t.awaits] == [
         ("release", ("OrderPlaced",)),
@@ -348,10 +348,10 @@ async def test_what_no_log_takes_is_let_go_and_keeps_back_nothing(tmp_path: Path
     desk = Desk(Paper(fails=BrokerError("no such topic")))
     one, two, *_ = await history_at(tmp_path)
     telling = desk.telling()
-    telling.loaded(one)
+    telling.on_loaded(one)
     assert await telling.tell()
     desk.log.fails = None
-    telling.loaded(two)
+    telling.on_loaded(two)
     assert await telling.tell()
     assert [t.number for t in desk.log.told()] == [0, 1]
 
@@ -361,21 +361,21 @@ async def test_a_saga_that_begins_anew_under_its_id_is_told_from_its_beginning(t
     one, two, _ = await history_at(tmp_path)
     telling = desk.telling()
     for p in (one, two, one):
-        telling.written(p, last(p), Stages())
+        telling.on_written(p, last(p), Measurements())
     await telling.tell()
     assert [t.number for t in desk.log.told()] == [0, 1, 0]
-    telling.written(two, last(two), Stages())
-    assert telling.told_below(two) == 1
+    telling.on_written(two, last(two), Measurements())
+    assert telling.published_below(two) == 1
 
 
 async def test_a_transition_that_was_damaged_is_a_gap_and_stops_nobody(tmp_path: Path) -> None:
     desk = Desk()
     *_, three = await history_at(tmp_path)
     telling = desk.telling()
-    telling.loaded(replace(three, transitions=(three.transitions[0], Raw(b'{"n":"one"}'), three.transitions[2])))
+    telling.on_loaded(replace(three, transitions=(three.transitions[0], Raw(b'{"n":"one"}'), three.transitions[2])))
     await telling.tell()
     assert [t.number for t in desk.log.told()] == [0, 2]
-    assert telling.told_below(three) == 1
+    assert telling.published_below(three) == 1
 
 
 async def test_what_many_lanes_write_goes_in_one_batch_soon_after(tmp_path: Path) -> None:
@@ -384,8 +384,8 @@ async def test_what_many_lanes_write_goes_in_one_batch_soon_after(tmp_path: Path
     telling = desk.telling()
     async with asyncio.timeout(40), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(telling.run())
-        telling.written(one, last(one), Stages())
-        telling.written(two, last(two), Stages())
+        telling.on_written(one, last(one), Measurements())
+        telling.on_written(two, last(two), Measurements())
         await desk.log.has_taken.wait()
         running.cancel()
     assert (desk.log.batches, len(desk.log.told())) == ([1], 2)
@@ -395,10 +395,10 @@ async def test_published_transitions_free_their_share(tmp_path: Path, monkeypatc
     desk = Desk()
     one, two, _ = await history_at(tmp_path)
     telling_ = desk.telling()
-    telling_.written(one, last(one), Stages())
+    telling_.on_written(one, last(one), Measurements())
     monkeypatch.setattr(transition_publisher, "NOTED_BYTES_MAX", 2 * telling_._bytes - 1)
     await telling_.tell()
-    telling_.written(two, last(two), Stages())
+    telling_.on_written(two, last(two), Measurements())
     await telling_.tell()
     assert [t.number for t in desk.log.told()] == [0, 1]
     assert not desk.moments

@@ -13,14 +13,14 @@ from saga import Retry, Saga, Service
 from saga.engine.consumer.delivery import Delivery
 from saga.engine.consumer.keyed_executor import Item
 from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.errors import Draining, Refused
+from saga.engine.errors import Draining, Superseded
 from saga.engine.execution import document_updates
 from saga.engine.execution import failure_handling as attempts_that_failed
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.document_updates import Update
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.repair import repaired
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, SagaError, StoreError
 from saga.messages import Event, Message, Outgoing, Position, texts_of
 from saga.messaging import envelope
@@ -155,7 +155,7 @@ async def test_a_failure_without_a_start_time_waits_where_nothing_is_known_of_it
         assert p.is_open, "it never expires"
         assert not p.closed, "that nothing was to be undone is not known"
         first = await worker.takes(CANCELLED, started=None)
-        assert first.over
+        assert first.is_complete
         assert (await worker.progress()).n == 1, "it is kept already"
 
 
@@ -180,7 +180,7 @@ async def test_what_a_clock_far_ahead_takes_for_forgotten_is_told_and_runs_when_
         ahead = await at.worker(undoable(ran))
         for event in (an_order(), CANCELLED):
             message = worker.message(event)
-            assert (await take_turn(ahead.participant, ahead.begun(event, message))).over
+            assert (await take_turn(ahead.participant, ahead.begun(event, message))).is_complete
         assert not ran
         assert [letter["dead_type"] if "dead_type" in letter else letter["ce_type"] for letter in ahead.dead] == [
             "OrderPlaced",
@@ -203,7 +203,8 @@ async def test_a_cached_progress_of_which_nothing_is_known_does_not_make_a_forgo
         turn = await worker.takes(CANCELLED, started=None)
         late = worker.message(an_order(), started="2025-06-01T00:00:00.000Z")
         await take_turn(
-            worker.participant, begin(worker.participant, late, Position("orders", 0, 9), (turn.known, turn.cas))
+            worker.participant,
+            begin(worker.participant, late, Position("orders", 0, 9), (turn.loaded_progress, turn.cas)),
         )
         assert not ran
         assert (await worker.progress()).started is None
@@ -227,7 +228,7 @@ async def test_no_original_runs_between_two_undoings(tmp_path: Path) -> None:
         one, other = await at.worker(payment), await at.worker(payment)
         await one.takes(an_order())
         crashed = await one.takes(CANCELLED, id="cancel", writes_max=1)
-        assert not crashed.over
+        assert not crashed.is_complete
         assert ran[-1] == "release b"
         await other.takes(an_order(card="visa-2"))
         await one.takes(CANCELLED, id="cancel")
@@ -395,14 +396,14 @@ async def test_a_handler_that_can_decode_waits_for_its_other_part_though_another
     async def second(confirmed: OrderConfirmed, order: OrderPlaced) -> None:
         ran.append((confirmed, order))
 
-    as_it_is = Participant.decode
+    as_it_is = ServiceRuntime.decode
 
-    def only_second(self: Participant, handler: str, message: Message) -> Event:
+    def only_second(self: ServiceRuntime, handler: str, message: Message) -> Event:
         if handler == "first" and message.type == "OrderPlaced":
             raise BadInput("of a version that it does not know")
         return as_it_is(self, handler, message)
 
-    monkeypatch.setattr(Participant, "decode", only_second)
+    monkeypatch.setattr(ServiceRuntime, "decode", only_second)
     async with place(tmp_path) as at:
         worker = await at.worker(service)
         await worker.takes(an_order())
@@ -424,9 +425,9 @@ async def test_what_a_later_version_can_decode_runs_with_all_its_parts(
     async def both(order: OrderPlaced, cancelled: OrderCancelled) -> None:
         ran.append((order, cancelled))
 
-    as_it_is = Participant.decode
+    as_it_is = ServiceRuntime.decode
 
-    def not_yet(self: Participant, handler: str, message: Message) -> Event:
+    def not_yet(self: ServiceRuntime, handler: str, message: Message) -> Event:
         if message.type == "OrderPlaced":
             raise BadInput("not yet")
         return as_it_is(self, handler, message)
@@ -435,7 +436,7 @@ async def test_what_a_later_version_can_decode_runs_with_all_its_parts(
         worker = await at.worker(payment)
         await worker.takes(CONFIRMED)
         with monkeypatch.context() as patch:
-            patch.setattr(Participant, "decode", not_yet)
+            patch.setattr(ServiceRuntime, "decode", not_yet)
             await worker.takes(an_order())
         p = await worker.progress()
         assert [(k.handler, k.bad) for k in p.queue] == [("note", None), ("both", "not yet")]
@@ -541,7 +542,7 @@ async def test_of_updates_that_go_together_each_looks_whether_its_own_run_still_
                 for saga in ("open-1", "over", "open-2")
             ],
         )
-        assert [isinstance(m, Refused) for m in made] == [False, True, False]
+        assert [isinstance(m, Superseded) for m in made] == [False, True, False]
 
 
 async def only_to_the_intent(collection: str, key: str) -> None:

@@ -53,7 +53,7 @@ async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
 async def worker_at(at: Workers, contracts: Contracts, service: Service[None] = payment) -> At:
     """A worker whose contracts are those."""
     worker = await at.worker(service)
-    ports = replace(worker.participant.ports, contracts=contracts.read)
+    ports = replace(worker.participant.ports, reload_contracts=contracts.read)
     return At(replace(worker.participant, ports=ports), worker.log, worker.moments, worker.store)
 
 

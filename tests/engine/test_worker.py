@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from saga import Saga, Service
 from saga.cli.main import main
 from saga.engine.consumer.flow_control import Limits
-from saga.engine.progress_cache import Cache
+from saga.engine.progress_cache import ProgressCache
 from saga.errors import BrokerError, Permanent
 from saga.messages import Partition, texts_of
 from saga.messaging import envelope
@@ -365,7 +365,7 @@ async def test_a_cache_holds_the_sagas_that_were_touched_last_and_forgetting_cha
 
 
 def test_a_cache_is_bounded_and_gives_what_it_has_once() -> None:
-    cache, p = Cache(2), Snapshot(service="payment", saga=SAGA)
+    cache, p = ProgressCache(2), Snapshot(service="payment", saga=SAGA)
     for saga in ("a", "b", "c"):
         cache.put(saga, p, 1)
     assert [cache.take(saga) for saga in ("a", "b", "b")] == [None, (p, 1, 0.0), None]

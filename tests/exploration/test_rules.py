@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.errors import Refused
+from saga.engine.errors import Superseded
 from saga.engine.execution import document_updates, handler_runner
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.persistence import overflow_store, progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
 from saga.progress import compensation, decisions, history, journal, next_action, piles, spill
@@ -36,20 +36,20 @@ def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
 def what_another_message_brings_counts_as_published(patch: pytest.MonkeyPatch) -> None:
     load = progress_repository.load
 
-    async def loaded(service: Participant, turn: TurnState) -> TurnState:
+    async def loaded(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
         return replace(await load(service, turn), unpublished=())
 
     patch.setattr(progress_repository, "load", loaded)
 
 
 def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TurnState, "may_be_remembered", property(lambda turn: turn.cas > 0))
+    patch.setattr(ProcessingState, "is_cacheable", property(lambda turn: turn.cas > 0))
 
 
 def what_no_message_brings_is_left_to_one(patch: pytest.MonkeyPatch) -> None:
     elsewhere = progress_repository._is_brought_elsewhere
 
-    def left(service: Participant, turn: TurnState, entry: Entry) -> bool:
+    def left(service: ServiceRuntime, turn: ProcessingState, entry: Entry) -> bool:
         return entry.position is None or elsewhere(service, turn, entry)
 
     patch.setattr(progress_repository, "_is_brought_elsewhere", left)
@@ -84,9 +84,9 @@ def a_rerun_writes_the_whole_state_back(patch: pytest.MonkeyPatch) -> None:
 def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
     init = RunningSaga.__init__
 
-    def look(self: Any, service: Any, turn: TurnState, handler: Any, run: Any, intent: Any, *others: Any) -> None:
+    def look(self: Any, service: Any, turn: ProcessingState, handler: Any, run: Any, intent: Any, *others: Any) -> None:
         goes_on, seals, _, begun_s = others
-        state = turn.known.state
+        state = turn.loaded_progress.state
         init(self, service, turn, handler, run, replace(intent, state=state), goes_on, seals, state, begun_s)
 
     patch.setattr(RunningSaga, "__init__", look)
@@ -189,7 +189,9 @@ def refusals_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dead_intent_leaves_no_never(patch: pytest.MonkeyPatch) -> None:
-    async def look(service: Participant, position: Position, collection: str, key: str, marker: str, mark: Any) -> Any:
+    async def look(
+        service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Any
+    ) -> Any:
         document = await service.ports.store.get(collection, key)
         return document_updates._head(document).markers.get(marker, mark)
 
@@ -224,9 +226,9 @@ def a_later_message_overtakes_those_that_wait(patch: pytest.MonkeyPatch) -> None
 
 
 def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    async def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> None:
+    async def send(service: ServiceRuntime, position: Position, outgoing: Sequence[Outgoing]) -> None:
         try:
-            await service.ports.log.publish(outgoing)
+            await service.ports.publisher.publish(outgoing)
         except BrokerUnavailable:
             return
 
@@ -236,13 +238,13 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     save = progress_repository.save
 
-    async def believe(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    async def believe(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
         try:
             return await save(service, turn, written)
-        except Refused as why:
+        except Superseded as why:
             if not isinstance(why.__cause__, Ambiguous):
                 raise
-            return replace(turn, progress=written.snapshot, certain=True)
+            return replace(turn, progress=written.snapshot, is_current=True)
 
     patch.setattr(progress_repository, "save", believe)
 
@@ -250,21 +252,21 @@ def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
     save = progress_repository.save
 
-    async def insist(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    async def insist(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
         try:
             return await save(service, turn, written)
-        except Refused as why:
+        except Superseded as why:
             if not isinstance(why.__cause__, Ambiguous):
                 raise
             key = progress_key(service.name, turn.message.saga)
             there = await service.ports.store.get("saga", key)
-            return await save(service, replace(turn, cas=there.cas if there else 0, certain=True), written)
+            return await save(service, replace(turn, cas=there.cas if there else 0, is_current=True), written)
 
     patch.setattr(progress_repository, "save", insist)
 
 
 def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
-    async def recalled(service: Participant, turn: TurnState) -> TurnState:
+    async def recalled(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
         return replace(turn, recalled={}, paged=())
 
     patch.setattr(overflow_store, "recalled", recalled)
@@ -280,7 +282,7 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
     async def believe(*args: Any, **rest: Any) -> None:
         try:
             await inserted(*args, **rest)
-        except Refused:
+        except Superseded:
             return
 
     patch.setattr(overflow_store, "_inserted", believe)
@@ -299,7 +301,7 @@ def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
 def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
     recalled = overflow_store.recalled
 
-    async def forget(service: Participant, turn: TurnState) -> TurnState:
+    async def forget(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
         return replace(await recalled(service, turn), paged=())
 
     patch.setattr(overflow_store, "recalled", forget)
@@ -316,7 +318,7 @@ def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> Non
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
     within = overflow_store.within_bounds
 
-    async def hasty(service: Participant, turn: TurnState, p: Snapshot) -> Any:
+    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Any:
         p, emptied = await within(service, turn, p)
         await overflow_store.removed(service, emptied)
         return p, ()

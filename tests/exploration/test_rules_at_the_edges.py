@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from saga.engine.execution import beginning, document_updates, failure_handling, handler_runner
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message, Position
 from saga.messaging.message_ids import identity_of_place
 from saga.progress import decisions, history, journal, next_action, takeover
@@ -76,7 +76,7 @@ def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
 def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
     bad_for = beginning._bad
 
-    def bad_for_all(service: Participant, message: Message) -> Mapping[str, str]:
+    def bad_for_all(service: ServiceRuntime, message: Message) -> Mapping[str, str]:
         bad = bad_for(service, message)
         return {role.name: why for why in bad.values() for role in service.roles.by_type[message.type]}
 
@@ -86,7 +86,7 @@ def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
 def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:
     stands = document_updates._is_open
 
-    async def only_for_mine(service: Participant, position: Any, saga: str, run: Any) -> bool:
+    async def only_for_mine(service: ServiceRuntime, position: Any, saga: str, run: Any) -> bool:
         return saga == OTHER or await stands(service, position, saga, run)
 
     patch.setattr(document_updates, "_is_open", only_for_mine)
@@ -95,14 +95,14 @@ def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> 
 def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyPatch) -> None:
     load = progress_repository.load
 
-    async def keeping(service: Participant, turn: TurnState) -> TurnState:
+    async def keeping(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
         return replace(await load(service, turn), recalled=turn.recalled, paged=turn.paged)
 
     patch.setattr(progress_repository, "load", keeping)
 
 
 def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
-    def waited_for(service: Participant, turn: TurnState, entry: Entry) -> bool:
+    def waited_for(service: ServiceRuntime, turn: ProcessingState, entry: Entry) -> bool:
         return entry.position not in (None, turn.position[:3])
 
     patch.setattr(progress_repository, "_is_brought_elsewhere", waited_for)

@@ -7,8 +7,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.engine.persistence import claim_checks, progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists
 from saga.progress import spill
 from saga.progress.document import Call
@@ -17,20 +17,24 @@ from tests.exploration.without_a_rule import Take, check_loss
 
 
 def claims_are_not_read(patch: pytest.MonkeyPatch) -> None:
-    async def as_it_is(service: Participant, turn: TurnState, call: Call) -> Call:
+    async def as_it_is(service: ServiceRuntime, turn: ProcessingState, call: Call) -> Call:
         return call
 
     patch.setattr(claim_checks, "whole", as_it_is)
 
 
 def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPatch) -> None:
-    light, save, late = claim_checks.light, progress_repository.save, list[tuple[Participant, TurnState, Call]]()
+    light, save, late = (
+        claim_checks.light,
+        progress_repository.save,
+        list[tuple[ServiceRuntime, ProcessingState, Call]](),
+    )
 
-    async def put_off(service: Participant, turn: TurnState, call: Call) -> Call:
+    async def put_off(service: ServiceRuntime, turn: ProcessingState, call: Call) -> Call:
         late.append((service, turn, call))
         return replace(call, value=Raw(b"null"), claim=spill.digest_of(bytes(call.value)))
 
-    async def then(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    async def then(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
         put = [*late]
         late.clear()
         turn = await save(service, turn, written)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.processing_state import TurnState
+from saga.engine.processing_state import ProcessingState
 from saga.messaging.operator_commands import Command
 from saga.progress import decisions, failed_attempts, journal, operator_commands, timers
 from saga.progress.actions import Admit, Discard, Disregard, Release, Seal
@@ -138,7 +138,7 @@ def any_step_may_be_answered(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
-    def stubborn(self: RunningSaga, service: Any, turn: TurnState, handler: Any, run: Any, *others: Any) -> None:
+    def stubborn(self: RunningSaga, service: Any, turn: ProcessingState, handler: Any, run: Any, *others: Any) -> None:
         init(self, service, turn, handler, run, *others)
         self.calls = list(turn.results_of(run)) or self.calls
 

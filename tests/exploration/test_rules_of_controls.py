@@ -23,7 +23,7 @@ def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
 
 def a_pause_ends_the_turn(patch: pytest.MonkeyPatch) -> None:
     async def ended(service: Any, turn: Any, *asked: Any) -> Any:
-        return replace(turn, over=True)
+        return replace(turn, is_complete=True)
 
     patch.setattr(admission, "_waits", ended)
 
@@ -31,7 +31,7 @@ def a_pause_ends_the_turn(patch: pytest.MonkeyPatch) -> None:
 def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
     async def left(service: Any, turn: Any, ask: Any) -> Any:
         state = await after(service, turn, ask)
-        return replace(state, over=True) if state is not None and state.stopped else state
+        return replace(state, is_complete=True) if state is not None and state.held_back else state
 
     patch.setattr(admission, "after", left)
 

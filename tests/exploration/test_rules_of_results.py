@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.persistence import overflow_store, progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.progress import compensation, journal, stacks
 from saga.progress.document import Page, Result, Snapshot
 from saga.progress.journal import Written
@@ -39,7 +39,7 @@ def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
     within = overflow_store.within_bounds
 
-    async def hasty(service: Participant, turn: TurnState, p: Snapshot) -> Any:
+    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Any:
         p, emptied = await within(service, turn, p)
         await overflow_store.removed(service, emptied)
         return p, ()
@@ -53,7 +53,7 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
     async def put_off(*asked: Any) -> None:
         late.append(asked)
 
-    async def then(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    async def then(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
         late.clear()
         turn = await save(service, turn, written)
         for asked in [*late]:

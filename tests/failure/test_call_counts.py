@@ -11,7 +11,7 @@ import pytest
 
 from saga import Service
 from saga.engine.execution import control_log
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Position
 from services.inventory import inventory
 from services.inventory.events import InventoryReserved
@@ -46,7 +46,7 @@ async def note_the_end(confirmed: OrderConfirmed) -> None:
 def no_book(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads the book of controls, which is one read in five seconds, however many messages come."""
 
-    async def known(service: Participant, at: Position) -> None:
+    async def known(service: ServiceRuntime, at: Position) -> None:
         service.controls.until_s = inf
 
     monkeypatch.setattr(control_log, "look", known)

@@ -13,7 +13,7 @@ from saga.contracts import codec
 from saga.engine.consumer.event_recognition import recognize
 from saga.engine.consumer.flow_control import Limits
 from saga.engine.lifecycle import Options, serve
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput
 from saga.messages import Partition, Record, texts_of
 from saga.messaging import envelope
@@ -132,7 +132,7 @@ async def _at_rest(
 
 
 async def _account(
-    figures: Figures, service: Prepared, store: Store, records: Sequence[Record], letters: Sequence[Record]
+    figures: Figures, service: PreparedService, store: Store, records: Sequence[Record], letters: Sequence[Record]
 ) -> None:
     by_place: dict[str, Record] = {}
     by_message: dict[str, Record] = {}
@@ -157,7 +157,7 @@ async def _account(
 
 
 async def _end_of(
-    service: Prepared,
+    service: PreparedService,
     store: Store,
     record: Record,
     letters: Mapping[str, Record],

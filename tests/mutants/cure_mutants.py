@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from saga.engine.execution import control_log
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import Command
 from saga.progress import journal, operator_commands
@@ -44,7 +44,7 @@ def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> No
     """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
     save = progress_repository.save
 
-    async def saved(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
         if isinstance(turn.message, Command):
             there = await service.ports.store.get(PROGRESS, progress_key(service.name, turn.message.saga))
             turn = replace(turn, cas=0 if there is None else there.cas)

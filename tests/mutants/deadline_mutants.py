@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from saga.engine.consumer.delivery import Delivery
 from saga.engine.consumer.keyed_executor import Item, Lanes
 from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.progress import timers
 from saga.progress.document import Snapshot
 from saga.progress.journal import Written
@@ -28,7 +28,7 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     def others(p: Snapshot) -> frozenset[tuple[str, str, int]]:
         return waits_for_time(replace(p, deadlines=()) if p.deadlines else p)
 
-    async def saved(service: Participant, turn: TurnState, written: Written) -> TurnState:
+    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
         known = () if turn.progress is None else turn.progress.deadlines
         after = await save(service, turn, written)
         lanes, item, clock = _lanes.get(), _hand.get(), service.ports.clock

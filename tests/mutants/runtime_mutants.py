@@ -21,8 +21,8 @@ from saga.engine.consumer.partition_listener import Partitions
 from saga.engine.execution import document_updates, handler_runner, message_processor
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.persistence import outbox, progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
 from saga.progress import compensation, decisions, failed_attempts, ids, journal, next_action, operator_commands
@@ -63,7 +63,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
         _hand.set(item)
         return await deliver(self, item)
 
-    async def after_committing(service: Participant, turn: TurnState, p: Snapshot, *entry: Any) -> None:
+    async def after_committing(service: ServiceRuntime, turn: ProcessingState, p: Snapshot, *entry: Any) -> None:
         item = _hand.get()
         _lanes.get().finish(item.prefix, item.position.offset)
         await publish(service, turn, p, *entry)
@@ -120,7 +120,7 @@ def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
 def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
     real = outbox.records_of
 
-    def records_of(service: Participant, p: Snapshot, entry: Any) -> Any:
+    def records_of(service: ServiceRuntime, p: Snapshot, entry: Any) -> Any:
         return real(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
 
     patch.setattr(progress_repository, "records_of", records_of)

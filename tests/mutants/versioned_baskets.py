@@ -8,7 +8,7 @@ import pytest
 from saga import Event
 from saga.contracts import codec
 from saga.contracts.upcast import Upcaster
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.messages import Message, name_of
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from tests.testing.baskets.events import BasketFilled, BasketFilledV1
@@ -37,9 +37,9 @@ def versioned_baskets(world: SimulatedWorld) -> Callable[[], None]:
 
 def what_waits_is_read_by_resolution(patch: pytest.MonkeyPatch) -> None:
     """Messages that wait for others, or for which others have waited, are read as if nothing had been a step."""
-    decode = Prepared.decode
+    decode = PreparedService.decode
 
-    def without(service: Prepared, handler: str, message: Message) -> Event:
+    def without(service: PreparedService, handler: str, message: Message) -> Event:
         role, to = service.roles.handlers.get(handler), service.classes[handler][message.type]
         if role is None or not role.is_joined() or message.schema == to.__contract__:
             return decode(service, handler, message)
@@ -48,7 +48,7 @@ def what_waits_is_read_by_resolution(patch: pytest.MonkeyPatch) -> None:
         event: Event = compiled.from_raw(read(message.value))
         return event
 
-    patch.setattr(Prepared, "decode", without)
+    patch.setattr(PreparedService, "decode", without)
 
 
 def what_was_upcast_is_upcast_again(patch: pytest.MonkeyPatch) -> None:

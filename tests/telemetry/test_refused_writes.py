@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from saga import Saga, Service
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import ensure_record, note_logs
 from saga.engine.prepared_service import topics_of, writes_of
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
@@ -90,7 +90,7 @@ async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeyp
     async def note(event: OrderPlaced, saga: Saga) -> None:
         """The progress grows."""
 
-    watching = Watching("payment", place.clock, place.moments.append)
+    watching = OutageWatch("payment", place.clock, place.moments.append)
     await ensure_record(payment.declared, place.store, place.clock, watching)  # it lies in that collection, too
     await place.broker.ensure(topics_of(payment.declared))
     await note_logs(place.store, "payment", await place.broker.log_ids(writes_of(payment.declared)))

@@ -11,7 +11,7 @@ from saga import Saga, Service
 from saga.engine.consumer import timer_buffer
 from saga.engine.consumer.flow_control import Limits
 from saga.engine.lifecycle import Options, serve
-from saga.engine.outage_watch import QUIET_S, Watching
+from saga.engine.outage_watch import QUIET_S, OutageWatch
 from saga.engine.prepared_service import prepare, topics_of
 from saga.engine.worker import Worker
 from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
@@ -215,7 +215,7 @@ async def test_a_store_that_gives_but_does_not_take_is_still_away(
 @pytest.mark.parametrize("why", [StoreUnavailable("gone"), BrokerUnavailable("gone")])
 def test_what_nobody_fails_at_any_more_can_be_reached(why: SagaError) -> None:
     clock, moments = SetClock(), list[Moment]()
-    watching = Watching("payment", clock, moments.append)
+    watching = OutageWatch("payment", clock, moments.append)
     watching.unavailable("write", why)
     clock.at_s += QUIET_S - 1
     watching.unavailable("write", why)

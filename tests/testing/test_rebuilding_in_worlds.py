@@ -8,7 +8,7 @@ import pytest
 
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.engine.consumer.record_router import received
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.engine.rebuild import Around, Taken, Unknowable, rebuilt
 from saga.messages import Message, Partition, Position, Record
 from saga.messaging import envelope
@@ -58,7 +58,7 @@ def of_saga(witnessed: Witnessed, log: list[Record], saga: str) -> tuple[list[Ta
     return taken, said
 
 
-def own_of(service: Prepared, record: Record) -> Message | None:
+def own_of(service: PreparedService, record: Record) -> Message | None:
     type_ = envelope.type_of(record) or ""
     if type_ not in service.contracts or record.topic != service.contracts[type_].topic:
         return None

@@ -8,7 +8,7 @@ import pytest
 
 from saga import Service
 from saga.contracts.library import Library
-from saga.engine.known_schemas import Schemas
+from saga.engine.known_schemas import KnownSchemas
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -37,7 +37,7 @@ def started(world: SimulatedWorld, contracts: Contracts) -> Bank:
     bank = Bank()
     world.start(*SERVICES, use=[bank, Carrier()], documents={"tea": Stock(left=5)})
     for release in world.workers.newest.values():
-        release.prepared = replace(release.prepared, schemas=Schemas(Library.load(contracts.here)))
+        release.prepared = replace(release.prepared, schemas=KnownSchemas(Library.load(contracts.here)))
     return bank
 
 

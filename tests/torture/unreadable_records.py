@@ -9,7 +9,7 @@ from functools import cache
 
 from saga.broker.port import Broker
 from saga.engine.consumer.record_router import Letter, received
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing, Record, texts_of
 from saga.messaging import envelope
@@ -82,5 +82,5 @@ def _is_unreadable(record: Record, service: str) -> bool:
 
 
 @cache
-def _prepared() -> Mapping[str, Prepared]:
+def _prepared() -> Mapping[str, PreparedService]:
     return {name: prepare(declared) for name, declared in READ.items()}

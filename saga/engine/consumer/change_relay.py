@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from saga.broker.port import Broker, size_of
 from saga.changes.port import ChangeSource, Noted
 from saga.changes.records import to_record
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.errors import Broken, BrokerError, BrokerUnavailable, SagaError, StoreError
 from saga.messages import Outgoing
 from saga.messaging.names import changes_of
@@ -41,7 +41,7 @@ class Relay:
     source: ChangeSource
     broker: Broker
     clock: Clock
-    watching: Watching
+    watching: OutageWatch
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop`, or until it is cancelled. Raises `Broken` for a file that no waiting mends."""

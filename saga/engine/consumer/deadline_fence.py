@@ -20,7 +20,7 @@ from saga.engine.consumer.keyed_executor import Lanes
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.sources import Sources
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Position
 from saga.messaging.timers import Tier
@@ -76,7 +76,7 @@ class Fence:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def watching(self) -> Watching:
+    def watching(self) -> OutageWatch:
         return self.assignment.watching
 
     # ---------------------------------------------------------------- what a turn asks

@@ -126,7 +126,7 @@ class Room:
         inflight, most = self.lanes.inflight, self.limits.inflight_max
         return is_saturated(self.busy, self.now.limit, inflight, most, is_behind=self.is_behind)
 
-    # ---------------------------------------------------------------- see `saga.engine.outage_watch.Load`
+    # ---------------------------------------------------------------- see `saga.engine.outage_watch.LoadListener`
 
     def took(self, seconds: float, now_s: float) -> None:
         self.now.observe(seconds, self.lanes.inflight - self.assignment.watching.idle, now_s)

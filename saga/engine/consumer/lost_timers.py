@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from saga.engine.persistence.outbox import wake_record
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.prepared_service import writes_of
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Outgoing
 from saga.messaging.names import PROGRESS
@@ -36,7 +36,7 @@ LogIds = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
 class LostTimers:
     """Timers of a service, as far as topics lose them."""
 
-    service: Participant
+    service: ServiceRuntime
     log_ids: LogIds | None
     """`None`: what positions tell of logs is enough."""
     _lost: set[str] = field(default_factory=set)
@@ -52,7 +52,7 @@ class LostTimers:
             if not self._lost.intersection(topics):
                 return True  # somebody else has begun to, after it was known
             lost, self._lost = tuple(sorted(self._lost)), set()
-            watching = self.service.ports.watching
+            watching = self.service.ports.outage_watch
             try:
                 sent = await self._patiently(self._send, tells=True)
             except SagaError as why:
@@ -70,7 +70,7 @@ class LostTimers:
         try:
             await self._patiently(self._compare, tells=False)
         except SagaError as why:
-            self.service.ports.watching.report(TimersLost(service=self.service.name, topics=(), error=str(why)))
+            self.service.ports.outage_watch.report(TimersLost(service=self.service.name, topics=(), error=str(why)))
 
     async def _compare(self) -> None:
         assert self.log_ids is not None, "else nobody looks"
@@ -81,7 +81,7 @@ class LostTimers:
         for topic in events:
             if (topic, now[topic]) not in self._told:
                 self._told.add((topic, now[topic]))
-                service.ports.watching.report(PublishedLost(service=service.name, topic=topic))
+                service.ports.outage_watch.report(PublishedLost(service=service.name, topic=topic))
         timers = [topic for topic in replaced if topic in service.wakes]
         if timers and not await self.send_again(timers):
             return
@@ -107,10 +107,10 @@ class LostTimers:
             batch.append(wake_record(service, key.removeprefix(prefix), p.wake.id, due_ms))
             sent += 1
             if len(batch) == BATCH:
-                await ports.log.publish(batch)
+                await ports.publisher.publish(batch)
                 batch = []
         if batch:
-            await ports.log.publish(batch)
+            await ports.publisher.publish(batch)
         return sent
 
     async def _patiently(self, work: Callable[[], Awaitable[int | None]], *, tells: bool) -> int:
@@ -122,6 +122,6 @@ class LostTimers:
                 return await work() or 0
             except (StoreUnavailable, BrokerUnavailable) as why:
                 if tells:
-                    ports.watching.unavailable("get" if isinstance(why, StoreUnavailable) else "publish", why)
+                    ports.outage_watch.unavailable("get" if isinstance(why, StoreUnavailable) else "publish", why)
             await ports.clock.sleep(pause_s)
             pause_s = min(2 * pause_s, AGAIN_S_MAX)

@@ -11,8 +11,8 @@ from saga.engine.consumer.low_priority import Yielding
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.timer_buffer import HELD_MAX, Held
 from saga.engine.consumer.worker_ports import WorkerAssignment
-from saga.engine.outage_watch import Watching
-from saga.engine.progress_cache import Cache
+from saga.engine.outage_watch import OutageWatch
+from saga.engine.progress_cache import ProgressCache
 from saga.messages import Partition
 from saga.messaging.names import is_wakes, wakes_of
 from saga.messaging.timers import TIERS
@@ -24,10 +24,10 @@ class Partitions:
     """Listener of all memberships of a worker: see `saga.broker.port.Listener` for the promises."""
 
     assignment: WorkerAssignment
-    watching: Watching
+    watching: OutageWatch
     lanes: Lanes
     held: Held
-    cache: Cache
+    cache: ProgressCache
     commits: Commits
     guarded_max: int
     """Messages of a partition that was not left in good order that may have been in hand then."""

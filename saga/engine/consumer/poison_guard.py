@@ -17,7 +17,7 @@ from saga.engine.consumer.keyed_executor import Item
 from saga.engine.errors import Draining
 from saga.engine.execution import arrival_encryption
 from saga.engine.persistence import dead_letters, progress_repository
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
 from saga.messaging.names import ARCHIVES
 from saga.telemetry.events import DeadLettered
@@ -44,7 +44,7 @@ class Count(Struct, frozen=True, gc=False):
 class Guard:
     """Messages in hand that are counted."""
 
-    service: Participant
+    service: ServiceRuntime
     deaths_max: int
     """Deaths with a message in hand after which it is a dead letter."""
     deliver: Deliver
@@ -131,7 +131,7 @@ class Guard:
         kept = await arrival_encryption.sealed(service, message, item.position)
         letter = dead_letters.deadly(service.name, kept, item.position, deaths, contract)
         await progress_repository.send_letter(service, item.position, letter)
-        service.ports.watching.report(
+        service.ports.outage_watch.report(
             DeadLettered(
                 service=service.name,
                 saga=message.saga,

@@ -18,9 +18,9 @@ from saga.engine.consumer.timer_buffer import Held
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Draining
 from saga.engine.execution import arrival_encryption
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import dead_letters, progress_repository
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BrokerUnavailable
 from saga.messages import Message, Partition, Position, Record, Standstill
 from saga.messaging.envelope import type_of
@@ -57,7 +57,7 @@ GATHER_S = 0.002
 class Polling:
     """Takes records from where they come to where they go."""
 
-    service: Participant
+    service: ServiceRuntime
     assignment: WorkerAssignment
     room: Room
     lanes: Lanes
@@ -88,20 +88,20 @@ class Polling:
                 records = await membership.poll(open_, records_max=max(1, room), timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
-                ports.watching.unavailable("poll", why)
+                ports.outage_watch.unavailable("poll", why)
                 await ports.clock.sleep(AGAIN_S)
                 continue
-            told = _tell_standstills(ports.watching, told, membership.standstills())
+            told = _tell_standstills(ports.outage_watch, told, membership.standstills())
             if strangers := membership.strangers():
                 idle_s, now_s = TELL_EVERY_S, ports.clock.monotonic_s()
                 if now_s - met_s >= TELL_EVERY_S:
                     met_s = now_s
-                    ports.watching.report(StrangersMet(service=self.service.name, members=tuple(strangers)))
+                    ports.outage_watch.report(StrangersMet(service=self.service.name, members=tuple(strangers)))
             else:
                 idle_s = POLL_S
             if away:  # else nothing is said: a log that can be read may be full
                 away = False
-                ports.watching.answered("broker")
+                ports.outage_watch.answered("broker")
             if yielding is not None:
                 self.room.is_behind = len(records) >= room
                 self.lanes.freed.set()
@@ -147,7 +147,7 @@ class Polling:
         expected = partition_of(record.key, topic.partitions)
         if expected != record.partition:
             self.assignment.scattered.add(record.topic)
-            self.service.ports.watching.report(
+            self.service.ports.outage_watch.report(
                 OtherPartitioner(
                     service=self.service.name,
                     topic=record.topic,
@@ -159,7 +159,7 @@ class Polling:
 
     def _pass_over(self, record: Record, skip: Skip) -> None:
         """Tell of a record that may have been meant for us: of a type the first time, of what is counted each time."""
-        watching, name = self.service.ports.watching, self.service.name
+        watching, name = self.service.ports.outage_watch, self.service.name
         topic, partition, offset = record[:3]
         assert skip.why is not None
         watching.report(PassedOver(service=name, topic=topic, partition=partition, offset=offset, why=skip.why))
@@ -173,7 +173,7 @@ class Polling:
 class Unreadable:
     """Dead letters under way of records that belong to no lane. They count as messages in flight."""
 
-    service: Participant
+    service: ServiceRuntime
     lanes: Lanes
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -200,7 +200,7 @@ class Unreadable:
         except Draining:
             return
         self.lanes.finish(prefix, record.offset)
-        self.service.ports.watching.report(
+        self.service.ports.outage_watch.report(
             DeadLettered(
                 service=self.service.name,
                 reason=shortened(printable(reason), dead_letters.REASON_BYTES_MAX),
@@ -217,7 +217,7 @@ class Unreadable:
 
 
 def _tell_standstills(
-    watching: Watching, before: Mapping[Place, Standstill], standstills: Iterable[Standstill]
+    watching: OutageWatch, before: Mapping[Place, Standstill], standstills: Iterable[Standstill]
 ) -> dict[Place, Standstill]:
     """Tell of what stands still from now on, and of what goes on again: each once. `before`: what people know of;
     returns what they know of by now."""

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from saga.contracts import codec
 from saga.engine.consumer.document_changes import message_in
 from saga.engine.consumer.event_recognition import recognize
-from saga.engine.errors import said_by
+from saga.engine.errors import describe_exception
 from saga.engine.foreign_values import identify_message, taken
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput
 from saga.messages import Message, Record
 from saga.messaging import envelope
@@ -55,7 +55,7 @@ FORGED = Letter(
 )
 
 
-def _of_another_kind(record: Record, service: Prepared) -> Received:
+def _of_another_kind(record: Record, service: PreparedService) -> Received:
     """A record of a topic of its own: a wake, the change of a document, or the wish of a person."""
     if record.topic in service.wakes:
         return wake_in(record)
@@ -64,7 +64,7 @@ def _of_another_kind(record: Record, service: Prepared) -> Received:
     return _wished(record, service)
 
 
-def _wished(record: Record, service: Prepared) -> Message:
+def _wished(record: Record, service: PreparedService) -> Message:
     """Wish of a person: about a dead letter, or about the service itself."""
     if envelope.type_of(record) != CONTROL:
         command = command_in(record)
@@ -83,7 +83,7 @@ def _unknown(type_: str) -> Skip:
     return Skip(f"no contract here is called {shown}", "unknown type", shown)
 
 
-def received(record: Record, service: Prepared) -> Received:
+def received(record: Record, service: PreparedService) -> Received:
     """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
     schema, library = "", service.schemas.library
     try:
@@ -115,13 +115,13 @@ def received(record: Record, service: Prepared) -> Received:
     except BadInput as why:
         return Letter(str(why))
     except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker
-        return Letter(f"it cannot be read as a message: {said_by(why)}")
+        return Letter(f"it cannot be read as a message: {describe_exception(why)}")
     if message.source != service.name:
         return _note_foreign_time(message, service) if type_ in service.roles.opening else message
     return OWN if could_be_own(message.id, message.type) else FORGED
 
 
-def _note_foreign_time(message: Message, service: Prepared) -> Message:
+def _note_foreign_time(message: Message, service: PreparedService) -> Message:
     """An event that opens a deadline, with a note if its time says nothing of when it was published: a sender that is
     none of ours may write any, as that of an order which it exports days later."""
     is_ours = message.source == CLIENT or could_be_own(message.id, message.type)

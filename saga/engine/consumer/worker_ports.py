@@ -10,10 +10,10 @@ from saga.encryption.port import Keys
 from saga.engine.consumer.batching import Batches
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.errors import Draining
-from saga.engine.known_schemas import ReadAnew, beside
-from saga.engine.outage_watch import Watching
-from saga.engine.ports import Outside, Ports, Step, Teller
-from saga.engine.progress_cache import KnownPages
+from saga.engine.known_schemas import ReloadContracts, reload_in_thread
+from saga.engine.outage_watch import OutageWatch
+from saga.engine.ports import CallExternal, ExternalCall, Ports, TransitionListener
+from saga.engine.progress_cache import OverflowCache
 from saga.messages import Partition, Position
 from saga.registry.edge import RegistryEdge
 from saga.store.port import Store
@@ -36,7 +36,7 @@ class Fence(Protocol):
 class WorkerAssignment:
     """See `saga.engine.ports.Assignment` for the promises."""
 
-    watching: Watching
+    watching: OutageWatch
     prefixes: dict[Partition, Prefix] = field(default_factory=dict)
     """Partitions that are ours, each with what of it is done."""
     leaving: set[Partition] = field(default_factory=set)
@@ -112,11 +112,11 @@ def worker_ports(  # what a worker stands on
     store: Store,
     broker: Broker,
     assignment: WorkerAssignment,
-    through: Outside = Step.make,
+    through: CallExternal = ExternalCall.make,
     worker: str = "",
-    contracts: ReadAnew = beside,
+    contracts: ReloadContracts = reload_in_thread,
     keys: Keys | None = None,
-    telling: Teller | None = None,
+    telling: TransitionListener | None = None,
 ) -> Ports:
     """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside.
     `worker`: its name, for people. `contracts`: the way to what is deployed by now. `telling`: told of all that is
@@ -124,16 +124,16 @@ def worker_ports(  # what a worker stands on
     watching = assignment.watching
     return Ports(
         store=store,
-        log=broker,
+        publisher=broker,
         clock=watching.clock,
-        watching=watching,
+        outage_watch=watching,
         assignment=assignment,
-        together=Batches().together,
-        pages=KnownPages(),
+        batch=Batches().together,
+        overflow_cache=OverflowCache(),
         worker=worker,
-        outside=lambda step: watching.idling(through(step)),
-        contracts=contracts,
-        registry=broker.writer if isinstance(broker, RegistryEdge) else None,
+        call_external=lambda step: watching.idling(through(step)),
+        reload_contracts=contracts,
+        ask_registry=broker.writer if isinstance(broker, RegistryEdge) else None,
         keys=keys,
-        telling=telling,
+        transition_listener=telling,
     )

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 from saga.declarations.returns import Nothing
 from saga.declarations.values import Parameter
-from saga.engine.errors import said_by
+from saga.engine.errors import describe_exception
 from saga.engine.execution import abort_actions, document_updates
 from saga.engine.execution.failure_handling import Ask
 from saga.engine.execution.handler_runner import perform
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import RunKey, TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState, RunKey
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging.operator_commands import Command
 from saga.progress import compensation, ids, operator_commands
 from saga.progress.actions import CloseSealed
@@ -23,11 +23,11 @@ from saga.progress.journal import Hand, Written
 from saga.view import Saga
 
 
-async def close_sealed(service: Participant, turn: TurnState, action: CloseSealed) -> TurnState:
+async def close_sealed(service: ServiceRuntime, turn: ProcessingState, action: CloseSealed) -> ProcessingState:
     """Close its documents to the original, take back what it said how to, and write down what remains of it."""
     remains, intent = await _remains(service, turn, action.intent), action.intent
     if not intent.undo_with:
-        written = _closed(turn.known, progress_repository.in_hand(service, turn), action, remains, ())
+        written = _closed(turn.loaded_progress, progress_repository.in_hand(service, turn), action, remains, ())
         return await progress_repository.write(service, turn, written)
 
     async def take_back(saga: Saga[Any]) -> None:
@@ -59,7 +59,7 @@ def _closed(p: Snapshot, hand: Hand, action: CloseSealed, remains: Sequence[str]
     return compensation.closed_for_good(p, hand, action.role, action.message, remains=remains, calls=calls)
 
 
-async def _taken_back(service: Participant, saga: Saga[Any], intent: Intent) -> list[str]:
+async def _taken_back(service: ServiceRuntime, saga: Saga[Any], intent: Intent) -> list[str]:
     """Make the calls with which a run is taken back, newest first; those that could not be made, or were refused."""
     left = []
     for said in reversed(intent.undo_with):
@@ -72,11 +72,11 @@ async def _taken_back(service: Participant, saga: Saga[Any], intent: Intent) -> 
         except abort_actions.NotFound as why:
             left.append(str(why))
         except service.answers[intent.handler] as why:
-            left.append(f"{said.call} was refused: {said_by(why)}")
+            left.append(f"{said.call} was refused: {describe_exception(why)}")
     return left
 
 
-async def _remains(service: Participant, turn: TurnState, intent: Intent) -> list[str]:
+async def _remains(service: ServiceRuntime, turn: ProcessingState, intent: Intent) -> list[str]:
     """Calls of the original that nothing takes back, for a person to put right, newest first."""
     remains = []
     for call, sure in _begun_calls(intent):
@@ -100,14 +100,14 @@ def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
     return calls[::-1]
 
 
-def _is_declared(service: Participant, call: Call) -> bool:
+def _is_declared(service: ServiceRuntime, call: Call) -> bool:
     """Return whether the collection of an update is one of the service's: the name comes from a stored document, and
     nothing is written elsewhere."""
     collection = (call.document or "").partition("/")[0]
     return any(collection == declared.collection for declared in service.documents.values())
 
 
-async def _applied(service: Participant, turn: TurnState, intent: Intent, call: Call) -> bool:
+async def _applied(service: ServiceRuntime, turn: ProcessingState, intent: Intent, call: Call) -> bool:
     """Return whether an update took effect; if not, it never will."""
     assert call.document is not None
     saga = turn.message.saga

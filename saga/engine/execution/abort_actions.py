@@ -17,7 +17,7 @@ from saga.declarations.limits import limits_of
 from saga.encryption import sensitive_fields
 from saga.encryption.sensitive_fields import marks_of, unmarked
 from saga.engine.recorded_values import recorded
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Permanent
 from saga.progress.document import TakeBack
 from saga.view import Saga
@@ -28,7 +28,7 @@ class NotFound(Exception):
 
 
 def said(
-    service: Participant,
+    service: ServiceRuntime,
     saga: Saga[Any],
     call: Callable[..., Awaitable[object]],
     args: Sequence[object],
@@ -54,7 +54,7 @@ def said(
 
 
 def found(
-    service: Participant, saga: Saga[Any], back: TakeBack
+    service: ServiceRuntime, saga: Saga[Any], back: TakeBack
 ) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
     """The call and its arguments, as the service has it now. Raises `NotFound`."""
     call = _of_name(service, back.call)
@@ -92,7 +92,7 @@ def secrets_in(said: TakeBack) -> list[str]:
     ]
 
 
-def _name(service: Participant, call: Callable[..., Awaitable[object]]) -> str:
+def _name(service: ServiceRuntime, call: Callable[..., Awaitable[object]]) -> str:
     bound, function = getattr(call, "__self__", None), getattr(call, "__func__", call)
     own = getattr(function, "__name__", type(call).__name__)
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', own)}"
@@ -108,7 +108,7 @@ def _name(service: Participant, call: Callable[..., Awaitable[object]]) -> str:
     )
 
 
-def _of_name(service: Participant, name: str) -> Callable[..., Awaitable[object]] | None:
+def _of_name(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
     """Call of this name, as the service's declaration knows it; `None` if it knows none. Names come from stored
     documents, which others may be able to write: nothing is imported, and nothing else is looked at."""
     if ":" in name:
@@ -124,7 +124,7 @@ def _of_name(service: Participant, name: str) -> Callable[..., Awaitable[object]
     return found
 
 
-def _function(service: Participant, name: str) -> Callable[..., Awaitable[object]] | None:
+def _function(service: ServiceRuntime, name: str) -> Callable[..., Awaitable[object]] | None:
     """An `async def` at the top of a module in which a handler is declared, or imported there by its name. Functions of
     Python's own library are none that take a run back."""
     module, _, own = name.partition(":")

@@ -3,13 +3,13 @@ is no attempt of anything; and what has begun is never sent away, only made to w
 
 from msgspec.structs import replace
 
-from saga.engine.errors import said_by
+from saga.engine.errors import describe_exception
 from saga.engine.execution import failure_handling
 from saga.engine.execution.failure_handling import Ask, PutOffBy
-from saga.engine.limits import NotNow
+from saga.engine.limits import CallNotAdmitted
 from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging import active_controls
 from saga.messaging.controls import Noted
 from saga.policies.turns import AWAY_S_MAX
@@ -20,13 +20,13 @@ from saga.progress.failed_attempts import Failure
 from saga.support.clock import from_iso
 
 
-async def after(service: Participant, turn: TurnState, ask: Ask) -> TurnState | None:
+async def after(service: ServiceRuntime, turn: ProcessingState, ask: Ask) -> ProcessingState | None:
     """State after what people have switched has stopped a run; `None`: it may begin."""
     controls, now_ms = service.controls.in_force, service.ports.clock.now_ms()
     entry = active_controls.pause_of(controls, service.name, ask.action.name, now_ms)
     if entry is not None:
         return await _waits(service, turn, ask, entry)
-    if not _is_new(turn.known, ask):
+    if not _is_new(turn.loaded_progress, ask):
         return None
     entry = active_controls.route_of(controls, ask.action.name, {m.type for m in ask.action.parts}, now_ms)
     return None if entry is None else await _sent_away(service, turn, ask, entry)
@@ -44,14 +44,16 @@ def _is_new(p: Snapshot, ask: Ask) -> bool:
     )
 
 
-async def has_no_turn(service: Participant, turn: TurnState, ask: Ask, refusal: NotNow) -> TurnState:
+async def has_no_turn(
+    service: ServiceRuntime, turn: ProcessingState, ask: Ask, refusal: CallNotAdmitted
+) -> ProcessingState:
     """Put off a run beyond the limit that people have set to its handler."""
     return await failure_handling.put_off(
-        service, turn, ask, PutOffBy(said_by(refusal.why), refusal.left_s), _intent(turn, ask)
+        service, turn, ask, PutOffBy(describe_exception(refusal.why), refusal.left_s), _intent(turn, ask)
     )
 
 
-async def _waits(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
+async def _waits(service: ServiceRuntime, turn: ProcessingState, ask: Ask, entry: Noted) -> ProcessingState:
     """Have a run wait until its pause is over, or until somebody has to look whether it is."""
     clock = service.ports.clock
     left_s = AWAY_S_MAX / 2  # with what spreads it: who ends a pause waits for what comes of it
@@ -61,15 +63,15 @@ async def _waits(service: Participant, turn: TurnState, ask: Ask, entry: Noted) 
     return await failure_handling.put_off(service, turn, ask, PutOffBy(reason, left_s), _intent(turn, ask))
 
 
-def _intent(turn: TurnState, ask: Ask) -> Intent | None:
+def _intent(turn: ProcessingState, ask: Ask) -> Intent | None:
     """The open intent, with what the run has got since; `None` if it has not begun anything."""
-    intent, calls = failure_handling.opened(turn.known, ask.run), turn.results_of(ask.run)
+    intent, calls = failure_handling.opened(turn.loaded_progress, ask.run), turn.results_of(ask.run)
     return intent if intent is None or len(calls) <= len(intent.calls) else replace(intent, calls=calls)
 
 
-async def _sent_away(service: Participant, turn: TurnState, ask: Ask, entry: Noted) -> TurnState:
+async def _sent_away(service: ServiceRuntime, turn: ProcessingState, ask: Ask, entry: Noted) -> ProcessingState:
     """Make a dead letter of a message, as a person wants."""
-    p = turn.known
+    p = turn.loaded_progress
     failure = Failure(
         reason=active_controls.words_of(service.name, entry),
         remedy=f"end the route, then replay it: saga control route {service.name} ... --off; saga dead replay",
@@ -77,4 +79,4 @@ async def _sent_away(service: Participant, turn: TurnState, ask: Ask, entry: Not
         blame="person",
     )
     written = failed_attempts.give_up(p, progress_repository.in_hand(service, turn), ask.action, failure, None)
-    return (await progress_repository.write(service, turn, written)).forgetting(ask.run)
+    return (await progress_repository.write(service, turn, written)).drop_carried(ask.run)

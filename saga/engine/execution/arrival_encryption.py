@@ -13,7 +13,7 @@ from saga.contracts.contract import Contract
 from saga.contracts.sealing_json import sealed_json, subject_in
 from saga.encryption.text import ERASED, is_sealed
 from saga.engine.persistence.progress_repository import patiently
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Message, Position, Record
 from saga.messaging.envelope import type_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
 
 
-async def sealed(service: Participant, message: Message, position: Position) -> Message:
+async def sealed(service: ServiceRuntime, message: Message, position: Position) -> Message:
     """Message as it may be kept. Waits while the keys cannot be had. Raises `Draining`."""
     if service.ports.keys is None:
         return message
@@ -38,7 +38,7 @@ async def sealed(service: Participant, message: Message, position: Position) -> 
     return message if value is message.value else replace(message, value=value)
 
 
-async def seal_record(service: Participant, record: Record) -> Record:
+async def seal_record(service: ServiceRuntime, record: Record) -> Record:
     """Record of which not even the saga can be told, as its dead letter may have it. Raises `Draining`."""
     named = service.contracts.get(type_of(record) or "")
     of_topic = [contract for contract in service.contracts.values() if contract.topic == record.topic]
@@ -51,7 +51,9 @@ async def seal_record(service: Participant, record: Record) -> Record:
     return record._replace(value=value)
 
 
-async def _seal_value(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
+async def _seal_value(
+    service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
+) -> bytes:
     """Value with all that is in the clear sealed.
 
     Nobody here can tell apart the fields of a value of an unknown schema, nor whom it is about, and a newer version may
@@ -85,7 +87,9 @@ async def _seal_value(service: Participant, position: Position, value: bytes, co
     return sealing.sealed(value, version, saga, key, arrived=True)
 
 
-async def _seal_foreign(service: Participant, position: Position, value: bytes, contract: Contract, saga: str) -> bytes:
+async def _seal_foreign(
+    service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
+) -> bytes:
     """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole."""
     newest = contract.newest
     try:
@@ -102,7 +106,7 @@ async def _seal_foreign(service: Participant, position: Position, value: bytes, 
     return sealed_json(value, newest.record, seal) or sealing.seal_whole(value, b"", newest.name, saga, key)
 
 
-async def _key_of(service: Participant, position: Position, subject: str, saga: str) -> "SubjectKey | None":
+async def _key_of(service: ServiceRuntime, position: Position, subject: str, saga: str) -> "SubjectKey | None":
     """Key of a subject, or of the saga, if that of the subject is lost. Raises `KeyMissing` if both are."""
     keys = service.ports.keys
     assert keys is not None

@@ -8,9 +8,9 @@ from saga.contracts.sealing import split_whole
 from saga.encryption.text import names_in
 from saga.engine.foreign_values import check_schema
 from saga.engine.persistence import progress_repository
-from saga.engine.prepared_service import Prepared
-from saga.engine.processing_state import Stages, Stopped, TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.prepared_service import PreparedService
+from saga.engine.processing_state import HeldBack, Measurements, ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, SchemaUnasked
 from saga.messages import Message, Position
 from saga.messaging.operator_commands import Command
@@ -26,12 +26,12 @@ UNJUDGED: Mapping[str, str] = {"": "a schema registry has to be asked first"}
 
 
 def begin(
-    service: Participant,
+    service: ServiceRuntime,
     message: Message,
     position: Position,
     cached: tuple[Snapshot, int] | None,
-    stages: Stages | None = None,
-) -> TurnState:
+    stages: Measurements | None = None,
+) -> ProcessingState:
     """State of a new turn, on what the cache has; for a message that starts a young saga, without a read."""
     p, cas = cached or (None, 0)
     if p is None:
@@ -48,12 +48,14 @@ def begin(
             bad = _bad(service, message)
         except SchemaUnasked:
             bad = UNJUDGED
-    return TurnState(message=message, position=position, bad=bad, progress=p, cas=cas, stages=stages or Stages())
+    return ProcessingState(
+        message=message, position=position, bad=bad, progress=p, cas=cas, measurements=stages or Measurements()
+    )
 
 
-def _tell_of_future(service: Participant, message: Message, started: str) -> None:
+def _tell_of_future(service: ServiceRuntime, message: Message, started: str) -> None:
     """Tell people, once, of a saga that begins far ahead of this worker's clock."""
-    watching = service.ports.watching
+    watching = service.ports.outage_watch
     if watching.is_news(f"{message.saga} begins at {started}"):
         ahead_s = (from_iso(started) - service.ports.clock.now_ms()) / 1000
         watching.report(
@@ -68,12 +70,12 @@ def _tell_of_future(service: Participant, message: Message, started: str) -> Non
         )
 
 
-def judged(service: Prepared, turn: TurnState) -> TurnState:
+def judged(service: PreparedService, turn: ProcessingState) -> ProcessingState:
     """Turn in which it is found out again who can decode the message: its schema may have been deployed meanwhile."""
     return replace(turn, bad=_bad(service, turn.message))
 
 
-def _bad(service: Prepared, message: Message) -> Mapping[str, str]:
+def _bad(service: PreparedService, message: Message) -> Mapping[str, str]:
     """Handlers that would have the message wait and can never decode it, each with the reason."""
     if isinstance(message, Command) and message.original is not None:
         message = message.original
@@ -82,7 +84,7 @@ def _bad(service: Prepared, message: Message) -> Mapping[str, str]:
     return {role.name: why for role in waits if (why := undecodable(service, role, message)) is not None}
 
 
-def undecodable(service: Prepared, role: Role, message: Message) -> str | None:
+def undecodable(service: PreparedService, role: Role, message: Message) -> str | None:
     """Reason why the handler cannot decode the message; `None` if it can."""
     try:
         if not names_in(message.value):
@@ -96,7 +98,7 @@ def undecodable(service: Prepared, role: Role, message: Message) -> str | None:
     return None
 
 
-def looked_at_later(p: Snapshot, stopped: Sequence[Stopped], now_ms: int) -> Snapshot:
+def looked_at_later(p: Snapshot, stopped: Sequence[HeldBack], now_ms: int) -> Snapshot:
     """Progress in which what is stopped is due later, whatever its time: what else there is goes on, and the current
     wake is sent on. Nothing is written down for it, or a pause of days would fill the history."""
     for handler, undoes, due_ms, message in stopped:
@@ -124,12 +126,12 @@ def _moved(kept: tuple[Kept, ...], handler: str, message: str, due_ms: int) -> t
     )
 
 
-def as_read(service: Prepared, turn: TurnState, now_ms: int) -> Snapshot | None:
+def as_read(service: PreparedService, turn: ProcessingState, now_ms: int) -> Snapshot | None:
     """Progress as this version of the service reads it: the first message in the queue, if it could not be decoded when
     it came, is decoded anew, for this version may know its schema."""
-    if turn.progress is None or not (turn.recalled or turn.stopped or turn.progress.queue):
+    if turn.progress is None or not (turn.recalled or turn.held_back or turn.progress.queue):
         return turn.progress  # nearly always
-    p = looked_at_later(turn.known, turn.stopped, now_ms) if turn.stopped else turn.known
+    p = looked_at_later(turn.loaded_progress, turn.held_back, now_ms) if turn.held_back else turn.loaded_progress
     if not p.queue or p.queue[0].bad is None:
         return p
     head = p.queue[0]

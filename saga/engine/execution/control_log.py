@@ -3,7 +3,7 @@ then."""
 
 from saga.engine.known_controls import READ_S
 from saga.engine.persistence import dead_letters, progress_repository
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, Exists
 from saga.messages import Outgoing, Position
 from saga.messaging import active_controls, controls
@@ -15,19 +15,19 @@ from saga.store.port import Document
 from saga.telemetry.events import ControlTurned, ControlUnknown
 
 
-async def is_on(service: Participant, at: Position, flag: str, saga: str) -> bool:
+async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> bool:
     """Return whether a flag is on for a saga, by a book that was read lately."""
     if service.ports.clock.monotonic_s() >= service.controls.until_s:
         await look(service, at)
     return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
 
 
-async def look(service: Participant, at: Position) -> None:
+async def look(service: ServiceRuntime, at: Position) -> None:
     """Read the book, unless somebody else just has. Raises `SagaError` for one that cannot be read: what is paused in
     it is not known."""
     known, clock, key = service.controls, service.ports.clock, controls.book_key(service.name)
     if known.gate is None:
-        known.gate = service.ports.one_run().gate
+        known.gate = service.ports.make_run_scope().gate
     async with known.gate:
         now_s = clock.monotonic_s()
         if now_s >= known.until_s:
@@ -35,7 +35,7 @@ async def look(service: Participant, at: Position) -> None:
             _learn(service, there, now_s)
 
 
-def _learn(service: Participant, there: Document | None, now_s: float) -> None:
+def _learn(service: ServiceRuntime, there: Document | None, now_s: float) -> None:
     """Go by what the book said then from now on, and tell people what has changed."""
     known, clock = service.controls, service.ports.clock
     cas = 0 if there is None else there.cas
@@ -44,7 +44,7 @@ def _learn(service: Participant, there: Document | None, now_s: float) -> None:
         before, known.in_force, known.cas = known.in_force, active_controls.in_force(book), cas
         for kind in known.in_force.unknown:
             if kind not in before.unknown:
-                service.ports.watching.report(ControlUnknown(service=service.name, kind=kind))
+                service.ports.outage_watch.report(ControlUnknown(service=service.name, kind=kind))
     known.until_s = now_s + READ_S
     active = active_controls.active(known.in_force, clock.now_ms())
     if active == known.told:
@@ -59,9 +59,9 @@ def _learn(service: Participant, there: Document | None, now_s: float) -> None:
     service.limits(active)
 
 
-def _tell(service: Participant, entry: controls.Noted, *, is_on: bool) -> None:
+def _tell(service: ServiceRuntime, entry: controls.Noted, *, is_on: bool) -> None:
     kind, what, name = active_controls.target_of(service.name, entry.switch)
-    service.ports.watching.report(
+    service.ports.outage_watch.report(
         ControlTurned(
             service=service.name,
             control=kind,
@@ -75,7 +75,7 @@ def _tell(service: Participant, entry: controls.Noted, *, is_on: bool) -> None:
     )
 
 
-async def noted(service: Participant, at: Position, control: Control) -> None:
+async def noted(service: ServiceRuntime, at: Position, control: Control) -> None:
     """Write a wish into the book, once, or that it is refused; return when it is durable. One for which there is no
     room is a dead letter."""
     store, key = service.ports.store, controls.book_key(service.name)

@@ -12,11 +12,11 @@ from saga.declarations.annotations import accepts_none, returns_of
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind
 from saga.encryption.sensitive_fields import marks_of
-from saga.engine.errors import Refused, unexpected
+from saga.engine.errors import Superseded, wrap_base_exception
 from saga.engine.persistence.progress_repository import patiently, tell_refused
 from saga.engine.processing_state import RunKey
 from saga.engine.recorded_values import recorded
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
 from saga.messages import Position
 from saga.messaging.names import PROGRESS
@@ -112,18 +112,18 @@ def as_kind(content: bytes, kind: type[T]) -> T | None:
     return None if _headed.decode(content).head.absent else msgspec.json.decode(content, type=kind)
 
 
-async def read(service: Participant, position: Position, declared: DocumentKind, key: str) -> Any:
+async def read(service: ServiceRuntime, position: Position, declared: DocumentKind, key: str) -> Any:
     """The document as it is now; `None` if absent."""
     document = await patiently(service, position, "get", service.ports.store.get, declared.collection, key)
     return _body(declared, key, document, _head(document))
 
 
-async def apply(service: Participant, position: Position, update: Update) -> Marker:
+async def apply(service: ServiceRuntime, position: Position, update: Update) -> Marker:
     """Apply it once, or find that it was. Raises `Refused` when nobody asks for it any more, and `Permanent`.
 
     Updates of one document that come up meanwhile in this process go into one replace.
     """
-    made = await service.ports.together(
+    made = await service.ports.batch(
         f"{update.declared.collection}/{update.key}",
         update,
         lambda updates: apply_all(service, position, updates),
@@ -134,8 +134,8 @@ async def apply(service: Participant, position: Position, update: Update) -> Mar
 
 
 async def apply_all(
-    service: Participant, position: Position, updates: Sequence[Update]
-) -> Sequence[Marker | Exception | Refused]:
+    service: ServiceRuntime, position: Position, updates: Sequence[Update]
+) -> Sequence[Marker | Exception | Superseded]:
     """Make these updates of one document: for each its marker, or what it raises."""
     collection, key = updates[0].declared.collection, updates[0].key
     store, pause_s, refused = service.ports.store, PAUSE_S, False
@@ -143,7 +143,7 @@ async def apply_all(
         document = await patiently(service, position, "get", store.get, collection, key)
         head = _head(document)
         body = _body(updates[0].declared, key, document, head)
-        made: list[Marker | Exception | Refused] = []
+        made: list[Marker | Exception | Superseded] = []
         new: dict[str, Marker] = {}
         changed = False
         for update in updates:
@@ -156,7 +156,7 @@ async def apply_all(
             elif known is None and (refusal := await _refusal(service, position, update)) is not None:
                 made.append(refusal)
             elif known is not None:
-                made.append(Refused() if known.never else known)
+                made.append(Superseded() if known.never else known)
             else:
                 try:
                     marker, after = _changed(update, body)
@@ -195,7 +195,7 @@ def _too_hot(update: Update) -> TimeoutError:
 
 
 async def never(
-    service: Participant, position: Position, collection: str, key: str, marker: str, mark: Marker
+    service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
     """Mark that an update never will do anything, or what it has done: its intent is about to be ended otherwise."""
     store, pause_s = service.ports.store, PAUSE_S
@@ -264,7 +264,7 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as why:  # it would fail whoever acts for this update, too
-        raise unexpected(why, name) from why
+        raise wrap_base_exception(why, name) from why
     result: object = None
     if isinstance(returned, tuple) and len(returned) == 2:
         returned, result = returned
@@ -292,7 +292,7 @@ def _with(marker: Marker, name: str, value: object, answer: str | None, type_: A
 
 
 async def _put(  # what is written, where, and in the place of what
-    service: Participant,
+    service: ServiceRuntime,
     position: Position,
     collection: str,
     key: str,
@@ -323,15 +323,15 @@ async def _put(  # what is written, where, and in the place of what
     return True
 
 
-async def _refusal(service: Participant, position: Position, update: Update) -> StoreError | Refused | None:
+async def _refusal(service: ServiceRuntime, position: Position, update: Update) -> StoreError | Superseded | None:
     """Why an update that has left no mark is not made: nobody asks for it any more, or nobody can tell."""
     try:
-        return None if await _is_open(service, position, update.saga, update.run) else Refused()
+        return None if await _is_open(service, position, update.saga, update.run) else Superseded()
     except StoreError as why:
         return why
 
 
-async def _is_open(service: Participant, position: Position, saga: str, run: RunKey) -> bool:
+async def _is_open(service: ServiceRuntime, position: Position, saga: str, run: RunKey) -> bool:
     """Return whether the run's intent is open in the progress as it is now."""
     intents = await _intents(service, position, saga)
     if intents is None:
@@ -339,7 +339,7 @@ async def _is_open(service: Participant, position: Position, saga: str, run: Run
     return any((i.kind, i.handler, i.cause) == run for i in intents)
 
 
-async def _intents(service: Participant, position: Position, saga: str) -> tuple[_OpenIntent, ...] | None:
+async def _intents(service: ServiceRuntime, position: Position, saga: str) -> tuple[_OpenIntent, ...] | None:
     """Open intents of a saga; `None` if its progress cannot be read."""
     key = progress_key(service.name, saga)
     document = await patiently(service, position, "get", service.ports.store.get, PROGRESS, key)
@@ -349,7 +349,7 @@ async def _intents(service: Participant, position: Position, saga: str) -> tuple
         return None
 
 
-async def _needed(service: Participant, position: Position, markers: Mapping[str, Marker]) -> dict[str, Marker]:
+async def _needed(service: ServiceRuntime, position: Position, markers: Mapping[str, Marker]) -> dict[str, Marker]:
     """Markers without those whose run is not open any more, if there are many. Runs are read after the markers."""
     if len(markers) <= PRUNE_FROM:
         return dict(markers)

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from saga.engine.persistence import dead_letters
 from saga.engine.persistence.progress_repository import OFFERING, REFUSED, offer
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import SagaError
 from saga.messages import Message, Outgoing
 from saga.progress import ids
@@ -20,9 +20,11 @@ from saga.telemetry.events import Escalated
 REMEDY = "put right what it calls, or mend it: it is tried without end, and goes on as soon as it can"
 
 
-def failing(turn: TurnState, handler: str, outcome: Message, undoes: Message, attempt: int, error: str) -> DeadLetter:
+def failing(
+    turn: ProcessingState, handler: str, outcome: Message, undoes: Message, attempt: int, error: str
+) -> DeadLetter:
     """Tidings of `handler`, which is to undo what `undoes` says because of `outcome`."""
-    p = turn.known
+    p = turn.loaded_progress
     return DeadLetter(
         id=ids.dead_id(p.service, p.saga, f"{handler}|failing|{attempt}", undoes.id, p.replays),
         what="escalation",
@@ -43,13 +45,19 @@ def left(handler: str, attempt: int, error: str) -> SagaError:
 
 
 def escalated(
-    service: Participant, turn: TurnState, letter: DeadLetter, undoes: Message, *, rounds: int, calls: tuple[Call, ...]
+    service: ServiceRuntime,
+    turn: ProcessingState,
+    letter: DeadLetter,
+    undoes: Message,
+    *,
+    rounds: int,
+    calls: tuple[Call, ...],
 ) -> Outgoing | None:
     """Tell people at once. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little
     new. `calls`: what ran already."""
-    ports, saga = service.ports, turn.known.saga
+    ports, saga = service.ports, turn.loaded_progress.saga
     is_due = not rounds & (rounds - 1)
-    ports.watching.report(
+    ports.outage_watch.report(
         Escalated(
             service=service.name,
             saga=saga,
@@ -72,16 +80,16 @@ def escalated(
     )
 
 
-async def say(service: Participant, turn: TurnState, due: Outgoing | None) -> TurnState:
+async def say(service: ServiceRuntime, turn: ProcessingState, due: Outgoing | None) -> ProcessingState:
     """Offer the log the record that is due, or the last one that it has refused. While it refuses it people are told,
     and it is offered again after the next attempt: attempts do not wait for it."""
-    ports, letter = service.ports, due or turn.unsaid
+    ports, letter = service.ports, due or turn.unsent_escalation
     if letter is None:
         return turn
-    refusal = await offer(service, letter, lambda form: ports.log.publish([form]))
+    refusal = await offer(service, letter, lambda form: ports.publisher.publish([form]))
     if refusal is not None:
-        ports.watching.unavailable(OFFERING, refusal)
-        return replace(turn, unsaid=letter)
-    if turn.unsaid is not None:
-        ports.watching.recovered(REFUSED)
-    return replace(turn, unsaid=None)
+        ports.outage_watch.unavailable(OFFERING, refusal)
+        return replace(turn, unsent_escalation=letter)
+    if turn.unsent_escalation is not None:
+        ports.outage_watch.recovered(REFUSED)
+    return replace(turn, unsent_escalation=None)

@@ -14,11 +14,11 @@ from saga.declarations.limits import Limits
 from saga.declarations.values import Reaction, Resource
 from saga.engine.execution.value_codec import Seals, call_of
 from saga.engine.execution.waiting_runs import NEWER, UNDEPLOYED
-from saga.engine.limits import NotNow
-from saga.engine.ports import Step
-from saga.engine.processing_state import RunKey, TurnState
+from saga.engine.limits import CallNotAdmitted
+from saga.engine.ports import ExternalCall
+from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.recorded_values import recorded, recorded_answer
-from saga.engine.service_runtime import Participant, Used
+from saga.engine.service_runtime import ServiceRuntime, UsedResource
 from saga.errors import BreakerOpen, NewerHandler, UnknownSchema
 from saga.policies.remembering import Memory
 from saga.policies.retry import Rule, rule_for
@@ -33,8 +33,8 @@ REMEMBERED = "remembered"
 class Calling(Saga[Any]):
     """Part of a running saga that calls the outside."""
 
-    service: Participant
-    turn: TurnState
+    service: ServiceRuntime
+    turn: ProcessingState
     handler: Reaction
     run: RunKey
     begun_s: float
@@ -70,7 +70,7 @@ class Calling(Saga[Any]):
     async def _begin(self, asked: Call) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
 
-    async def let_through(self, step: Step, used: Used | None, limits: Limits | None) -> Call:
+    async def let_through(self, step: ExternalCall, used: UsedResource | None, limits: Limits | None) -> Call:
         """Make a call when its own limits let it through, and then those of its resource. Nothing is written before.
 
         Its own turn comes first: who waited for it with a place at the resource would keep others from that."""
@@ -84,7 +84,7 @@ class Calling(Saga[Any]):
         memory = None if limits is None else self.service.memory_of(limits, used)
 
         async def make() -> Call:
-            await self._begin(step.asked)
+            await self._begin(step.record)
             return await self.made(step, used, timeout_s, memory)
 
         def at_resource() -> Awaitable[Call]:
@@ -92,14 +92,14 @@ class Calling(Saga[Any]):
                 return make()
             return used.limiter.through(make, at, latest_s, self._is_fault)
 
-        own = None if limits is None else self.service.limiter_of(step.asked.name, limits, used)
+        own = None if limits is None else self.service.limiter_of(step.record.name, limits, used)
         try:
             if own is None:
                 return await at_resource()
             if used is not None:
                 used.limiter.check_closed()  # who would be refused there takes no turn here
             return await own.through(at_resource, at, latest_s, self._has_ended)
-        except NotNow as refusal:
+        except CallNotAdmitted as refusal:
             if begun is None:  # else it may have happened, and another way could do it twice
                 remembered = None if memory is None else self._remembered(step, memory)
                 if remembered is not None:
@@ -108,7 +108,7 @@ class Calling(Saga[Any]):
                     return await self._another_way(step, limits, timeout_s)
                 if used is not None and isinstance(refusal.why, used.resource.answers):
                     self._refused = (len(self.calls), refusal.left_s)
-                    return recorded_answer(step.asked, refusal.why, used.resource.answers)
+                    return recorded_answer(step.record, refusal.why, used.resource.answers)
             self.put_off_s = refusal.left_s
             raise refusal.why from None
 
@@ -116,32 +116,32 @@ class Calling(Saga[Any]):
         """Seal what is marked in the answer to a call."""
         return self.seals.closed_raw(value, call_of(self.run, asked))
 
-    def _remembered(self, step: Step, memory: Memory[Raw]) -> Call | None:
+    def _remembered(self, step: ExternalCall, memory: Memory[Raw]) -> Call | None:
         """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""
         value = memory.recall(self._digest, self.service.ports.clock.monotonic_s())
         if value is None:
             return None
         self._falls_back(step, REMEMBERED)
-        return with_(step.asked, value=self._seal_answer(step.asked, value), instead=REMEMBERED)
+        return with_(step.record, value=self._seal_answer(step.record, value), instead=REMEMBERED)
 
-    async def _another_way(self, step: Step, limits: Limits, timeout_s: float) -> Call:
+    async def _another_way(self, step: ExternalCall, limits: Limits, timeout_s: float) -> Call:
         """Call the function that stands in for a call, under an intent that says so: a rerun goes the same way."""
         other = limits.fallback
         assert callable(other)
-        asked = with_(step.asked, instead=other.__name__)
+        asked = with_(step.record, instead=other.__name__)
         resource = getattr(step.call, "__self__", None)
         call = other if resource is None else getattr(resource, other.__name__)
         await self._begin(asked)
         self._falls_back(step, asked.instead)
-        return await self.made(with_(step, asked=asked, call=call), None, timeout_s)
+        return await self.made(with_(step, record=asked, call=call), None, timeout_s)
 
-    def _falls_back(self, step: Step, instead: str) -> None:
-        self.service.ports.watching.report(
+    def _falls_back(self, step: ExternalCall, instead: str) -> None:
+        self.service.ports.outage_watch.report(
             FellBack(
                 service=self.service.name,
                 saga=self.turn.message.saga,
                 handler=self.handler.name,
-                step=step.asked.name,
+                step=step.record.name,
                 instead=instead,
             )
         )
@@ -157,16 +157,18 @@ class Calling(Saga[Any]):
         """Return that a call has failed, which says how long it lasted; `None`: it was refused, or given up."""
         return True if self.outside is not None and isinstance(why, Exception) else self._is_fault(why)
 
-    async def made(self, step: Step, used: Used | None, timeout_s: float, memory: Memory[Raw] | None = None) -> Call:
+    async def made(
+        self, step: ExternalCall, used: UsedResource | None, timeout_s: float, memory: Memory[Raw] | None = None
+    ) -> Call:
         """Make the call itself, within its time. `memory`: takes note of what it gives."""
-        asked = step.asked
+        asked = step.record
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
-        spans, answers = self.turn.stages.spans, self.service.answers[self.handler.name]
+        spans, answers = self.turn.measurements.spans, self.service.answers[self.handler.name]
         try:
-            with self.turn.stages.span("step", asked.name, answers=answers) as span:
+            with self.turn.measurements.span("step", asked.name, answers=answers) as span:
                 if spans is not None:
                     step = with_(step, trace=spans.header(span))
-                value = await clock.within(timeout_s, self.service.ports.outside(step))
+                value = await clock.within(timeout_s, self.service.ports.call_external(step))
         except answers as why:
             answered = recorded_answer(asked, why, answers)
             took_ms = (clock.monotonic_s() - began) * 1000
@@ -184,7 +186,7 @@ class Calling(Saga[Any]):
             if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
                 memory.learn(self._digest, given, now_s)
             answered = with_(asked, value=self._seal_answer(asked, given), ms=round(took_ms))
-        self.service.ports.watching.report(
+        self.service.ports.outage_watch.report(
             StepDone(
                 service=self.service.name,
                 saga=self.turn.message.saga,

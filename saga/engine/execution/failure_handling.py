@@ -8,16 +8,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.declarations.values import Reaction
-from saga.engine.errors import NotDeterministic, raised_at, stack_of
+from saga.engine.errors import NotDeterministic, find_origin, format_stack
 from saga.engine.execution import escalations, waiting_runs
 from saga.engine.execution.beginning import undecodable
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.known_schemas import READ_S_MIN
 from saga.engine.persistence import oversized, progress_repository
 from saga.engine.persistence.dead_letters import DEADLY, of_deaths
-from saga.engine.processing_state import NOWHERE, RunKey, Stopped, TurnState
+from saga.engine.processing_state import NOWHERE, HeldBack, ProcessingState, RunKey
 from saga.engine.recorded_values import disputable
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import (
     BadInput,
     BreakerOpen,
@@ -119,65 +119,65 @@ def answered(saga: RunningSaga) -> tuple[Call, ...]:
     return tuple(saga.calls) if saga.intent.begins is not None else ()
 
 
-async def failed(service: Participant, saga: RunningSaga, ask: Ask, why: Exception) -> TurnState:
+async def failed(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception) -> ProcessingState:
     """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
     turn, ports = saga.turn, service.ports
     if isinstance(why, SchemaUnasked):
-        await service.schemas.ask(why.id, ports.registry)
-        return turn.carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
+        await service.schemas.ask(why.id, ports.ask_registry)
+        return turn.carry(ask.run, answered(saga), turn.attempts_of(ask.run))
     words, calls = saga.words_of(why), answered(saga)
-    if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.contracts, ports.watching):
-        return turn.carrying(ask.run, calls, turn.attempts_of(ask.run))
-    if isinstance(why, TimeoutError) and ports.watching.outages > saga.outages:  # it went by while the lane waited
-        return turn.unread().carrying(ask.run, calls, turn.attempts_of(ask.run))
+    if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.reload_contracts, ports.outage_watch):
+        return turn.carry(ask.run, calls, turn.attempts_of(ask.run))
+    if isinstance(why, TimeoutError) and ports.outage_watch.outages > saga.outages:  # it went by while the lane waited
+        return turn.drop_progress().carry(ask.run, calls, turn.attempts_of(ask.run))
     is_put_off = saga.put_off_s is not None or saga.lets_pass(why)
     verdict = _judged(service, saga, ask, why, words)
-    looks = verdict.is_look and turn.unsaid is None
-    if not turn.certain and (is_put_off or looks or not verdict.is_written(ask)):
+    looks = verdict.is_look and turn.unsent_escalation is None
+    if not turn.is_current and (is_put_off or looks or not verdict.is_written(ask)):
         # On an old progress anything may fail: it counts if that one is what the store has. A write asks by itself.
         known = await progress_repository.load(service, turn)
-        if known.over or known.cas != turn.cas:
-            return known.carrying(ask.run, calls, turn.attempts_of(ask.run))
+        if known.is_complete or known.cas != turn.cas:
+            return known.carry(ask.run, calls, turn.attempts_of(ask.run))
         turn = known
     if is_put_off:
         return await _put_off(service, saga, turn, ask, why)
     if looks:  # it waits on, and its wake is sent on
         return _looked_at(turn, ask, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
-    ports.watching.report(_failed(saga, why))
+    ports.outage_watch.report(_failed(saga, why))
     if verdict.hopeless:
         written = failed_attempts.give_up(
-            turn.known,
+            turn.loaded_progress,
             progress_repository.in_hand(service, turn),
             ask.action,
             _last_failure(saga, why, words, verdict),
             None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
         )
-        return (await progress_repository.write(service, turn, written)).forgetting(ask.run)
-    where = raised_at(why)
+        return (await progress_repository.write(service, turn, written)).drop_carried(ask.run)
+    where = find_origin(why)
     _tell(service, turn, ask, verdict, words, where)
     if ask.action.undoes:  # it is tried without end, and people are told
         turn = await _escalated(service, turn, ask, verdict, words, calls)
     elif isinstance(why, UnknownSchema) and verdict.attempt % verdict.attempts_max == 0:
         waiting_runs.escalate(service, turn.message.saga, ask.handler.name, verdict.attempts, words)
-    if verdict.parks and turn.unsaid is None:  # else what people have to be told would be forgotten
+    if verdict.parks and turn.unsent_escalation is None:  # else what people have to be told would be forgotten
         bad = _undecodable(service, ask) if isinstance(why, UnknownSchema) else None
         failure = replace(_failure(words, where, verdict), bad=bad)
         return await _parked(service, turn, ask, failure, _with_calls(turn, ask, saga), verdict.wait_s)
     if turn.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # of a repair, with other sagas before it
         raise escalations.left(ask.handler.name, verdict.attempt, words)
-    is_awaited = turn.unsaid is not None or isinstance(ask.action.message, Command)
+    is_awaited = turn.unsent_escalation is not None or isinstance(ask.action.message, Command)
     await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX) if is_awaited else verdict.wait_s, turn.position)
-    return turn.carrying(ask.run, calls, verdict.history)
+    return turn.carry(ask.run, calls, verdict.history)
 
 
-def _judged(service: Participant, saga: RunningSaga, ask: Ask, why: Exception, words: str) -> Verdict:
+def _judged(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception, words: str) -> Verdict:
     """Judge a failed attempt, on the progress on which it was made."""
     turn = saga.turn
     rule, retry = saga.rule(why)
     is_awaited = isinstance(why, UnknownSchema | NewerHandler)  # what a rollout brings by itself is nobody's to mend
     blame = None if is_awaited else blame_of(type(why), called=why is saga.outside)
     history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule, blame))
-    before, named = failed_before(turn.known, ask)
+    before, named = failed_before(turn.loaded_progress, ask)
     attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
     waits = isinstance(why, UnknownSchema | KeyMissing | NewerHandler)  # nobody deploys, or restores a key, in place
     attempt, is_unknown = attempts_under(rule, attempts, named), isinstance(why, UnknownSchema)
@@ -195,9 +195,9 @@ def _judged(service: Participant, saga: RunningSaga, ask: Ask, why: Exception, w
     wait_s = delay_s(retry, attempt, clock.chance())
     if is_unknown or isinstance(why, NewerHandler):
         is_look = before > 0 and waiting_runs.is_told(
-            turn.known, ask.action.name, words, retry, attempt, clock.now_ms()
+            turn.loaded_progress, ask.action.name, words, retry, attempt, clock.now_ms()
         )
-        wait_s = waiting_runs.wait_s(turn.known, retry, attempt)
+        wait_s = waiting_runs.wait_s(turn.loaded_progress, retry, attempt)
     elif waits:
         wait_s = max(wait_s, READ_S_MIN)  # each attempt looks at what is there by then
     return Verdict(
@@ -215,8 +215,8 @@ def _judged(service: Participant, saga: RunningSaga, ask: Ask, why: Exception, w
 
 
 async def _escalated(  # a compensation that fails is told with all that is known of it
-    service: Participant, turn: TurnState, ask: Ask, verdict: Verdict, words: str, calls: tuple[Call, ...]
-) -> TurnState:
+    service: ServiceRuntime, turn: ProcessingState, ask: Ask, verdict: Verdict, words: str, calls: tuple[Call, ...]
+) -> ProcessingState:
     """Tell people, after each round of attempts, of a compensation that fails."""
     undoes = ask.action.result.event if isinstance(ask.action, Undo) else ask.action.message
     due = None
@@ -239,10 +239,10 @@ def _failed(saga: RunningSaga, why: Exception) -> Failed:
 
 
 def _tell(  # a failed attempt is told with all that is known of it
-    service: Participant, turn: TurnState, ask: Ask, verdict: Verdict, words: str, where: str | None
+    service: ServiceRuntime, turn: ProcessingState, ask: Ask, verdict: Verdict, words: str, where: str | None
 ) -> None:
     kind = Parked if verdict.parks else Retrying
-    service.ports.watching.report(
+    service.ports.outage_watch.report(
         kind(
             service=service.name,
             saga=turn.message.saga,
@@ -257,37 +257,48 @@ def _tell(  # a failed attempt is told with all that is known of it
     )
 
 
-async def deadly(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
+async def deadly(service: ServiceRuntime, turn: ProcessingState, ask: Ask) -> ProcessingState:
     """Give up a run of which the process dies, and nothing else of the turn."""
-    p, (before, _) = turn.known, failed_before(turn.known, ask)
+    p, (before, _) = turn.loaded_progress, failed_before(turn.loaded_progress, ask)
     failure = Failure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
     written = failed_attempts.give_up(
         p, progress_repository.in_hand(service, turn), ask.action, failure, opened(p, ask.run)
     )
-    return replace((await progress_repository.write(service, turn, written)).forgetting(ask.run), deaths=0)
+    return replace((await progress_repository.write(service, turn, written)).drop_carried(ask.run), deaths=0)
 
 
-async def _put_off(service: Participant, saga: RunningSaga, turn: TurnState, ask: Ask, why: Exception) -> TurnState:
+async def _put_off(
+    service: ServiceRuntime, saga: RunningSaga, turn: ProcessingState, ask: Ask, why: Exception
+) -> ProcessingState:
     """A call was not let through."""
-    turn = turn.carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
-    refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, raised_at(why), isinstance(why, BreakerOpen))
+    turn = turn.carry(ask.run, answered(saga), turn.attempts_of(ask.run))
+    refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, find_origin(why), isinstance(why, BreakerOpen))
     return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
 
 
-async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy, intent: Intent | None) -> TurnState:
+async def put_off(
+    service: ServiceRuntime, turn: ProcessingState, ask: Ask, why: PutOffBy, intent: Intent | None
+) -> ProcessingState:
     """Put a run off that a pause, a limit or a breaker holds up; that is no attempt. Wait in the lane for a short time,
     then park the run, its attempts unchanged, for a minute at most. If the history has that wait already, send the wake
     on without a write. `intent`: with the last results, if it has begun."""
-    ports, p, history, begun = service.ports, turn.known, turn.attempts_of(ask.run), opened(turn.known, ask.run)
+    ports, p, history, begun = (
+        service.ports,
+        turn.loaded_progress,
+        turn.attempts_of(ask.run),
+        opened(turn.loaded_progress, ask.run),
+    )
     before, named = failed_before(p, ask)
     since_ms, left_s = put_off_runs.waits_since_ms(p, ask.action, before + len(history), why.reason), why.left_s
     if why.grows and since_ms is not None:
         left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
     left_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
-    passed_s = ports.clock.monotonic_s() - turn.stages.begun_s
+    passed_s = ports.clock.monotonic_s() - turn.measurements.begun_s
     # What people wish is never parked: it is no message of the saga.
-    in_memory = turns.stays(left_s, passed_s) or turn.unsaid is not None or isinstance(ask.action.message, Command)
-    ports.watching.report(
+    in_memory = (
+        turns.stays(left_s, passed_s) or turn.unsent_escalation is not None or isinstance(ask.action.message, Command)
+    )
+    ports.outage_watch.report(
         PutOff(
             service=service.name,
             saga=turn.message.saga,
@@ -300,7 +311,7 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
     )
     if in_memory:
         await ports.assignment.pause(min(left_s, PAUSE_S_MAX), turn.position)
-        return turn.unread()
+        return turn.drop_progress()
     is_new = since_ms is None or intent != begun
     if not is_new and put_off_runs.has_wake(p, ask.action, has_begun=begun is not None):
         return _looked_at(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
@@ -317,20 +328,20 @@ async def put_off(service: Participant, turn: TurnState, ask: Ask, why: PutOffBy
 
 
 async def _parked(  # a run is parked with all that is known of it
-    service: Participant, turn: TurnState, ask: Ask, failure: Failure, intent: Intent | None, wait_s: float
-) -> TurnState:
+    service: ServiceRuntime, turn: ProcessingState, ask: Ask, failure: Failure, intent: Intent | None, wait_s: float
+) -> ProcessingState:
     """Park a run. It has a wake now, and is not ready in this turn again, which would never end while a write takes
     longer than the delay: the saga's other messages would not be taken, and the offset would not be committed."""
     action, due_ms = ask.action, service.ports.clock.now_ms() + ceil(wait_s * 1000)
     hand = progress_repository.in_hand(service, turn)
-    written = failed_attempts.park(turn.known, hand, action, failure, intent, due_ms=due_ms)
-    return _looked_at((await progress_repository.write(service, turn, written)).forgetting(ask.run), ask, due_ms)
+    written = failed_attempts.park(turn.loaded_progress, hand, action, failure, intent, due_ms=due_ms)
+    return _looked_at((await progress_repository.write(service, turn, written)).drop_carried(ask.run), ask, due_ms)
 
 
-def _looked_at(turn: TurnState, ask: Ask, due_ms: int) -> TurnState:
+def _looked_at(turn: ProcessingState, ask: Ask, due_ms: int) -> ProcessingState:
     """The turn in which a run, and none that its handler has on another message, is not looked at again before then."""
-    later = Stopped(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
-    return replace(turn, stopped=(*turn.stopped, later))
+    later = HeldBack(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
+    return replace(turn, held_back=(*turn.held_back, later))
 
 
 def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
@@ -349,7 +360,7 @@ def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
     return (0, {}) if c is None else (c.attempts, c.under)
 
 
-def _attempt(service: Participant, saga: RunningSaga, words: str, rule: str, blame: Blame | None) -> Attempt:
+def _attempt(service: ServiceRuntime, saga: RunningSaga, words: str, rule: str, blame: Blame | None) -> Attempt:
     clock = service.ports.clock
     return Attempt(
         time=iso(clock.now_ms()),
@@ -373,11 +384,11 @@ def _failure(words: str, where: str | None, verdict: Verdict, remedy: str = "") 
 
 
 def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdict) -> Failure:
-    failure = _failure(words, raised_at(why), verdict, _remedy(why, verdict.attempts_max))
+    failure = _failure(words, find_origin(why), verdict, _remedy(why, verdict.attempts_max))
     return replace(
         failure,
         under={},
-        stack=stack_of(why, saga.secrets()),
+        stack=format_stack(why, saga.secrets()),
         blame=blame_of(type(why), called=why is saga.outside),
         disputed=_disputed_calls(saga, why),
     )
@@ -390,7 +401,7 @@ def _disputed_calls(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int],
     return why.disputed if isinstance(why, NotDeterministic) else ()
 
 
-def _undecodable(service: Participant, ask: Ask) -> str | None:
+def _undecodable(service: ServiceRuntime, ask: Ask) -> str | None:
     """Reason why the message that is parked cannot be decoded itself: it may be another part."""
     return None if ask.action.undoes else undecodable(service, ask.action.role, ask.action.message)
 
@@ -400,9 +411,9 @@ def opened(p: Snapshot, run: RunKey) -> Intent | None:
     return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
 
 
-def _with_calls(turn: TurnState, ask: Ask, saga: RunningSaga) -> Intent | None:
+def _with_calls(turn: ProcessingState, ask: Ask, saga: RunningSaga) -> Intent | None:
     """The open intent with the last results; `None` if the run had not begun anything."""
-    open_ = opened(turn.known, ask.run)
+    open_ = opened(turn.loaded_progress, ask.run)
     if open_ is None:
         return None
     return replace(open_, calls=saga.answers, undo_with=saga.taken_back_with if open_.kind == "do" else open_.undo_with)

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Parameter, Reaction
 from saga.engine import state_migration
-from saga.engine.errors import Halted, Refused, unexpected
+from saga.engine.errors import Halted, Superseded, wrap_base_exception
 from saga.engine.execution import admission, control_log, failure_handling
 from saga.engine.execution.failure_handling import HISTORY_MAX, Ask, answered, failed_before, opened
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.execution.value_codec import STATE, Seals
-from saga.engine.limits import NotNow
+from saga.engine.limits import CallNotAdmitted
 from saga.engine.persistence import progress_repository
-from saga.engine.prepared_service import Prepared
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.prepared_service import PreparedService
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import KeyMissing, NewerHandler, Permanent, TooLarge
 from saga.messages import Event, Message, name_of
 from saga.messaging.message_ids import identity_of_own
@@ -38,7 +38,7 @@ Gave: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], Continuati
 """Result of a call of a handler: its events, encoded; what it changed of the state; its next turn, if there is one."""
 
 
-def run(service: Participant, turn: TurnState, action: Run) -> Coroutine[object, object, TurnState]:
+def run(service: ServiceRuntime, turn: ProcessingState, action: Run) -> Coroutine[object, object, ProcessingState]:
     """Run a handler on a message, from its start or from its intent."""
     intent, parts = action.intent, action.parts
     if intent is not None:
@@ -49,13 +49,15 @@ def run(service: Participant, turn: TurnState, action: Run) -> Coroutine[object,
     return perform(service, turn, Ask(action=action, handler=service.handlers[name], run=("do", name, cause)))
 
 
-def undo(service: Participant, turn: TurnState, action: Undo) -> Coroutine[object, object, TurnState]:
+def undo(service: ServiceRuntime, turn: ProcessingState, action: Undo) -> Coroutine[object, object, ProcessingState]:
     """Run a compensation on the result that it undoes."""
     handler, cause = service.handlers[action.name], action.result.event.id
     return perform(service, turn, Ask(action=action, handler=handler, run=("undo", action.role.name, cause)))
 
 
-async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in: bool = False) -> TurnState:
+async def perform(
+    service: ServiceRuntime, turn: ProcessingState, ask: Ask, *, is_let_in: bool = False
+) -> ProcessingState:
     """Call it once, up to the write that ends it or its attempt. `is_let_in`: people have not stopped it."""
     if turn.deaths:
         return await failure_handling.deadly(service, turn, ask)
@@ -67,7 +69,7 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
     if controls.stops and not is_let_in:
         return await _let_in(service, turn, ask)
     kind, name, cause = ask.run
-    p = turn.known
+    p = turn.loaded_progress
     intent = (opened(p, ask.run) if p.intents else None) or Intent(
         handler=name,
         kind=kind,
@@ -88,28 +90,28 @@ async def perform(service: Participant, turn: TurnState, ask: Ask, *, is_let_in:
         saga = RunningSaga(service, turn, ask.handler, ask.run, intent, goes_on, seals, state, began)
     try:
         try:
-            spans, work = turn.stages.spans, called(service, ask, intent.parts, saga)
+            spans, work = turn.measurements.spans, called(service, ask, intent.parts, saga)
             gave = await (work if spans is None else spans.around("handler", ask.handler.name, work, intent.parts))
         except Exception as why:
             if saga.halt is why:
                 raise
             if saga.halt is not None:
                 raise saga.halt from why
-            turn.stages.handler_s += clock.monotonic_s() - began
+            turn.measurements.handler_s += clock.monotonic_s() - began
             return await failure_handling.failed(service, saga, ask, why)
-        turn.stages.handler_s += clock.monotonic_s() - began
+        turn.measurements.handler_s += clock.monotonic_s() - began
         written = _ended(service, saga.turn, ask, gave, saga)
         try:
-            return (await progress_repository.write(service, saga.turn, written)).forgetting(ask.run)
+            return (await progress_repository.write(service, saga.turn, written)).drop_carried(ask.run)
         except TooLarge as why:  # what it leaves behind, on top of what is there
             return await failure_handling.failed(service, saga, ask, why)
-    except Refused:  # decided again; what is answered already is not asked for again
-        return saga.turn.unread().carrying(ask.run, answered(saga), turn.attempts_of(ask.run))
+    except Superseded:  # decided again; what is answered already is not asked for again
+        return saga.turn.drop_progress().carry(ask.run, answered(saga), turn.attempts_of(ask.run))
 
 
-async def running(service: Participant, turn: TurnState, ask: Ask, intent: Intent) -> RunningSaga:
+async def running(service: ServiceRuntime, turn: ProcessingState, ask: Ask, intent: Intent) -> RunningSaga:
     """The saga as this run sees it, with the keys of all that it is handed; without those it has failed already."""
-    seals, state, p = Seals(service, turn), intent.state, turn.known
+    seals, state, p = Seals(service, turn), intent.state, turn.loaded_progress
     older_state = None
     try:
         if service.is_private or service.ports.keys is not None:
@@ -126,7 +128,7 @@ async def running(service: Participant, turn: TurnState, ask: Ask, intent: Inten
     return saga
 
 
-async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
+async def _let_in(service: ServiceRuntime, turn: ProcessingState, ask: Ask) -> ProcessingState:
     """Call it if nothing that people have switched stops it, within the limit that they have set."""
     after = await admission.after(service, turn, ask)
     if after is not None:
@@ -136,7 +138,7 @@ async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
         return await perform(service, turn, ask, is_let_in=True)
     try:
         call = await limiter.enter(turn.position, service.ports.clock.monotonic_s() + STAYS_S)
-    except NotNow as refusal:
+    except CallNotAdmitted as refusal:
         return await admission.has_no_turn(service, turn, ask, refusal)
     try:
         return await perform(service, turn, ask, is_let_in=True)
@@ -144,7 +146,7 @@ async def _let_in(service: Participant, turn: TurnState, ask: Ask) -> TurnState:
         limiter.leave(call, failed=False)
 
 
-async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Gave:
+async def called(service: ServiceRuntime, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Gave:
     """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
     try:
@@ -172,7 +174,7 @@ async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga:
         raise
     except BaseException as why:  # it would end the process, and the next one: the message comes again
         # A task group wraps what its steps raise, and how a turn is halted is no `Exception` either.
-        raise saga.halt or saga.failure or unexpected(why, handler.name) from why
+        raise saga.halt or saga.failure or wrap_base_exception(why, handler.name) from why
     finally:
         if saga.has_begun:
             await saga.settled()
@@ -191,7 +193,7 @@ async def called(service: Participant, ask: Ask, parts: Sequence[Message], saga:
     return encoded, saga.delta(), _wait(service, handler, returned, saga) if handler.may_wait else None
 
 
-def _wait(service: Participant, handler: Reaction, returned: object, saga: RunningSaga) -> Continuation | None:
+def _wait(service: ServiceRuntime, handler: Reaction, returned: object, saga: RunningSaga) -> Continuation | None:
     """The next turn that the handler wants; `None` if it has come to its end. Raises `Permanent` for one too late."""
     later = handler.wait_of(returned)
     if later is None:
@@ -220,13 +222,13 @@ def _wait(service: Participant, handler: Reaction, returned: object, saga: Runni
     )
 
 
-def _check_one_outcome(service: Prepared, handler: Reaction, events: Sequence[Event]) -> None:
+def _check_one_outcome(service: PreparedService, handler: Reaction, events: Sequence[Event]) -> None:
     outcomes = [name for name in map(name_of, map(type, events)) if name in service.roles.outcomes]
     if len(outcomes) > 1:
         raise Permanent(f"{handler.name} returned {' and '.join(outcomes)}: a saga ends with one outcome; return one")
 
 
-def _arguments(service: Participant, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Mapping[str, object]:
+def _arguments(service: ServiceRuntime, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Mapping[str, object]:
     """The handler's arguments by name."""
     arguments: dict[str, object] = {}
     handler, classes = ask.handler, service.classes[ask.handler.name]
@@ -257,15 +259,15 @@ def _not_kept(handler: Reaction, parameter: Parameter) -> str:
 
 
 def _ended(
-    service: Participant,
-    turn: TurnState,
+    service: ServiceRuntime,
+    turn: ProcessingState,
     ask: Ask,
     gave: Gave,
     saga: RunningSaga,
 ) -> Written:
     """The transition of a run that came to its end, or that goes on later."""
     events, delta, next_turn = gave
-    p, cause, failed = turn.known, saga.intent.cause, turn.attempts_of(ask.run)
+    p, cause, failed = turn.loaded_progress, saga.intent.cause, turn.attempts_of(ask.run)
     if service.migrations and ask.ends is None:
         p, delta = state_migration.migrated(service, p, delta, saga.older_state, partial(saga.seals.close, what=STATE))
     hand = progress_repository.in_hand(service, turn)

@@ -12,13 +12,13 @@
 
 from msgspec.structs import replace
 
-from saga.engine.errors import Refused
+from saga.engine.errors import Superseded
 from saga.engine.execution import abort, handler_runner, timer_endings
 from saga.engine.execution.beginning import as_read, judged
 from saga.engine.execution.value_codec import seal_answer
 from saga.engine.persistence import overflow_store, oversized, progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import SchemaUnasked, TooLarge
 from saga.progress.actions import (
     Act,
@@ -47,14 +47,14 @@ from saga.progress.operator_commands import heeded
 from saga.progress.timers import is_overdue
 
 
-async def take_turn(service: Participant, turn: TurnState) -> TurnState:
+async def take_turn(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
     """Handle one message to its end. When this returns nothing is left to do, and its offset may be committed."""
-    while not turn.over:
+    while not turn.is_complete:
         turn = await advance(service, turn)
     return turn
 
 
-async def advance(service: Participant, turn: TurnState) -> TurnState:
+async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
     """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
     action: Action = RELOAD
     try:
@@ -64,7 +64,7 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             now = progress_repository.now(service)
             if turn.progress.deadlines:
                 now = await timer_endings.with_log(service, turn, now)
-            action = choose_next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.certain)
+            action = choose_next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.is_current)
         match action:
             case Run():
                 turn = await handler_runner.run(service, turn, action)
@@ -81,30 +81,30 @@ async def advance(service: Participant, turn: TurnState) -> TurnState:
             case Heed():
                 service.schemas.doubt()
                 heeds = await seal_answer(service, turn, action)
-                written = heeded(turn.known, progress_repository.in_hand(service, turn), heeds)
+                written = heeded(turn.loaded_progress, progress_repository.in_hand(service, turn), heeds)
                 turn = await progress_repository.write(service, turn, written)
             case Note() | Rename():
-                written = record_without_handler(turn.known, progress_repository.in_hand(service, turn), action)
+                written = record_without_handler(turn.loaded_progress, progress_repository.in_hand(service, turn), action)
                 turn = await progress_repository.write(service, turn, written)
             case Write():
-                written = record_decision(turn.known, progress_repository.in_hand(service, turn), action)
+                written = record_decision(turn.loaded_progress, progress_repository.in_hand(service, turn), action)
                 turn = await progress_repository.write(service, turn, written)
-    except (Refused, SchemaUnasked) as why:
+    except (Superseded, SchemaUnasked) as why:
         return await _again(service, turn, why)
     except TooLarge as why:
         return await _too_large(service, turn, action, why)
-    return replace(turn, over=True) if _ends(service, turn) else turn
+    return replace(turn, is_complete=True) if _ends(service, turn) else turn
 
 
-async def _again(service: Participant, turn: TurnState, why: Refused | SchemaUnasked) -> TurnState:
+async def _again(service: ServiceRuntime, turn: ProcessingState, why: Superseded | SchemaUnasked) -> ProcessingState:
     """The turn from which it is decided again: on the progress as it is by then, or with what the registry says."""
-    if isinstance(why, Refused):
-        return turn.unread()
-    await service.schemas.ask(why.id, service.ports.registry)
+    if isinstance(why, Superseded):
+        return turn.drop_progress()
+    await service.schemas.ask(why.id, service.ports.ask_registry)
     return turn
 
 
-async def _too_large(service: Participant, turn: TurnState, action: Action, why: TooLarge) -> TurnState:
+async def _too_large(service: ServiceRuntime, turn: ProcessingState, action: Action, why: TooLarge) -> ProcessingState:
     """Give up what the store does not take. Raises the error for what nobody can give up."""
     if isinstance(action, Heed):
         return await oversized.unheeded(service, turn, action.command, why)
@@ -113,9 +113,9 @@ async def _too_large(service: Participant, turn: TurnState, action: Action, why:
     return await oversized.given_up(service, turn, action, why)
 
 
-def _ends(service: Participant, turn: TurnState) -> bool:
+def _ends(service: ServiceRuntime, turn: ProcessingState) -> bool:
     """Return whether nothing is left to do, where that is cheap to see. What became due meanwhile is done now."""
     p = turn.progress
-    if p is None or not turn.certain or not is_message_complete(p, service.roles, turn):
+    if p is None or not turn.is_current or not is_message_complete(p, service.roles, turn):
         return False
     return not p.deadlines or not is_overdue(p, service.ports.clock.now_ms())

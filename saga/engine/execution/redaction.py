@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from saga.contracts.hiding import secrets_of
 from saga.declarations.values import Reaction
 from saga.encryption.sensitive_fields import marks_of
-from saga.engine.errors import said_by
+from saga.engine.errors import describe_exception
 from saga.engine.execution import call_arguments
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 from saga.progress.document import Call, Intent
@@ -21,7 +21,7 @@ from saga.progress.document import Call, Intent
 class Hiding:
     """Part of a running saga that knows what is sensitive of all that it was given."""
 
-    service: Participant
+    service: ServiceRuntime
     handler: Reaction
     intent: Intent
     _given: dict[str, Any]
@@ -81,4 +81,4 @@ class Hiding:
 
     def words_of(self, why: Exception) -> str:
         """Words of an exception without the sensitive values of this run."""
-        return said_by(why, self.secrets())
+        return describe_exception(why, self.secrets())

@@ -16,16 +16,16 @@ from saga.declarations.limits import MARK
 from saga.declarations.values import DocumentKind, Reaction
 from saga.encryption.sensitive_fields import mark, marks_of, secrets_in
 from saga.engine import state_migration
-from saga.engine.errors import Halted, NotDeterministic, unexpected
+from saga.engine.errors import Halted, NotDeterministic, wrap_base_exception
 from saga.engine.execution import abort_actions, call_arguments, control_log, document_updates
 from saga.engine.execution.redaction import Hiding
 from saga.engine.execution.step_replay import Recalling
 from saga.engine.execution.value_codec import STATE, Seals
 from saga.engine.persistence import claim_checks, progress_repository
-from saga.engine.ports import OneRun, Step
-from saga.engine.processing_state import RunKey, TurnState
+from saga.engine.ports import ExternalCall, RunScope
+from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.recorded_values import changed_fields, fields_of, flag_named, given_back, recorded
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Permanent, StoreError, TooLarge
 from saga.progress import ids, journal
 from saga.progress.document import Call, Continuation, Intent, TakeBack
@@ -45,7 +45,7 @@ class RunningSaga(Recalling, Hiding):
     """True if it is left as by a crash: nobody waits for what the handler did not wait for, except for writes."""
     ended = False
     """True if nothing of it begins any more."""
-    _one_run: OneRun | None = None
+    _one_run: RunScope | None = None
     _state: Any = None
     _time_ms = 0
     _numbers: dict[str, int]
@@ -59,8 +59,8 @@ class RunningSaga(Recalling, Hiding):
 
     def __init__(  # what a run consists of
         self,
-        service: Participant,
-        turn: TurnState,
+        service: ServiceRuntime,
+        turn: ProcessingState,
         handler: Reaction,
         run: RunKey,
         intent: Intent,
@@ -74,7 +74,7 @@ class RunningSaga(Recalling, Hiding):
         self.service, self.turn, self.handler, self.run, self.intent = service, turn, handler, run, intent
         self.seals, self.goes_on, self.begun_s = seals, goes_on, begun_s
         self.calls, self._numbers, self.seen, self.hides = [], {}, [], []
-        self.outages = service.ports.watching.outages
+        self.outages = service.ports.outage_watch.outages
         if intent.calls or intent.begins is not None or turn.results:  # else nothing is known yet
             self._learn(intent, turn.results_of(run))
         if service.state is not None:
@@ -113,7 +113,7 @@ class RunningSaga(Recalling, Hiding):
 
     @property
     def principal(self) -> str | None:
-        return journal.principal_of(self.turn.known, self.turn.message)
+        return journal.principal_of(self.turn.loaded_progress, self.turn.message)
 
     @property
     def has_begun(self) -> bool:
@@ -187,8 +187,8 @@ class RunningSaga(Recalling, Hiding):
         answered = self._recalled(asked)
         if answered is None:
             asked = self.with_arguments(asked, self._written, call, args, kwargs)
-            used = self.service.used.get(type(getattr(call, "__self__", None)))
-            step = Step(self.turn.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets)
+            used = self.service.used_resources.get(type(getattr(call, "__self__", None)))
+            step = ExternalCall(self.turn.message.saga, self.handler.name, asked, call, args, kwargs, self.secrets)
             limits = getattr(call, MARK, None)
             if limits is None and (used is None or not used.limiter.is_needed):
                 await self._begin(asked)
@@ -242,7 +242,7 @@ class RunningSaga(Recalling, Hiding):
                 seen=self.seen,
                 close=partial(self._seal_answer, asked),
             )
-            with self.turn.stages.span("store", f"update {declared.collection}"):
+            with self.turn.measurements.span("store", f"update {declared.collection}"):
                 marker = await self._shielded(document_updates.apply(self.service, self.turn.position, update))
             answered = with_(asked, answer=marker.answer, value=marker.value)
             self.calls.append(answered)
@@ -257,7 +257,7 @@ class RunningSaga(Recalling, Hiding):
         asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
         answered = self._recalled(asked)
         if answered is None:
-            with self.turn.stages.span("store", f"read {declared.collection}"):
+            with self.turn.measurements.span("store", f"read {declared.collection}"):
                 value = await self._of_store(document_updates.read(self.service, self.turn.position, declared, key))
             said = recorded(value, declared.collection, "the document read by", declared.kind | None)
             answered = with_(asked, value=self._seal_answer(asked, said))
@@ -291,7 +291,7 @@ class RunningSaga(Recalling, Hiding):
             self.failure = self.failure or TimeoutError("a step, update or read was cancelled before it answered")
             raise
         except BaseException as why:
-            self.failure = self.failure or unexpected(why, "a step, update or read")
+            self.failure = self.failure or wrap_base_exception(why, "a step, update or read")
             raise
 
     def marker(self, call: Call) -> str:
@@ -303,17 +303,17 @@ class RunningSaga(Recalling, Hiding):
     def _one_at_a_time(self) -> AbstractAsyncContextManager[object]:
         """Gate of this run: its steps never overlap, one begun during another waits."""
         if self._one_run is None:
-            self._one_run = self.service.ports.one_run()
+            self._one_run = self.service.ports.make_run_scope()
         return self._one_run.gate
 
     async def settled(self) -> None:
         """Return when nothing of this run is under way; nothing of it begins any more."""
         self.ended = True
         if self._one_run is not None and self.left:
-            await self._one_run.settled()
+            await self._one_run.wait_for_writes()
         elif self._one_run is not None:
             async with self._one_run.gate:  # a step that the handler did not wait for comes to its end
-                await self._one_run.settled()
+                await self._one_run.wait_for_writes()
 
     def _declared(self, kind: type[Any]) -> DocumentKind:
         declared = self.service.documents.get(kind)
@@ -359,7 +359,7 @@ class RunningSaga(Recalling, Hiding):
         intent = with_(self.intent, begins=asked, calls=self.answers, time=self.intent.time or iso(self.time_ms))
         if self._undo_with:
             intent = with_(intent, undo_with=self.taken_back_with)
-        await self._shielded(self._save(intent, journal.begun(self.turn.known, hand, intent)))
+        await self._shielded(self._save(intent, journal.begun(self.turn.loaded_progress, hand, intent)))
 
     async def _save(self, intent: Intent, written: journal.Written) -> None:
         self.turn = await progress_repository.save(self.service, self.turn, written)

@@ -17,8 +17,8 @@ from saga.encryption.sensitive_fields import MARK, replaced, replaced_at, unmark
 from saga.encryption.text import ERASED, OtherSecret, Unopened, is_sealed, name_in, names_in, place_of_recorded
 from saga.engine.foreign_values import WriterOf, single_object
 from saga.engine.persistence.progress_repository import patiently
-from saga.engine.processing_state import RunKey, TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState, RunKey
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing, Permanent
 from saga.messages import Event, Message
 from saga.progress.actions import Answer, Disregard, Heeds
@@ -41,7 +41,7 @@ class Seals:
     trouble: KeyMissing | Permanent | None = None
     """Reason that something which the run is handed cannot be opened."""
 
-    def __init__(self, service: Participant, turn: TurnState) -> None:
+    def __init__(self, service: ServiceRuntime, turn: ProcessingState) -> None:
         self._service, self._turn = service, turn
         self._known: dict[str, SubjectKey | None] = {}
 
@@ -211,7 +211,7 @@ class Seals:
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
 
 
-async def seal_answer(service: Participant, turn: TurnState, action: Heeds) -> Heeds:
+async def seal_answer(service: ServiceRuntime, turn: ProcessingState, action: Heeds) -> Heeds:
     """Seal the answer that a person gives to a step as the step's own is, with the key of whom the run is about. It is
     sealed as a whole, for nobody can tell by the name of a step what of it is sensitive. As of any exception that the
     outside raises, its arguments stay as they are."""

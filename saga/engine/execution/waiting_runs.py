@@ -5,7 +5,7 @@ worker and after any restart, and a wait of days does not fill the history of it
 """
 
 from saga.engine.known_schemas import READ_S_MIN
-from saga.engine.service_runtime import Participant
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import NewerHandler, UnknownSchema
 from saga.policies.retry import RETRY, Retry, Rule, delay_s
 from saga.policies.turns import spread_of
@@ -49,9 +49,9 @@ def _is_of_the_wait(entry: Entry, name: str) -> bool:
     return entry.handler == name and entry.outcome in ("retrying", "released")
 
 
-def escalate(service: Participant, saga: str, handler: str, attempts: int, words: str) -> None:
+def escalate(service: ServiceRuntime, saga: str, handler: str, attempts: int, words: str) -> None:
     """Tell people, for it has waited for long."""
-    service.ports.watching.report(
+    service.ports.outage_watch.report(
         Escalated(
             service=service.name,
             saga=saga,

@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from saga.engine.errors import Refused
+from saga.engine.errors import Superseded
 from saga.engine.persistence import progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -24,21 +24,21 @@ OFF_S_MAX = 10 * 365 * 86_400
 store keeps a document for thousands of years."""
 
 
-async def recalled(service: Participant, turn: TurnState) -> TurnState:
+async def recalled(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
     """Look up what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
-    had, kept = await _in_pages(service, turn, turn.known, [turn.message])
+    had, kept = await _in_pages(service, turn, turn.loaded_progress, [turn.message])
     return replace(turn, recalled=had, paged=tuple(sorted(kept)))
 
 
 async def entries_in_pages(
-    service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
+    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, messages: Sequence[Message]
 ) -> dict[str, int]:
     """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
     return (await _in_pages(service, turn, p, messages))[0]
 
 
 async def _in_pages(
-    service: Participant, turn: TurnState, p: Snapshot, messages: Sequence[Message]
+    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, messages: Sequence[Message]
 ) -> tuple[dict[str, int], set[str]]:
     """Entries of these messages that are in pages of the inbox, and the handlers for which pages keep them."""
     missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names.get(m.type, ())}
@@ -59,7 +59,9 @@ async def _in_pages(
     return had, kept
 
 
-async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> tuple[Snapshot, list[tuple[str, int]]]:
+async def within_bounds(
+    service: ServiceRuntime, turn: ProcessingState, p: Snapshot
+) -> tuple[Snapshot, list[tuple[str, int]]]:
     """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
     nobody needs once it is written, each with its version. Raises `Refused`."""
     emptied: list[tuple[str, int]] = []
@@ -100,10 +102,12 @@ async def within_bounds(service: Participant, turn: TurnState, p: Snapshot) -> t
     return p, emptied
 
 
-async def _own_restored(service: Participant, turn: TurnState, p: Snapshot, emptied: list[tuple[str, int]]) -> Snapshot:
+async def _own_restored(
+    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, emptied: list[tuple[str, int]]
+) -> Snapshot:
     """The progress without what is withdrawn, wherever it was, and with the first own events of each handler; pages of
     what nobody takes any more are `emptied` as well."""
-    before = turn.known.results
+    before = turn.loaded_progress.results
 
     def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
         return own_piles.restored(p, page, leaf, before)
@@ -118,8 +122,8 @@ async def _own_restored(service: Participant, turn: TurnState, p: Snapshot, empt
 
 
 async def _taken_in(  # of which turn, and what takes it in
-    service: Participant,
-    turn: TurnState,
+    service: ServiceRuntime,
+    turn: ProcessingState,
     p: Snapshot,
     page: Page,
     emptied: list[tuple[str, int]],
@@ -133,7 +137,7 @@ async def _taken_in(  # of which turn, and what takes it in
 
 
 async def _lasting(  # of which turn, and until when
-    service: Participant, turn: TurnState, p: Snapshot, page: Page, emptied: list[tuple[str, int]], until: int
+    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, page: Page, emptied: list[tuple[str, int]], until: int
 ) -> Snapshot:
     """The progress with a copy of a page in its place that expires then, or with the pages of a shelf."""
     if page.level:
@@ -145,7 +149,7 @@ async def _lasting(  # of which turn, and until when
     return p
 
 
-async def with_all_results(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
+async def with_all_results(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Snapshot:
     """The progress with the results that are in pages, for a look at all of them. Raises `Refused`."""
     while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
         key, document = await _read(service, turn, page)
@@ -153,14 +157,14 @@ async def with_all_results(service: Participant, turn: TurnState, p: Snapshot) -
     return p
 
 
-async def removed(service: Participant, emptied: Sequence[tuple[str, int]]) -> None:
+async def removed(service: ServiceRuntime, emptied: Sequence[tuple[str, int]]) -> None:
     """Remove pages that no progress lists any more, as far as that works: they harm nobody."""
     for key, cas in emptied:
         with suppress(StoreError):
             await service.ports.store.remove(ARCHIVES, key, cas=cas)
 
 
-async def _inserted(service: Participant, turn: TurnState, new: NewPage) -> None:
+async def _inserted(service: ServiceRuntime, turn: ProcessingState, new: NewPage) -> None:
     """Returns when the page is durable. Raises `Refused`."""
     ports, saga = service.ports, turn.message.saga
     expiry_s = None
@@ -183,16 +187,16 @@ async def _inserted(service: Participant, turn: TurnState, new: NewPage) -> None
         pass
     except Ambiguous as why:
         progress_repository.tell_refused(service, saga, "archive", why)
-        raise Refused from why
+        raise Superseded from why
     if new.page.of not in ("results", "own"):  # nobody asks which messages they are of
-        ports.pages.learn(key, spill.decode_leaf(new.content).entries)
+        ports.overflow_cache.learn(key, spill.decode_leaf(new.content).entries)
 
 
-async def _entries_of(service: Participant, turn: TurnState, page: Page) -> bytes:
+async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: Page) -> bytes:
     """The entries of a page that the progress lists. Raises `Refused` if the progress has changed meanwhile."""
     ports, saga = service.ports, turn.message.saga
     key = spill.page_key(service.name, saga, page)
-    entries = ports.pages.entries_of(key)
+    entries = ports.overflow_cache.entries_of(key)
     if entries is not None:
         return entries
     document = await progress_repository.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
@@ -202,11 +206,11 @@ async def _entries_of(service: Participant, turn: TurnState, page: Page) -> byte
         entries = b""  # expired, as whatever is in it would be
     else:
         raise await _gone(service, turn, key)
-    ports.pages.learn(key, entries)
+    ports.overflow_cache.learn(key, entries)
     return entries
 
 
-async def _read(service: Participant, turn: TurnState, page: Page) -> tuple[str, Document]:
+async def _read(service: ServiceRuntime, turn: ProcessingState, page: Page) -> tuple[str, Document]:
     """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
     ports, key = service.ports, spill.page_key(service.name, turn.message.saga, page)
     document = await progress_repository.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
@@ -224,12 +228,12 @@ def _leaf(key: str, document: Document) -> Leaf:
         raise StoreError(f"the page {key!r} in {ARCHIVES!r} cannot be read: {why}; restore it") from why
 
 
-async def _gone(service: Participant, turn: TurnState, key: str) -> Exception | Refused:
+async def _gone(service: ServiceRuntime, turn: ProcessingState, key: str) -> Exception | Superseded:
     """Reason why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
     where = progress_key(service.name, turn.message.saga)
     there = await progress_repository.patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, where)
     if there is None or there.cas != turn.cas:
-        return Refused()
+        return Superseded()
     return StoreError(
         f"the progress {where!r} lists the page {key!r}, which is not in {ARCHIVES!r}: "
         "somebody removes documents by hand; put it back"

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from saga.engine.errors import Refused
+from saga.engine.errors import Superseded
 from saga.engine.persistence import dead_letters, progress_repository
-from saga.engine.processing_state import TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.processing_state import ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import TooLarge
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
@@ -28,10 +28,10 @@ REMEDY = (
 )
 
 
-async def given_up(service: Participant, turn: TurnState, action: Act, why: TooLarge) -> TurnState:
+async def given_up(service: ServiceRuntime, turn: ProcessingState, action: Act, why: TooLarge) -> ProcessingState:
     """Make the message a dead letter with all it said, durable before anything else."""
     id_ = await _said(service, turn, action.message, action.name, why)
-    p = turn.known
+    p = turn.loaded_progress
     try:
         if not p.is_quarantined:
             hand = progress_repository.in_hand(service, turn)
@@ -41,24 +41,24 @@ async def given_up(service: Participant, turn: TurnState, action: Act, why: TooL
             return await progress_repository.write(service, turn, written)
     except TooLarge:
         pass
-    except Refused:
-        return turn.unread()
+    except Superseded:
+        return turn.drop_progress()
     for name in _others(service, turn, action):  # nothing can be written of them either
         await _said(service, turn, turn.message, name, why)
-    return replace(turn, over=True)
+    return replace(turn, is_complete=True)
 
 
-async def unheeded(service: Participant, turn: TurnState, command: Command, why: TooLarge) -> TurnState:
+async def unheeded(service: ServiceRuntime, turn: ProcessingState, command: Command, why: TooLarge) -> ProcessingState:
     """Say that what a person commanded cannot be written down, and so is not done."""
     await _said(service, turn, command, COMMAND, why)
-    return replace(turn, over=True)
+    return replace(turn, is_complete=True)
 
 
-async def _said(service: Participant, turn: TurnState, message: Message, name: str, why: TooLarge) -> str:
+async def _said(service: ServiceRuntime, turn: ProcessingState, message: Message, name: str, why: TooLarge) -> str:
     """Say the message whole on `<service>.dead`, for this handler; id of the dead letter."""
     saga = message.saga
     dead = DeadLetter(
-        id=ids.dead_id(service.name, saga, name, message.id, turn.known.replays),
+        id=ids.dead_id(service.name, saga, name, message.id, turn.loaded_progress.replays),
         what="dead letter",
         handler=name,
         reason=f"{dead_letters.TOO_LARGE}: {why}",
@@ -70,14 +70,14 @@ async def _said(service: Participant, turn: TurnState, message: Message, name: s
     whole = turn.position.place if in_hand else f"the progress of saga {saga} in {service.name}"
     letter = dead_letters.letter(service.name, dead, message.time, whole, service.contracts.get(message.type))
     await progress_repository.send_letter(service, turn.position, letter)
-    if service.ports.watching.is_news(f"too large {saga} {name}"):
+    if service.ports.outage_watch.is_news(f"too large {saga} {name}"):
         progress_repository.tell(service, saga, dead)
     return dead.id
 
 
-def _others(service: Participant, turn: TurnState, action: Act) -> Iterator[str]:
+def _others(service: ServiceRuntime, turn: ProcessingState, action: Act) -> Iterator[str]:
     """Names of the other handlers and compensations that the message in hand is for, and that nothing is kept for."""
-    p, roles, message = turn.known, service.roles, turn.message
+    p, roles, message = turn.loaded_progress, service.roles, turn.message
     for role in roles.by_type.get(message.type, ()):
         if role.name != action.name and role.name not in (turn.paged or ()):
             decision = decide(p, role, message, now=progress_repository.now(service), bad=turn.bad.get(role.name))

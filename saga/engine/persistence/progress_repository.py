@@ -5,12 +5,12 @@ from typing import Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from saga.engine.errors import Refused
+from saga.engine.errors import Superseded
 from saga.engine.persistence import dead_letters, overflow_store
 from saga.engine.persistence.outbox import records_of, wake_record
-from saga.engine.prepared_service import Prepared
-from saga.engine.processing_state import NOWHERE, TurnState
-from saga.engine.service_runtime import Participant
+from saga.engine.prepared_service import PreparedService
+from saga.engine.processing_state import NOWHERE, ProcessingState
+from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import (
     Ambiguous,
     BrokerUnavailable,
@@ -58,7 +58,7 @@ OURS = ("", timers.TYPE)
 
 
 async def patiently(
-    service: Participant,
+    service: ServiceRuntime,
     position: Position,
     operation: str,
     act: Callable[P, Awaitable[T]],
@@ -74,25 +74,25 @@ async def patiently(
             value = await act(*args, **kwargs)
         except (StoreUnavailable, BrokerUnavailable) as why:
             away = why
-            ports.watching.unavailable(operation, why)
+            ports.outage_watch.unavailable(operation, why)
             await ports.assignment.pause(pause_s * (0.5 + ports.clock.chance()), position)
             pause_s = min(pause_s * 2, WAIT_S_MAX)
         except Ambiguous:
-            ports.watching.answer_lost()
+            ports.outage_watch.answer_lost()
             raise
         else:
-            if operation != "get" and (load := ports.watching.load) is not None:
+            if operation != "get" and (load := ports.outage_watch.load) is not None:
                 now = ports.clock.monotonic_s()
                 load.took(now - began, now)
             if away is not None:
-                ports.watching.recovered(away)
+                ports.outage_watch.recovered(away)
             return value
 
 
-def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> Hand:
+def in_hand(service: ServiceRuntime, turn: ProcessingState, *, appends: bool = True) -> Hand:
     """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
     asks whether the message is new."""
-    message, p = turn.message, turn.known
+    message, p = turn.message, turn.loaded_progress
     is_new = appends and message.type not in OURS and not turn.paged and not knows(p, service.roles, message)
     is_new = is_new and turn.position != NOWHERE
     return Hand(
@@ -104,18 +104,21 @@ def in_hand(service: Participant, turn: TurnState, *, appends: bool = True) -> H
         now_ms=service.ports.clock.now_ms(),
         memory_s=service.memory_s,
         before=p,
-        told=p.told if (telling := service.ports.telling) is None else telling.told_below(p),
+        told=p.told if (telling := service.ports.transition_listener) is None else telling.published_below(p),
     )
 
 
-async def load(service: Participant, turn: TurnState) -> TurnState:
+async def load(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
     """Read the progress from the store. Whoever reads it first publishes what is not known as published; what another
     message brings, only if this turn writes. Raises `Draining`: a run whose write was refused is not decided again by a
     worker that has lost the partition."""
     service.ports.assignment.check_running(turn.position)
     saga, remembered = turn.message.saga, 0 if turn.progress is None else turn.cas
     key = progress_key(service.name, saga)
-    spans, read = turn.stages.spans, patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key)
+    spans, read = (
+        turn.measurements.spans,
+        patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key),
+    )
     document = await (read if spans is None else spans.around("store", "read progress", read))
     unpublished: tuple[Entry, ...] = ()
     if document is None:
@@ -130,20 +133,20 @@ async def load(service: Participant, turn: TurnState) -> TurnState:
         if not all(_is_brought_elsewhere(service, turn, entry) for entry in unpublished):
             await _publish_all(service, turn, p, unpublished)
             unpublished = ()
-        if service.ports.telling is not None:
-            service.ports.telling.loaded(p)
+        if service.ports.transition_listener is not None:
+            service.ports.transition_listener.on_loaded(p)
     if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
         await _note_work(service, turn.position)
         if is_older_than_memory(service, turn.message):
             await _too_old(service, turn)
-            return replace(turn, over=True)
+            return replace(turn, is_complete=True)
     if takeover.is_due(p, service.roles):
         p = await _taken_over(service, replace(turn, cas=cas), p)
     # What pages of the progress before said of the message is of no use any more.
-    return replace(turn, progress=p, cas=cas, certain=True, unpublished=unpublished, recalled=None, paged=None)
+    return replace(turn, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
 
 
-def _is_brought_elsewhere(service: Participant, turn: TurnState, entry: Entry) -> bool:
+def _is_brought_elsewhere(service: ServiceRuntime, turn: ProcessingState, entry: Entry) -> bool:
     """True if the message under which a transition was written is another one, and comes again if its events are not
     published: it was not committed before, its log is still read, and a handler of this version takes it."""
     if turn.position == NOWHERE or entry.position is None or entry.position == turn.position[:3]:
@@ -152,12 +155,12 @@ def _is_brought_elsewhere(service: Participant, turn: TurnState, entry: Entry) -
     return entry.type in service.consumed and service.ports.assignment.is_of_current_log(position)
 
 
-async def _publish_all(service: Participant, turn: TurnState, p: Snapshot, entries: Sequence[Entry]) -> None:
+async def _publish_all(service: ServiceRuntime, turn: ProcessingState, p: Snapshot, entries: Sequence[Entry]) -> None:
     for entry in entries:
         await publish(service, turn, p, entry)
 
 
-async def _taken_over(service: Participant, turn: TurnState, p: Snapshot) -> Snapshot:
+async def _taken_over(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Snapshot:
     """The progress with the own events that the version of the service before did not take."""
     entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
     if p.pages:
@@ -168,7 +171,7 @@ async def _taken_over(service: Participant, turn: TurnState, p: Snapshot) -> Sna
     return takeover.taken_over(p, service.roles, entries, now(service))
 
 
-async def _archived(service: Participant, position: Position, p: Snapshot) -> list[Entry]:
+async def _archived(service: ServiceRuntime, position: Position, p: Snapshot) -> list[Entry]:
     """The transitions that are in archives, oldest first. Raises `SagaError` if one is gone."""
     entries: list[Entry] = []
     while len(entries) < p.first:
@@ -187,7 +190,7 @@ def _archive(key: str, document: Document) -> Archive:
         raise StoreError(f"the archive {key!r} cannot be read: {why}; restore it") from why
 
 
-def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]) -> None:
+def _check_declared(service: PreparedService, p: Snapshot, unpublished: Sequence[Entry]) -> None:
     """Check that no other version of the service, or service of its name, has more to do here than this one can. Raises
     `SagaError`: the lane waits, and people are told, until a version that declares it takes the message."""
     if p.version > service.version:
@@ -205,14 +208,14 @@ def _check_declared(service: Prepared, p: Snapshot, unpublished: Sequence[Entry]
         )
 
 
-async def _too_old(service: Participant, turn: TurnState) -> None:
+async def _too_old(service: ServiceRuntime, turn: ProcessingState) -> None:
     """Give up the message of a saga that nobody here knows any more: a dead letter, and no progress."""
     message = turn.message
     letter = dead_letters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
     await send_letter(service, turn.position, letter)
     headers = texts_of(letter.headers)
-    if service.ports.watching.is_news(headers["dead_id"]):
-        service.ports.watching.report(
+    if service.ports.outage_watch.is_news(headers["dead_id"]):
+        service.ports.outage_watch.report(
             DeadLettered(
                 service=service.name,
                 saga=message.saga,
@@ -226,35 +229,35 @@ async def _too_old(service: Participant, turn: TurnState) -> None:
         )
 
 
-async def _note_work(service: Participant, position: Position) -> None:
+async def _note_work(service: ServiceRuntime, position: Position) -> None:
     """See to it that the service's record says that it works now, and whether it was away before."""
-    if (work := service.ports.work) is not None and not work.is_noted():
-        await patiently(service, position, "write", work.note)
+    if (work := service.ports.heartbeat) is not None and not work.is_recent():
+        await patiently(service, position, "write", work.record)
 
 
-def is_older_than_memory(service: Participant, message: Message) -> bool:
+def is_older_than_memory(service: ServiceRuntime, message: Message) -> bool:
     """Return whether the message's saga began before what this service remembers: then it is not a new one."""
     if message.started is None:
         return False
     return message.started < now(service).forgotten
 
 
-def now(service: Participant) -> Now:
+def now(service: ServiceRuntime) -> Now:
     """The time of a decision that is made now."""
-    work = service.ports.work
+    work = service.ports.heartbeat
     return Now(service.ports.clock.now_ms(), service.memory_s, absences=() if work is None else work.absences)
 
 
-async def write(service: Participant, turn: TurnState, written: Written) -> TurnState:
+async def write(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
     """Write the whole progress by one compare-and-swap, then publish its events. Raises `Refused`: decide again."""
-    clock, stages, entry = service.ports.clock, turn.stages, written.entry
+    clock, stages, entry = service.ports.clock, turn.measurements, written.entry
     began = clock.monotonic_s()
     turn = await save(service, turn, written)
     saved = clock.monotonic_s()
     stages.persisted_s += saved - began
     if entry is not None:
-        if service.ports.telling is not None and turn.progress is not None:
-            service.ports.telling.written(turn.progress, entry, stages)
+        if service.ports.transition_listener is not None and turn.progress is not None:
+            service.ports.transition_listener.on_written(turn.progress, entry, stages)
         if entry.events or entry.letters or entry.wake is not None:
             await publish(service, turn, written.snapshot, entry)
             stages.published_s += clock.monotonic_s() - saved
@@ -266,17 +269,17 @@ async def write(service: Participant, turn: TurnState, written: Written) -> Turn
     return turn
 
 
-def _tell_replay(service: Participant, p: Snapshot, entry: Entry) -> None:
+def _tell_replay(service: ServiceRuntime, p: Snapshot, entry: Entry) -> None:
     """Report the end of what a person had tried again, if this transition is it."""
     result = operator_commands.came_of_replay(p, entry)
     if result is not None:
         said = ReplayEnded(
             service=service.name, saga=p.saga, handler=entry.handler, message=entry.message, result=result
         )
-        service.ports.watching.report(said)
+        service.ports.outage_watch.report(said)
 
 
-async def save(service: Participant, turn: TurnState, written: Written) -> TurnState:
+async def save(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
     """Write the progress alone. An ambiguous write is refused as well: it is never made again, for it may still land.
 
     Raises `Refused`, and `TooLarge` for a progress that can never be written.
@@ -284,7 +287,7 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
     await _note_work(service, turn.position)
     p = written.snapshot
     if turn.unpublished:
-        await _publish_all(service, turn, turn.known, turn.unpublished)
+        await _publish_all(service, turn, turn.loaded_progress, turn.unpublished)
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
     if p.results or p.later or p.format == RELEASED or (p.intents and integrity.may_tell_format(p.intents)):
@@ -313,24 +316,26 @@ async def save(service: Participant, turn: TurnState, written: Written) -> TurnS
             )
         else:
             work = patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
-        cas = await (work if (spans := turn.stages.spans) is None else spans.around("store", "write progress", work))
+        cas = await (
+            work if (spans := turn.measurements.spans) is None else spans.around("store", "write progress", work)
+        )
     except (Conflict, Exists, Ambiguous) as why:
         tell_refused(service, p.saga, "write", why)
-        raise Refused from why
+        raise Superseded from why
     if emptied:
         await overflow_store.removed(service, emptied)
-    return replace(turn, progress=p, cas=cas, certain=True, unpublished=())
+    return replace(turn, progress=p, cas=cas, is_current=True, unpublished=())
 
 
 def tell_refused(
-    service: Participant, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
+    service: ServiceRuntime, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
 ) -> None:
     """Report a refused write, for those who count them."""
     kind: Literal["conflict", "ambiguous"] = "ambiguous" if isinstance(why, Ambiguous) else "conflict"
-    service.ports.watching.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
+    service.ports.outage_watch.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
-async def archived(service: Participant, position: Position, p: Snapshot, archive: Archive) -> Snapshot:
+async def archived(service: ServiceRuntime, position: Position, p: Snapshot, archive: Archive) -> Snapshot:
     """Archive the oldest published transitions, in an insert-only document, and return the progress without them."""
     store, key = service.ports.store, history.archive_key(service.name, p.saga, p.first)
     content = encode(archive)
@@ -348,20 +353,20 @@ async def archived(service: Participant, position: Position, p: Snapshot, archiv
             archive = earlier
     except Ambiguous as why:
         tell_refused(service, p.saga, "archive", why)
-        raise Refused from why
+        raise Superseded from why
     return history.trimmed(p, archive)
 
 
-async def _replaced(service: Participant, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
+async def _replaced(service: ServiceRuntime, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
     store = service.ports.store
     try:
         await patiently(service, position, "archive", store.replace, ARCHIVES, key, content, cas=cas)
     except (Conflict, Ambiguous) as why:
         tell_refused(service, saga, "archive", why)
-        raise Refused from why
+        raise Superseded from why
 
 
-async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Entry) -> None:
+async def publish(service: ServiceRuntime, turn: ProcessingState, p: Snapshot, entry: Entry) -> None:
     """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
     acknowledged. Nothing later goes out before."""
     position, records, count = turn.position, records_of(service, p, entry), len(entry.events)
@@ -378,38 +383,38 @@ async def publish(service: Participant, turn: TurnState, p: Snapshot, entry: Ent
             await send(service, position, records[:count])
         for letter in records[count:]:
             await send_letter(service, position, letter)
-    if turn.stages.spans is not None:
-        turn.stages.spans.published(messages_of(p, entry), began_s)
+    if turn.measurements.spans is not None:
+        turn.measurements.spans.published(messages_of(p, entry), began_s)
     for dead in entry.letters:
-        if service.ports.watching.is_news(dead.id):
+        if service.ports.outage_watch.is_news(dead.id):
             tell(service, p.saga, dead)
 
 
-def send(service: Participant, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
+def send(service: ServiceRuntime, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
     """Publish records. Returns when all are acknowledged."""
-    return patiently(service, position, "publish", service.ports.log.publish, outgoing)
+    return patiently(service, position, "publish", service.ports.publisher.publish, outgoing)
 
 
-async def send_letter(service: Participant, position: Position, whole: Outgoing) -> None:
+async def send_letter(service: ServiceRuntime, position: Position, whole: Outgoing) -> None:
     """Return when the dead letter is acknowledged: whole, or with as much of the original as the log takes. While it is
     refused in every form it waits, and people are told."""
     ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
     while (refusal := await offer(service, whole, lambda form: send(service, position, [form]))) is not None:
         was_refused = True
-        ports.watching.unavailable(OFFERING, refusal)
+        ports.outage_watch.unavailable(OFFERING, refusal)
         await ports.assignment.pause(pause_s, position)
         pause_s = min(pause_s * 2, REFUSED_S_MAX)
     if was_refused:
-        ports.watching.recovered(REFUSED)
+        ports.outage_watch.recovered(REFUSED)
 
 
 async def offer(
-    service: Participant, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
+    service: ServiceRuntime, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
 ) -> BrokerUnavailable | None:
     """Offer the dead letter to the log once: whole, then in ever smaller forms. `None` once it is acknowledged, else
     why it is not."""
     refusal = REFUSED
-    for form in dead_letters.forms(whole, service.ports.log.record_bytes_max):
+    for form in dead_letters.forms(whole, service.ports.publisher.record_bytes_max):
         try:
             await publish(form)
         except BrokerUnavailable as why:  # for a smaller one, too
@@ -421,8 +426,8 @@ async def offer(
     return refusal
 
 
-def tell(service: Participant, saga: str, letter: DeadLetter) -> None:
+def tell(service: ServiceRuntime, saga: str, letter: DeadLetter) -> None:
     """Report a dead letter or an escalation to people."""
     moment = dead_letters.moment(service.name, saga, letter, service.contracts.get(letter.message.type))
     if moment is not None:
-        service.ports.watching.report(moment)
+        service.ports.outage_watch.report(moment)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from saga.broker.identity import MemberIdentity
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import reads_of
 from saga.errors import Ambiguous, ConfigurationError, Conflict, Exists, StoreError, StoreUnavailable
 from saga.messages import Event, name_of
@@ -218,11 +218,11 @@ class WorkTimes:
         """Times in which no worker has written anything, as far as this one knows."""
         self._first_ms, self._last_ms = times_of_writes(record, self._memory_s)
 
-    def is_noted(self) -> bool:
+    def is_recent(self) -> bool:
         """Return whether a progress may be written now."""
         return self._first_ms <= self._clock.now_ms() <= self._last_ms
 
-    async def note(self) -> None:
+    async def record(self) -> None:
         """Note that the service works. Where somebody has removed the record, this worker goes by what it knows until
         it ends. Raises `StoreError`."""
 
@@ -232,7 +232,7 @@ class WorkTimes:
         self._take(await _change(self._store, self._record.service, extend) or extend(self._record))
 
 
-async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: Watching) -> ServiceRecord:
+async def ensure_record(declared: Declared, store: Store, clock: Clock, watching: OutageWatch) -> ServiceRecord:
     """Return the record of a service, made or extended if it has to be: durable before anything is read from the log.
     While the store cannot be reached it waits, and people are told. Raises `ConfigurationError` for a service that was
     renamed, as it seems."""

@@ -15,10 +15,10 @@ from hashlib import sha256
 from math import inf
 from typing import NamedTuple
 
-from saga.engine.outage_watch import MOMENT_EVERY_S, Watching
-from saga.engine.ports import Log
-from saga.engine.prepared_service import Prepared
-from saga.engine.processing_state import Stages
+from saga.engine.outage_watch import MOMENT_EVERY_S, OutageWatch
+from saga.engine.ports import EventPublisher
+from saga.engine.prepared_service import PreparedService
+from saga.engine.processing_state import Measurements
 from saga.errors import BrokerUnavailable
 from saga.messaging.transition_events import Awaited, Cause, Line, Result, Said, Told, line_of, to_records
 from saga.progress.decisions import held
@@ -67,9 +67,9 @@ class Noted(NamedTuple):
 class Telling:
     """Tells the transitions that one worker writes or loads. Remembers, for each saga, how far they are told."""
 
-    service: Prepared
-    log: Log
-    watching: Watching
+    service: PreparedService
+    log: EventPublisher
+    watching: OutageWatch
     worker: str = ""
     _waiting: deque[Noted] = field(default_factory=deque)
     _bytes: int = 0
@@ -87,12 +87,12 @@ class Telling:
     def clock(self) -> Clock:
         return self.watching.clock
 
-    def told_below(self, p: Snapshot) -> int:
+    def published_below(self, p: Snapshot) -> int:
         """Number of the first transition of a progress that is not known as told."""
         known = self._sagas.get(p.saga)
         return p.told if known is None else min(max(p.told, known.told), p.n)
 
-    def written(self, p: Snapshot, entry: Entry, stages: Stages) -> None:
+    def on_written(self, p: Snapshot, entry: Entry, stages: Measurements) -> None:
         """Take note of a transition that is in the store now, `p` with it. A transition of which the log would take no
         record is let go."""
         number, known = entry.n, self._sagas.get(p.saga)
@@ -103,7 +103,7 @@ class Telling:
         told = told_of(self.service, self.worker, p, entry, p.hash, max(0, round(queued)), max(0, round(took)))
         self._note(p, known, told)
 
-    def loaded(self, p: Snapshot) -> None:
+    def on_loaded(self, p: Snapshot) -> None:
         """Take note of all in a progress, as it was read from the store, that is not known as told."""
         known = self._sagas.get(p.saga)
         if known is not None and known.noted == p.n:
@@ -192,7 +192,7 @@ class Telling:
 
 
 def told_of(  # all that is known of a transition
-    service: Prepared,
+    service: PreparedService,
     worker: str,
     p: Snapshot,
     entry: Entry,
@@ -245,7 +245,7 @@ def _blame_of(entry: Entry) -> str | None:
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
-def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
+def _awaited(service: PreparedService, p: Snapshot) -> tuple[Awaited, ...]:
     """For each message that waits, the types of which it lacks an event; for each run that goes on later, when, and the
     types with which it may go on sooner. While no message has told when the saga began, all waits for one that does."""
     found = dict[Awaited, None]()
@@ -264,7 +264,7 @@ def _awaited(service: Prepared, p: Snapshot) -> tuple[Awaited, ...]:
     return tuple(found)
 
 
-def _undo_name(service: Prepared, kept: Kept) -> str:
+def _undo_name(service: PreparedService, kept: Kept) -> str:
     """Name of the compensation for which an outcome is kept, as history has it."""
     role = service.roles.handlers.get(kept.handler)
     return kept.handler if role is None or role.undo is None else role.undo.name
@@ -281,7 +281,7 @@ def _due_ms(kept: Kept) -> int:
     return LATEST_MS if kept.put_off else kept.due_ms
 
 
-def _decided(service: Prepared, entry: Entry) -> Result | None:
+def _decided(service: PreparedService, entry: Entry) -> Result | None:
     outcomes = service.roles.outcomes
     for event in entry.events:
         if event.type in outcomes:

@@ -22,7 +22,7 @@ from saga.contracts.codegen import event_class
 from saga.contracts.library import Library
 from saga.contracts.registered import id_of
 from saga.engine.consumer.record_router import Letter, received
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
 
@@ -506,7 +506,7 @@ class Seen:
         service, self.orders = Service("payment"), dict[str, Event]()
         for name in ("OrderPlaced", "OrderRelayed"):
             service.handler(self._handler(event_class(library.contracts[name], library)))
-        self.prepared: Prepared = prepare(service.declared)
+        self.prepared: PreparedService = prepare(service.declared)
 
     def _handler(self, event: type[Event]) -> Any:
         async def take(order) -> None:  # type: ignore[no-untyped-def]  # its class is made here

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from saga.engine.errors import NotDeterministic, said_by
+from saga.engine.errors import NotDeterministic, describe_exception
 from saga.engine.execution.external_calls import REMEMBERED
 from saga.engine.processing_state import RunKey
 from saga.errors import BreakerOpen
@@ -12,7 +12,7 @@ from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.progress_lives import Begun, ProgressLife
 from saga.testing.invariants.saga_cases import SagaCase
 
-_NOT_DETERMINISTIC = said_by(NotDeterministic(""))
+_NOT_DETERMINISTIC = describe_exception(NotDeterministic(""))
 
 
 def as_begun(case: SagaCase) -> Iterator[Violation]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.errors import SagaError
 from saga.progress.document import decode, decode_entry
 from saga.testing.invariants import (
@@ -59,7 +59,7 @@ def violations(evidence: Evidence) -> list[Violation]:
     return found
 
 
-def unsound(service: Prepared, contents: Sequence[bytes]) -> str | None:
+def unsound(service: PreparedService, contents: Sequence[bytes]) -> str | None:
     """The fault that the last of these versions of a progress shows by itself, in words; `None` if there is none."""
     try:
         p = decode(contents[-1])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from saga.encryption.port import Keys
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.messages import Partition, Record
 
 Invariant = Literal[
@@ -28,7 +28,7 @@ Invariant = Literal[
 class Witnessed:
     """Evidence of one service."""
 
-    service: Prepared
+    service: PreparedService
     """The release that runs at the end."""
     versions: Mapping[str, Sequence[bytes]]
     """Saga -> every content of its progress that ever took effect, oldest first; also where it has expired since."""
@@ -41,7 +41,7 @@ class Witnessed:
     """Resources that its handlers can be given when they run again, by type."""
     keys: Keys | None = None
     """Keys of what is sealed."""
-    releases: Sequence[Prepared] = ()
+    releases: Sequence[PreparedService] = ()
     """All releases that have run, where there was more than this one."""
 
 

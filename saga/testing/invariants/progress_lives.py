@@ -10,7 +10,7 @@ from hashlib import sha256
 import msgspec
 from msgspec import Raw, Struct
 
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.progress import history
 from saga.progress.document import Call, Entry, Kind, Snapshot, decode, decode_entry
 from saga.progress.history import decode_archive, fold, verify
@@ -46,7 +46,7 @@ _head = msgspec.json.Decoder(Head)
 class ProgressLife:
     """Everything known of one progress, from its first write to its last."""
 
-    service: Prepared
+    service: PreparedService
     p: Snapshot
     """The last version."""
     raws: tuple[Raw, ...]
@@ -61,7 +61,9 @@ class ProgressLife:
         return [from_iso(time) for time in (*(t.time for t in self.entries), *(i.time for i in self.p.intents)) if time]
 
 
-def lives_of(service: Prepared, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]) -> list[ProgressLife]:
+def lives_of(
+    service: PreparedService, contents: Sequence[bytes], archives: Sequence[tuple[str, bytes]]
+) -> list[ProgressLife]:
     """Lives of a progress, oldest first. Raises `SagaError` and `msgspec.DecodeError` for content that is no
     progress."""
     lives = []

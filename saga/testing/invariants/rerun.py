@@ -23,12 +23,12 @@ from saga.engine.execution import arrival_encryption
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
 from saga.engine.isolated_ports import Published, SetClock, Undisturbed
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
-from saga.engine.prepared_service import Prepared
-from saga.engine.processing_state import RunKey, TurnState
-from saga.engine.progress_cache import KnownPages
-from saga.engine.service_runtime import participant_of
+from saga.engine.prepared_service import PreparedService
+from saga.engine.processing_state import ProcessingState, RunKey
+from saga.engine.progress_cache import OverflowCache
+from saga.engine.service_runtime import make_service_runtime
 from saga.errors import Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record, texts_of
 from saga.messaging.message_ids import id_in
@@ -98,13 +98,13 @@ def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
     clock = SetClock(now_ms)
     return Ports(
         store=store,
-        log=Published(),
+        publisher=Published(),
         clock=clock,
-        watching=Watching(service, clock, lambda moment: None),
+        outage_watch=OutageWatch(service, clock, lambda moment: None),
         assignment=Undisturbed(pause=_fail),
-        together=_fail,
-        pages=KnownPages(bytes_max=0),
-        outside=_fail,
+        batch=_fail,
+        overflow_cache=OverflowCache(bytes_max=0),
+        call_external=_fail,
         keys=keys,
     )
 
@@ -167,7 +167,7 @@ def _indexed(log: Sequence[Record]) -> _Log:
     return _Log({Position(*r[:3], r.log_id): r for r in log}, by_id)
 
 
-def _steps(releases: Sequence[Prepared], saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
+def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
     """Steps that can be made again, of all lives."""
     for _, versions in parted(contents):
         before = written_down.empty(releases[0].name, saga, decode(versions[0]).version)
@@ -184,7 +184,7 @@ def _steps(releases: Sequence[Prepared], saga: str, contents: Sequence[bytes]) -
             before = after
 
 
-def _transition(releases: Sequence[Prepared], before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
+def _transition(releases: Sequence[PreparedService], before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
     entry = decode_entry(after.transitions[-1])
     if entry.outcome in ("dead", "retrying"):
         return None
@@ -232,7 +232,7 @@ def _of_intent(intent: Intent) -> tuple[object, ...]:
 
 
 async def _different_in_all(
-    witnessed: Witnessed, releases: Sequence[Prepared], step: _Step, log: _Log, archives: Mapping[str, bytes]
+    witnessed: Witnessed, releases: Sequence[PreparedService], step: _Step, log: _Log, archives: Mapping[str, bytes]
 ) -> str | None:
     """Difference that the rerun makes by each release that can have made it: one that makes none is enough."""
     answers = [
@@ -244,7 +244,7 @@ async def _different_in_all(
     return None if not known else "" if "" in known else known[0]
 
 
-def _knows(release: Prepared, step: _Step) -> bool:
+def _knows(release: PreparedService, step: _Step) -> bool:
     """True if a release can have been where it has to make this step."""
     p = step.before
     is_known = step.run is None or step.run[1] in release.roles.handlers
@@ -280,7 +280,7 @@ def _has_resources(witnessed: Witnessed, run: RunKey) -> bool:
     return all(p.gives in witnessed.resources for p in handler.parameters if p.gives is not None)
 
 
-def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
+def _in_hand(service: PreparedService, step: _Step, log: _Log) -> Iterator[tuple[Message, Position]]:
     """Messages under which a version can have been written, the likeliest first."""
     if step.entry is not None and step.entry.position is not None:
         record = log.at.get(Position(*step.entry.position, step.entry.log_id))
@@ -301,7 +301,7 @@ def _in_hand(service: Prepared, step: _Step, log: _Log) -> Iterator[tuple[Messag
                 yield found
 
 
-def _messages(service: Prepared, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
+def _messages(service: PreparedService, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
     for record in records:
         message = received(record, service)
         if isinstance(message, Message):
@@ -314,14 +314,14 @@ async def _made(
     """Progress that a rerun writes; `None` if it fails, or writes nothing."""
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
-    service = participant_of(witnessed.service, witnessed.resources, ports)
+    service = make_service_runtime(witnessed.service, witnessed.resources, ports)
     message = await arrival_encryption.sealed(service, message, position)
-    turn: TurnState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
-    turn = with_(turn, certain=True)
+    turn: ProcessingState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
+    turn = with_(turn, is_current=True)
     if step.run is not None:
-        turn = turn.carrying(step.run, step.calls, step.failures)
+        turn = turn.carry(step.run, step.calls, step.failures)
     try:
-        while not turn.over and turn.progress is not None:  # what is to be read anew is another progress
+        while not turn.is_complete and turn.progress is not None:  # what is to be read anew is another progress
             turn = await advance(service, turn)
     except Written:
         return store.progress

@@ -11,7 +11,7 @@ from saga.contracts import codec
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
 from saga.engine.consumer.document_changes import message_in
-from saga.engine.prepared_service import Prepared
+from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput, SagaError
 from saga.messages import Event, Record, name_of, texts_of
 from saga.messaging import envelope
@@ -52,7 +52,7 @@ class Letter(NamedTuple):
 class Frame:
     """Declarations that all sagas of a run have in common."""
 
-    services: Mapping[str, Prepared]
+    services: Mapping[str, PreparedService]
     contracts: Mapping[str, Contract]
     """Contracts of all events that any of the services consumes or emits, by record name."""
     ending: frozenset[str]
@@ -106,7 +106,7 @@ class SagaCase:
     def every_life(self) -> Iterator[ProgressLife]:
         return chain.from_iterable(self.lives.values())
 
-    def last_lives(self) -> Iterator[tuple[Prepared, ProgressLife]]:
+    def last_lives(self) -> Iterator[tuple[PreparedService, ProgressLife]]:
         """Last life in each service that knows the saga."""
         return ((lives[-1].service, lives[-1]) for lives in self.lives.values())
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared
 from saga.engine.consumer.flow_control import Limits
-from saga.engine.known_schemas import at_once
+from saga.engine.known_schemas import reload_now
 from saga.engine.lifecycle import Options, serve
 from saga.engine.persistence.service_record import ServiceRecord
-from saga.engine.ports import Step
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.ports import ExternalCall
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import StoreUnavailable
 from saga.messages import Topic
 from saga.telemetry.events import Assigned, Handled, Moment, Revoked, Started, StepDone, Stopped
@@ -58,7 +58,7 @@ class Release:
 
     number: int
     """Its number among those of the service in this world, from 1 on."""
-    prepared: Prepared
+    prepared: PreparedService
     """The service as prepared, once for all its lives."""
     fakes: Sequence[object]
 
@@ -212,7 +212,7 @@ class Workers(Disruptions):
                     worker=process.name,
                     tells=self.tells,
                     through=lambda step: self._outside(process, step),
-                    contracts=at_once,
+                    contracts=reload_now,
                     compares_logs=False,  # its broker keeps positions whose topics are gone
                     waits_for_schemas=False,  # else a world with a schema of nobody would never be quiet
                     keys=self.keys,
@@ -249,7 +249,7 @@ class Workers(Disruptions):
         if not isinstance(moment, EVERYDAY) and not self._loop.is_closed():
             self._network.trace.lines.append(Noted(self._loop.time(), process.name, "", moment))
 
-    def _outside(self, process: Process, step: Step) -> Awaitable[Any]:
+    def _outside(self, process: Process, step: ExternalCall) -> Awaitable[Any]:
         """Make the call of a step: it goes on when its caller dies."""
 
         async def made() -> Any:
@@ -260,9 +260,9 @@ class Workers(Disruptions):
             process,
             OUTSIDE,
             "step",
-            f"{step.asked.name} by {name} of {step.saga}",
+            f"{step.record.name} by {name} of {step.saga}",
             (name,),
-            lambda *_: self._loop.create_task(made(), name=step.asked.name),
+            lambda *_: self._loop.create_task(made(), name=step.record.name),
         )
 
     # ---------------------------------------------------------------- disruptions

@@ -18,12 +18,12 @@ from saga.engine.consumer.record_router import Letter, received
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import take_turn
 from saga.engine.isolated_ports import SetClock, Undisturbed
-from saga.engine.outage_watch import Watching
+from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import dead_letters
 from saga.engine.ports import Ports
 from saga.engine.prepared_service import prepare
-from saga.engine.progress_cache import KnownPages
-from saga.engine.service_runtime import Participant, participant_of
+from saga.engine.progress_cache import OverflowCache
+from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Conflict, Exists
 from saga.messages import Event, Message, Outgoing, Partition, Position, Record
 from saga.messaging import envelope
@@ -114,16 +114,16 @@ class Shop:
         self.clock = ShopClock(1_800_000_000_000)
         self.log: list[Record] = []
         self.ends: dict[Partition, int] = {}
-        self.services: dict[str, Participant] = {}
+        self.services: dict[str, ServiceRuntime] = {}
         self.disks: dict[str, Disk] = {}
         self.read: dict[str, int] = {}
-        self.held: list[tuple[Participant, Wake, Position]] = []
+        self.held: list[tuple[ServiceRuntime, Wake, Position]] = []
         """Wakes, until everything else is read: then the time is that of the earliest."""
         given: dict[type, object] = {Bank: Bank(), Carrier: carrier or Carrier()}
         for service in services:
             declared, disk = service.declared, Disk()
             resources = {r.gives: given[r.gives] for r in declared.resources}
-            self.services[declared.name] = participant_of(
+            self.services[declared.name] = make_service_runtime(
                 prepare(declared), resources, self._ports(declared.name, disk)
             )
             self.disks[declared.name], self.read[declared.name] = disk, 0
@@ -133,12 +133,12 @@ class Shop:
         """Everything at once, nothing ever away."""
         return Ports(
             store=disk,
-            log=ShopLog(self.append),
+            publisher=ShopLog(self.append),
             clock=self.clock,
-            watching=Watching(name, self.clock, lambda moment: None),
+            outage_watch=OutageWatch(name, self.clock, lambda moment: None),
             assignment=Undisturbed(),
-            together=Batches().together,
-            pages=KnownPages(bytes_max=0),
+            batch=Batches().together,
+            overflow_cache=OverflowCache(bytes_max=0),
         )
 
     def append(self, message: Outgoing) -> None:
@@ -175,7 +175,7 @@ class Shop:
             self.clock.now = max(self.clock.now, wake.due_ms)
             await take_turn(service, begin(service, wake, position, None))
 
-    async def _take(self, service: Participant, record: Record) -> None:
+    async def _take(self, service: ServiceRuntime, record: Record) -> None:
         """Take a record as `saga.engine.consumer.poll_loop` does."""
         if record.topic not in service.topics:
             return

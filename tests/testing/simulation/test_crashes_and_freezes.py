@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from saga.declarations.values import Declared
-from saga.engine.prepared_service import Prepared, prepare
+from saga.engine.prepared_service import PreparedService, prepare
 from saga.testing.simulation import workers
 from saga.testing.simulation.loop import SimulatedLoop
 from saga.testing.simulation.processes import Process
@@ -140,7 +140,7 @@ def test_what_a_task_begins_dies_with_its_process(loop: SimulatedLoop, process: 
 def test_a_service_is_prepared_once_for_all_its_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
 
-    def counted(declared: Declared) -> Prepared:
+    def counted(declared: Declared) -> PreparedService:
         names.append(declared.name)
         return prepare(declared)
 
