@@ -22,7 +22,7 @@ MORE_PARAMETERS = {
     "Network._comes_back": 7,
     "RunningSaga.__init__": 9,
     "Service.resource": 7,
-    "Spans._add": 8,
+    "TurnSpans._add": 8,
     "StateSpace.__init__": 8,
     "_all": 7,
     "_declared": 8,
