@@ -176,7 +176,7 @@ class Undisturbed:
 
 @dataclass
 class Published:
-    """See `saga.engine.ports.Log` for the promises. It keeps what is published, in order."""
+    """See `saga.engine.ports.EventPublisher` for the promises. It keeps what is published, in order."""
 
     messages: list[Outgoing] = field(default_factory=list)
     record_bytes_max: int = RECORD_BYTES_MAX
