@@ -142,7 +142,9 @@ class _Rebuilding:
                 )
             case Write():
                 hand = progress_repository.in_hand(self.service, turn)
-                return await progress_repository.write(self.service, turn, record_decision(turn.loaded_progress, hand, action))
+                return await progress_repository.write(
+                    self.service, turn, record_decision(turn.loaded_progress, hand, action)
+                )
             case CloseSealed() | Heed():
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 

@@ -84,7 +84,9 @@ async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingS
                 written = heeded(turn.loaded_progress, progress_repository.in_hand(service, turn), heeds)
                 turn = await progress_repository.write(service, turn, written)
             case Note() | Rename():
-                written = record_without_handler(turn.loaded_progress, progress_repository.in_hand(service, turn), action)
+                written = record_without_handler(
+                    turn.loaded_progress, progress_repository.in_hand(service, turn), action
+                )
                 turn = await progress_repository.write(service, turn, written)
             case Write():
                 written = record_decision(turn.loaded_progress, progress_repository.in_hand(service, turn), action)
