@@ -4,8 +4,8 @@ import sqlite3
 import time
 from pathlib import Path
 
-from saga.store.sqlite import WRITES_MAX
-from saga.store.sqlite_files.blobs import as_blob
+from saga.store.sqlite.connection import as_blob
+from saga.store.sqlite.store import WRITES_MAX
 
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"

@@ -19,7 +19,7 @@ from saga.messages import Outgoing, Partition, Record
 from saga.messaging.envelope import type_of
 from saga.messaging.transition_events import TOPIC
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Handled, Moment, to_all
 from saga.telemetry.traces import Traces

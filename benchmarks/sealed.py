@@ -17,7 +17,7 @@ from saga.clients.events import seal_of, to_record
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
-from saga.encryption.folder import KeyFolder
+from saga.encryption.key_folder import KeyFolder
 from saga.messages import Outgoing
 from saga.support.clock import SystemClock
 from services.inventory import inventory

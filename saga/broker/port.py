@@ -42,7 +42,6 @@ which have bounds of their own."""
 FRAME_BYTES = 100
 """Most bytes that a log adds to a record: the frames of the record and of a batch that holds it alone."""
 
-
 FROM_THE_OLDEST: Mapping[str, int] = MappingProxyType({})
 """Starts of a group that begins in every topic at the oldest record."""
 

@@ -14,7 +14,7 @@ from saga.broker.port import Broker
 from saga.store.adapter import StoreAdapter
 from saga.store.couchbase.adapter import COUCHBASE
 from saga.store.port import Store
-from saga.store.sqlite_adapter import SQLITE
+from saga.store.sqlite.adapter import SQLITE
 from saga.support.adapter_description import Adapter, Chosen, Options, Problem
 from saga.support.addresses import is_plain, scheme_of
 from saga.support.clock import Clock

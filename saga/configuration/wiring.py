@@ -30,8 +30,7 @@ from saga.engine.prepared_service import emitted_by, heard_by, needs_of, prepare
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
 from saga.messages import Topic
 from saga.messaging.trace_context import Tracing
-from saga.registry.edge import problems_of
-from saga.registry.opening import behind
+from saga.registry.edge import behind, problems_of
 from saga.registry.settings import RegistryOptions
 from saga.service import Service
 from saga.store.port import Store
@@ -130,7 +129,7 @@ def keys_of(settings: Settings, clock: Clock, services: Sequence[Declared] = ())
 def key_ring(folder: Path, clock: Clock) -> KeyRing:
     """Keys in a folder. Raises `ConfigurationError` if the library is not installed."""
     try:
-        from saga.encryption.folder import KeyFolder
+        from saga.encryption.key_folder import KeyFolder
     except ImportError as why:
         problem = f"SAGA_KEYS is set: {why}; pip install 'saga-choreography[encryption]'"
         raise ConfigurationError("nothing was started:", [problem]) from why

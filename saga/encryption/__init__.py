@@ -1,7 +1,5 @@
-"""Sealed values: texts in which a sensitive value is encrypted, each under the key of the person or saga it is about.
+"""Encryption of sensitive values: each is sealed under the key of the person or saga that it is about.
 
-Reading order: `saga.encryption.text` (how a sealed text looks), `saga.encryption.port` (who gives keys),
-`saga.encryption.keys` (keys of subjects), `saga.encryption.folder` (the folder in which they lie),
-`saga.encryption.made` (the names of all that ever lay there). And `saga.encryption.sensitive_fields`: which fields of
-user types are sensitive.
+Reading order: `text` (how a sealed text looks), `port` (what a provider of keys promises), `keys` (keys of subjects),
+`key_folder` (a folder that all services share), `sensitive_fields` (which fields of user types are sensitive).
 """

@@ -10,9 +10,8 @@ from saga.contracts.registered import published_text
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError
-from saga.registry.edge import UNSET
-from saga.registry.known import Known
-from saga.registry.opening import registry_at
+from saga.registry.cache import Known
+from saga.registry.edge import UNSET, registry_at
 from saga.registry.port import RegistryRefused, SchemaRegistry
 from saga.registry.settings import RegistryOptions
 from saga.support.adapter_description import Finding

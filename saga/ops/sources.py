@@ -14,7 +14,7 @@ from saga.configuration.settings import Settings
 from saga.contracts.library import find
 from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded
 from saga.messaging.names import PROGRESS, service_of_commands
-from saga.registry.opening import tools_behind
+from saga.registry.edge import tools_behind
 from saga.registry.settings import RegistryOptions
 from saga.store.adapter import StoreAddress
 from saga.store.port import KeysInOrder, Store

@@ -14,16 +14,15 @@ from typing import Any, Self, cast
 from saga.broker.administration import NO_IDS, Administration, Reading
 from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.contracts.contract import Contract, Version
-from saga.errors import RegistryUnavailable
+from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Standstill, Topic, Writer
-from saga.registry.known import Known
+from saga.registry.cache import Known
 from saga.registry.port import SchemaRegistry
+from saga.registry.settings import RegistryOptions
 from saga.support.clock import Clock
 
 AGAIN_S = 0.5
 """Pause before a registry is asked again that did not answer."""
-
-
 UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
 
 
@@ -332,3 +331,33 @@ class _Member:
 
     def standstills(self) -> Sequence[Standstill]:
         return [*self._membership.standstills(), *self._held.standstills()]
+
+
+# -------------------------------------------------------------------- opening
+
+
+def registry_at(options: RegistryOptions) -> SchemaRegistry | None:
+    """Registry of these options; `None` if they name none. Raises `ConfigurationError` if what asks it is not
+    installed."""
+    if not options.registry:
+        return None
+    try:
+        from saga.registry.http import HttpRegistry
+    except ImportError as why:
+        problem = f"SAGA_REGISTRY is set: {why}; pip install 'saga-choreography[registry]'"
+        raise ConfigurationError("nothing was started:", [problem]) from why
+    return HttpRegistry(options)
+
+
+def tools_behind(broker: Administration, options: RegistryOptions, clock: Clock) -> Administration:
+    """The broker for tools with the schema registry of these options, or as it is if they name none. Raises
+    `ConfigurationError`."""
+    registry = registry_at(options)
+    return broker if registry is None else cast("Administration", ToolsEdge(broker, registry, clock))
+
+
+def behind(broker: Broker, options: RegistryOptions, clock: Clock) -> Broker:
+    """The broker with the schema registry of these options, or as it is if they name none. Raises
+    `ConfigurationError`."""
+    registry = registry_at(options)
+    return broker if registry is None else RegistryEdge(broker, registry, clock)

@@ -40,7 +40,7 @@ from saga.progress.document import Progress, Snapshot, decode, encode, looked_at
 from saga.progress.timers import waits_for_time
 from saga.service import Service
 from saga.store.port import Store
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import OPEN_S_MAX
 from saga.support.clock import iso
 from saga.telemetry.events import Moment, Unavailable

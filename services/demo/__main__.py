@@ -18,7 +18,7 @@ from saga.broker.port import Broker
 from saga.configuration import wiring
 from saga.contracts.codec import from_json
 from saga.contracts.library import find
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
 from saga.support.printable import printable
 from services.audit.__main__ import report, table

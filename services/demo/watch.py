@@ -9,7 +9,7 @@ from saga.broker.port import Broker, Membership, Subscription
 from saga.messages import Partition, name_of
 from saga.messaging import envelope
 from saga.ops.sources import Source
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock
 from services.audit.books import SERVICES, all_orders
 from services.order.events import OrderCancelled, OrderConfirmed

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded import seats
+from saga.broker.embedded import liveness
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.seats import Seat, is_vacant, sweep
+from saga.broker.embedded.liveness import Seat, is_vacant, sweep
 from saga.broker.port import Subscription
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.store.sqlite_files import guard, lock
-from saga.store.sqlite_files.lock import WriteLock
+from saga.store.sqlite import integrity, lock
+from saga.store.sqlite.lock import WriteLock
 from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening, event, values
 from tests.broker.waiting import until
@@ -31,7 +31,7 @@ COUNT = 20
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are faster than whoever removes files by hand."""
-    monkeypatch.setattr(guard, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(integrity, "CHECK_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
 
     broker = await opened(path)
     with monkeypatch.context() as planted:
-        planted.setattr("saga.store.sqlite_files.lock.fcntl.flock", fails)
+        planted.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
         with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
             await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
         with pytest.raises(BrokerUnavailable):
@@ -349,7 +349,7 @@ async def test_a_lock_that_fails_while_it_is_waited_for_is_told(
 
     holds = WriteLock(beside(path, ".lock"))
     assert holds.taken()
-    monkeypatch.setattr("saga.store.sqlite_files.lock.fcntl.flock", fails)
+    monkeypatch.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
     with pytest.raises(BrokerUnavailable, match=r"broker.db.lock cannot be taken"):
         await CLOCK.within(5, broker.publish([event("orders", "k", "lost")]))
     monkeypatch.undo()
@@ -370,7 +370,7 @@ async def test_what_was_committed_is_told_even_if_the_lock_cannot_be_given_up(
         flock(file, how)
 
     broker, other = await opened(path), await opened(path)
-    monkeypatch.setattr("saga.store.sqlite_files.lock.fcntl.flock", keeps)
+    monkeypatch.setattr("saga.store.sqlite.lock.fcntl.flock", keeps)
     await CLOCK.within(5, broker.publish([event("orders", "k", "1")]))
     await CLOCK.within(5, other.publish([event("orders", "k", "2")]))
     for each in (broker, other):
@@ -412,7 +412,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
 
     def sits_down() -> None:
         file = os.open(dead, os.O_RDWR | os.O_CREAT)
-        if take(file) and seats._is_at(file, dead):
+        if take(file) and liveness._is_at(file, dead):
             seated.append(file)
 
     def removing(self: Path, missing_ok: bool = False) -> None:
@@ -432,7 +432,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
         dead.touch()
         sweep(path)
         for file in seated:
-            assert seats._is_at(file, dead), "it lives, and its seat is gone"
+            assert liveness._is_at(file, dead), "it lives, and its seat is gone"
             os.close(file)
         seated.clear()
 
@@ -510,7 +510,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     with monkeypatch.context() as planted:
-        planted.setattr("saga.store.sqlite_files.lock.fcntl.flock", fails)
+        planted.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
         with pytest.raises(BrokerError, match="no lock for a member"):
             async with broker.join(Subscription("payment", ["orders"]), Listening()):
                 pytest.fail("it joined")

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.log import Log
+from saga.broker.embedded.tables import PURPOSE
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Outgoing, Partition, Topic
-from saga.store.sqlite_files.lock import WriteLock
-from saga.store.sqlite_files.opening import open_to_write
+from saga.store.sqlite.connection import open_to_write
+from saga.store.sqlite.lock import WriteLock
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values

@@ -13,14 +13,14 @@ from saga.broker.administration import Bounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.groups import ranges
+from saga.broker.embedded.liveness import Seat, beats_of
 from saga.broker.embedded.log import DAY_MS, Kept
 from saga.broker.embedded.membership import Timing
-from saga.broker.embedded.seats import Seat, beats_of
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, Fenced
 from saga.messages import Partition, Topic
-from saga.store.sqlite_files.shrinking import FREE_PAGES_MIN
+from saga.store.sqlite.connection import FREE_PAGES_MIN
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.listening import Listening, event, values

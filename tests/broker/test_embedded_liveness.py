@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.groups import Fellow
-from saga.broker.embedded.seats import Liveness, Seat, Silent
+from saga.broker.embedded.liveness import Liveness, Seat, Silent
 from tests.telemetry.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.broker.identity import TEXT_MAX, MemberIdentity, decode, encode, refusal, strangers_among
-from saga.broker.kafka import assignor
-from saga.broker.kafka.assignor import TOLD_MAX
+from saga.broker.kafka import consumers
+from saga.broker.kafka.consumers import TOLD_MAX
 
 OURS = MemberIdentity(service="payment", store="1a", worker="here:7")
 
@@ -43,18 +43,18 @@ def test_an_identity_is_read_as_it_was_stated(identity: MemberIdentity) -> None:
 @pytest.mark.parametrize("stated", [None, b"", b"\xff", b"{}", b"[]", b'{"service": 1, "store": "x"}', b"[" * 9999])
 def test_what_another_program_states_is_nobody_that_we_know(stated: bytes | None) -> None:
     assert decode(stated) is None
-    assert assignor._decode_members(stated) == []
+    assert consumers._decode_members(stated) == []
 
 
 @given(st.binary())
 def test_whatever_is_stated_raises_nothing(stated: bytes) -> None:
     decode(stated)
-    assignor._decode_members(stated)
+    consumers._decode_members(stated)
 
 
 def test_a_leader_tells_one_member_of_each_service_and_store_and_not_too_many() -> None:
     many = [replace(OURS, worker=f"here:{n}") for n in range(100)]
-    assert len(assignor._decode_members(assignor._encode_members([*many, None]))) == 1
-    assert assignor._encode_members([None, None]) == b""
+    assert len(consumers._decode_members(consumers._encode_members([*many, None]))) == 1
+    assert consumers._encode_members([None, None]) == b""
     different = [replace(OURS, store=str(n)) for n in range(100)]
-    assert len(assignor._decode_members(assignor._encode_members(different))) == TOLD_MAX
+    assert len(consumers._decode_members(consumers._encode_members(different))) == TOLD_MAX

@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from saga.broker.kafka.batches import HEADER, Batches, entries
+from saga.broker.kafka.record_batches import HEADER, Batches, entries
 from saga.messages import Record
 
 PLACE = TopicPartition("orders", 3)

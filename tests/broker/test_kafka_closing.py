@@ -11,8 +11,8 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import create_conn
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 
-from saga.broker.kafka import client, producing
-from saga.broker.kafka.producing import Publisher
+from saga.broker.kafka import client, producer
+from saga.broker.kafka.producer import Publisher
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.listening import event
@@ -41,7 +41,7 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
 
     monkeypatch.setattr(client, "partitions_of", silent)
     monkeypatch.setattr(client, "end_producer", ended)
-    monkeypatch.setattr(producing, "hand_over", lambda *_: None)
+    monkeypatch.setattr(producer, "hand_over", lambda *_: None)
     monkeypatch.setattr(Publisher, "_started", another)
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=0.02)
     publisher = Publisher(settings, Access(settings), CLOCK)

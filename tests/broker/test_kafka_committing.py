@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from saga.broker.kafka.committing import Owned, commit
+from saga.broker.kafka.positions import Owned, commit
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 from tests.broker.waiting import CLOCK, until

@@ -15,7 +15,7 @@ from aiokafka.conn import OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError
 
-from saga.broker.kafka import connecting, private_names
+from saga.broker.kafka import client, connecting
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import LET_GO_S_MAX, Member
 from saga.broker.kafka.settings import Access, KafkaSettings
@@ -285,7 +285,7 @@ async def unpublished(broker: KafkaBroker, topic: str) -> str:
 async def test_an_aiokafka_that_has_become_another_one_is_an_error_at_the_start(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(private_names, "PRODUCER", (*private_names.PRODUCER, f"{name}.not_there_any_more"))
+    monkeypatch.setattr(client, "PRODUCER", (*client.PRODUCER, f"{name}.not_there_any_more"))
     why = await refusal(at(secured.kafka.port))
     assert not isinstance(why, BrokerUnavailable)
     assert f"AIOKafkaProducer.{name}.not_there_any_more" in str(why)
@@ -297,7 +297,7 @@ async def test_a_fetcher_that_has_become_another_one_is_an_error_when_a_group_is
 ) -> None:
     async with KafkaBroker(at(secured.kafka.port), clock=CLOCK) as broker:
         await broker.ensure([Topic("another", 1)])
-        monkeypatch.setattr(private_names, "TAKES", ((Fetcher._proc_fetch_request, ("self", "request")),))
+        monkeypatch.setattr(client, "TAKES", ((Fetcher._proc_fetch_request, ("self", "request")),))
         with pytest.raises(BrokerError, match=r"Fetcher._proc_fetch_request\(self, request\)") as why:
             async with broker.join(Subscription("another", ["another"]), Listening()):
                 pass

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.duplicate_instance import DuplicateInstance
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import DuplicateInstance, Member
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerError

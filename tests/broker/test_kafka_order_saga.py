@@ -20,7 +20,7 @@ from saga.engine.prepared_service import topics_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing
 from saga.messaging import envelope
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import DeadLettered, Escalated, Moment
 from services.inventory import inventory

@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import hand_over
-from saga.broker.kafka.producing import BATCH_BYTES
+from saga.broker.kafka.producer import BATCH_BYTES
 from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.messages import Topic

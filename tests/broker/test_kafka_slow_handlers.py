@@ -25,7 +25,7 @@ from saga.engine.worker import Worker
 from saga.messages import Outgoing, Topic
 from saga.messaging import envelope
 from saga.progress.document import decode, decode_entry, progress_key
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
 from saga.telemetry.events import Handled, Moment
 from services.order.events import OrderConfirmed

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from saga.broker.kafka import client, prefetch
-from saga.broker.kafka.committing import Owned
-from saga.broker.kafka.fetching import Fetching, StandingStill
+from saga.broker.kafka import client, fetching
+from saga.broker.kafka.fetching import Fetching, Prefetch, StandingStill
 from saga.broker.kafka.membership import Member
-from saga.broker.kafka.prefetch import Prefetch
+from saga.broker.kafka.positions import Owned
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Record, Standstill
@@ -109,7 +108,7 @@ async def test_what_came_while_nothing_was_ours_is_not_of_the_assignment_that_be
 async def test_of_what_nothing_but_exceptions_come_is_told_at_once_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prefetch, "REST_S", 0.001)
+    monkeypatch.setattr(fetching, "REST_S", 0.001)
     place, told, raising = Partition(*PLACE), list[bool](), Raising()
     taken = Prefetch("payment", CLOCK, lambda: told.append(bool(taken.standstills)))
     taken.begin(raising)

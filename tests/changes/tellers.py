@@ -17,7 +17,7 @@ from saga.messages import Outgoing
 from saga.messaging.names import changes_of
 from saga.ops.connectors import connector_of
 from saga.service import Service
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.connector_records import ConnectorRecord
 from tests.testing.parcels import Seen

@@ -15,7 +15,7 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
 from saga.messages import Partition
 from saga.service import Service
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.testing.conformance.broker_suite import Remove
 from tests.broker.removal import removal_from
 from tests.changes.tellers import CLOCK, PARCELS, ConnectorTeller, StoreTeller, Teller

@@ -20,7 +20,7 @@ from saga.messages import Partition
 from saga.messaging.names import PROGRESS, changes_of
 from saga.progress.document import decode, progress_key
 from saga.service import Service
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Expired, Handled, Moment
 from saga.testing.conformance.broker_suite import Remove
 from tests.changes.tellers import CLOCK, PARCELS, Teller

@@ -20,7 +20,7 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Exists, Permanent
 from saga.messages import Outgoing, Position, Record
 from saga.messaging import envelope
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.trials import TrialClock, trial_ports
 from services.inventory import inventory

@@ -13,7 +13,7 @@ from saga.configuration import wiring
 from saga.engine.lifecycle import collections_of
 from saga.engine.prepared_service import reads_of, topics_of, writes_of
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from tests.cli import example_runs
 from tests.cli.conftest import ROOT, Call
 from tests.cli.example_runs import an_order, open_shop

@@ -17,7 +17,7 @@ from saga.errors import ConfigurationError
 from saga.ops import watched_collections
 from saga.ops.connectors import asking, connector_of, findings_about
 from saga.store.port import Store
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import Finding
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call

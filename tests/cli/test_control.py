@@ -9,7 +9,7 @@ import pytest
 
 from saga.messages import Outgoing, Record
 from saga.messaging import controls
-from saga.store.sqlite_documents import checksum
+from saga.store.sqlite.documents import checksum
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import kiln as kiln

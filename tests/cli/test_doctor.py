@@ -23,7 +23,7 @@ from saga.ops import findings
 from saga.ops.offset_moves import PartitionState
 from saga.ops.topic_plans import Wanted
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import Finding, Severity
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import until

@@ -20,8 +20,8 @@ from saga.ops.open_work import UNSTARTED, open_in
 from saga.ops.progress_summary import glance
 from saga.ops.timeline import status_of
 from saga.progress.document import DeadLetter, Snapshot, decode, decode_entry, encode
-from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_documents import checksum
+from saga.store.sqlite.documents import checksum
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
 from services.order.events import OrderPlaced
 from tests.cli.conftest import Call

@@ -14,7 +14,7 @@ from saga.cli.main import COMMANDS
 from saga.cli.printing import SAID_MAX, tell, tell_trouble
 from saga.messaging.names import PROGRESS
 from saga.progress.document import progress_key
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from tests.cli.conftest import ROOT, Call
 

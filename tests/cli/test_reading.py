@@ -22,8 +22,8 @@ from saga.ops.sources import sources_of
 from saga.ops.timeline import Line
 from saga.progress.document import decode, decode_entry, encode
 from saga.progress.history import decode_archive
-from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_adapter import files_of
+from saga.store.sqlite.adapter import files_of
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.cli.example_runs import ShopClock, an_order, open_shop

@@ -23,7 +23,7 @@ from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import to_record
 from saga.ops import rebuild as rebuilding
 from saga.progress.document import Snapshot, decode, encode, progress_key
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.audit.books import read_books
 from services.audit.checks import audit

@@ -16,7 +16,7 @@ from saga.messages import texts_of
 from saga.messaging.timers import tiers_of
 from saga.ops.offset_moves import partition_states
 from saga.progress.document import decode, encode
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, the_broker

@@ -10,7 +10,7 @@ import pytest
 
 from saga.contracts.library import Library
 from saga.contracts.sealing import opened
-from saga.encryption.folder import KeyFolder
+from saga.encryption.key_folder import KeyFolder
 from saga.encryption.text import names_in
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key

@@ -21,7 +21,7 @@ from saga.messages import Topic
 from saga.ops.timeline import History, Line, timeline
 from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot, decode, decode_entry, encode
 from saga.progress.document import Call as Made
-from saga.store.sqlite_documents import checksum
+from saga.store.sqlite.documents import checksum
 from saga.support.clock import SystemClock
 from tests.cli.conftest import ROOT, Call
 from tests.progress.pieces import a_message, kept

@@ -13,7 +13,7 @@ import pytest
 from saga.messages import Outgoing
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import TOPIC
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.payment.events import OrderConfirmed
 from tests.cli.conftest import Call

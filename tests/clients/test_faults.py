@@ -16,7 +16,8 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaConnectionError
 
 from saga import Client, SagaError
-from saga.broker.kafka import consumers, private_names
+from saga.broker.kafka import client as kafka_client
+from saga.broker.kafka import consumers
 from saga.clients.outcomes import Outcomes
 from saga.errors import BrokerUnavailable
 from tests.broker.waiting import until
@@ -218,7 +219,7 @@ async def test_a_consumer_that_closes_slowly_is_ended_by_force(
     consumer_names = list[str]()
 
     async def never(consumer: AIOKafkaConsumer) -> None:
-        private_names.check_consumer(consumer)
+        kafka_client.check_consumer(consumer)
         consumer_names.append(type(consumer._coordinator).__name__)
         consumer._closed = True  # aiokafka sets it before it waits
         await asyncio.Event().wait()

@@ -13,11 +13,11 @@ import pytest
 
 from saga import Client, Event, SagaError
 from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.reading import Reader
+from saga.broker.embedded.reader import Reader
 from saga.clients.subscription import Listening
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
-from saga.encryption.folder import KeyFolder
+from saga.encryption.key_folder import KeyFolder
 from saga.errors import BrokerUnavailable, UnknownSchema
 from saga.messages import Outgoing, Partition
 from saga.messaging.names import CLIENTS

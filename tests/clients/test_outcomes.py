@@ -14,7 +14,7 @@ import pytest
 from saga import Client, Event, SagaError
 from saga.broker.administration import Administration
 from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.reading import Reader
+from saga.broker.embedded.reader import Reader
 from saga.clients import outcomes
 from saga.clients.outcomes import Outcomes, Places
 from saga.configuration.settings import Settings

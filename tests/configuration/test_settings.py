@@ -15,7 +15,7 @@ from saga.errors import ConfigurationError
 from saga.ops.sources import sources_of
 from saga.policies.concurrency import INFLIGHT_MIN
 from saga.store.couchbase.adapter import CouchbaseOptions, couchbase_place
-from saga.store.sqlite_adapter import SQLITE, sqlite_path
+from saga.store.sqlite.adapter import SQLITE, sqlite_path
 from saga.support.clock import SystemClock
 
 

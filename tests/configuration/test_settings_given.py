@@ -18,9 +18,8 @@ from saga.configuration import wiring
 from saga.configuration.settings import LINK, OTHERS, Settings, known
 from saga.errors import ConfigurationError
 from saga.ops.sources import addresses_of
-from saga.store.couchbase.adapter import NAME, couchbase_place, couchbase_settings
-from saga.store.couchbase.settings import CouchbaseSettings
-from saga.store.sqlite_adapter import sqlite_template
+from saga.store.couchbase.adapter import NAME, CouchbaseSettings, couchbase_place, couchbase_settings
+from saga.store.sqlite.adapter import sqlite_template
 from saga.support.addresses import is_plain
 from saga.support.clock import SystemClock
 

@@ -17,7 +17,7 @@ from saga.contracts.registered import framed, single_object
 from saga.contracts.schema import without_logical_types
 from saga.errors import BadInput
 from saga.messages import Outgoing, Writer
-from saga.registry.known import Known
+from saga.registry.cache import Known
 from saga.support.clock import SystemClock
 from tests.contracts.folders import decimal, field, schema, write
 from tests.registry.fake_registry import FakeRegistry

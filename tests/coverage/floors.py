@@ -28,7 +28,7 @@ class Sum:
 def folder_of(file: str) -> str:
     """Folder whose floor counts for a file: the one right below the package, or the package itself.
 
-    >>> folder_of("saga/store/couchbase/keys.py"), folder_of("saga/errors.py")
+    >>> folder_of("saga/store/couchbase/store.py"), folder_of("saga/errors.py")
     ('saga/store', 'saga')
     """
     return "/".join(file.split("/")[:2]) if file.count("/") > 1 else "saga"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from saga.encryption.folder import CACHE_MAX, CACHE_S, KeyFolder
+from saga.encryption.key_folder import CACHE_MAX, CACHE_S, KeyFolder
 from saga.encryption.keys import SubjectKey, name_of_subject
 from saga.encryption.text import Unopened, is_sealed, name_in, names_in
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
@@ -317,7 +317,7 @@ def is_locked(keys: KeyFolder) -> bool:
 async def test_whoever_finds_the_lock_taken_for_long_reports_it(
     keys: KeyFolder, clock: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("saga.encryption.folder.LOCK_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr("saga.encryption.key_folder.LOCK_ATTEMPTS_MAX", 2)
     with another(keys, clock)._alone():
         for ask in (keys.of_subject("ada"), asyncio.to_thread(keys.forget, "ada", "eve", "asked for it")):
             with pytest.raises(KeysUnavailable, match=r"another process has had .*\.lock for"):
@@ -424,7 +424,7 @@ async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: C
 
 async def test_what_is_kept_in_memory_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert CACHE_MAX >= 1000
-    monkeypatch.setattr("saga.encryption.folder.CACHE_MAX", 3)
+    monkeypatch.setattr("saga.encryption.key_folder.CACHE_MAX", 3)
     texts = [await sealed(keys, f"order-{n}") for n in range(5)]
     assert len(keys._known) == 3
     assert [await opened(keys, text) for text in texts] == ["4242"] * 5

@@ -18,7 +18,7 @@ from saga.messages import Message, Position, texts_of
 from saga.messaging.names import ARCHIVES
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
 from saga.store.port import Document, Store
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
 from saga.telemetry.events import Moment
 from saga.testing.trials import TrialClock, trial_ports

@@ -24,7 +24,7 @@ from saga.messages import Message, Outgoing, Partition, Record, Topic, texts_of
 from saga.messaging import envelope
 from saga.progress import ids
 from saga.progress.document import Entry, Snapshot, decode, decode_entry, progress_key
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
 from saga.telemetry.events import DeadLettered, Moment, to_all
 from saga.telemetry.traces import Traces

@@ -16,7 +16,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history
 from saga.progress.document import CLAIMED, Call, progress_key
 from saga.progress.spill import BOUNDS, is_claim, saga_of
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order

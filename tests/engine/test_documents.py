@@ -23,7 +23,7 @@ from saga.engine.service_runtime import make_service_runtime
 from saga.errors import SagaError, StoreError
 from saga.messages import Position
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Escalated, Retrying
 from saga.testing.trials import TrialClock, trial_ports
 from services.inventory.events import InventoryRejected, InventoryReserved

@@ -23,7 +23,7 @@ from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Message, Position, Record
 from saga.messaging.names import PROGRESS, changes_of
 from saga.progress.document import Snapshot, decode, progress_key
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.trials import TrialClock, in_place, trial_ports
 from tests.testing.parcels import GONE, watching, wrong_with

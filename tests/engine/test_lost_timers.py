@@ -11,7 +11,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import ensure_record, known_logs, note_logs, record_key, replaced_logs
 from saga.errors import ConfigurationError, StoreUnavailable
 from saga.messaging.names import ARCHIVES
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import PublishedLost, TimersLost
 from services.payment.events import OrderPlaced, PaymentReserved

@@ -17,7 +17,7 @@ from saga.engine.persistence.service_record import ensure_record
 from saga.errors import ConfigurationError
 from saga.messaging.names import wakes_of
 from saga.messaging.timers import TIERS, to_record
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Handled, TimerKept
 from services.order.events import OrderPlaced

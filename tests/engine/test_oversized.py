@@ -19,7 +19,7 @@ from saga.progress import history
 from saga.progress.actions import Run
 from saga.progress.document import Kept, decode
 from saga.progress.journal import empty
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import DeadLettered, Escalated, Handled, Retrying, Stuck, Unavailable
 from saga.testing.trials import TrialClock, trial_ports
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReserved

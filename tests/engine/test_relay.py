@@ -17,8 +17,8 @@ from saga.engine.consumer.change_relay import AT_ONCE_MAX, STALE_MS, Relay
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import Ambiguous, BadInput, BrokerError, BrokerUnavailable, StoreBroken, StoreUnavailable
 from saga.messages import Outgoing, Record
-from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_files.lock import WriteLock
+from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Moment, Recovered
 from tests.broker.waiting import until

@@ -18,7 +18,7 @@ from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
-from saga.encryption.folder import KeyFolder
+from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
 from saga.encryption.text import names_in, place_of_recorded
 from saga.engine.consumer.flow_control import Limits

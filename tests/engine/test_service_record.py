@@ -24,7 +24,7 @@ from saga.engine.persistence.service_record import (
 )
 from saga.errors import Ambiguous, ConfigurationError, StoreError, StoreUnavailable
 from saga.messaging.names import ARCHIVES
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Moment, Unavailable
 from services.payment.events import OrderPlaced, PaymentReserved

@@ -11,7 +11,7 @@ from saga import Retry, Saga, Service
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.errors import Permanent
 from saga.messages import Outgoing
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Handled, StepDone
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentCaptured, PaymentReleased, PaymentReserved
 from tests.engine.real_worker import SAGA, Impatient, Workplace, an_order, at_work

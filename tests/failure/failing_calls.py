@@ -22,7 +22,7 @@ from saga.messages import Event, Outgoing, Partition, Record, Standstill
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
 from saga.progress.document import Entry, decode, decode_entry, progress_key
 from saga.store.port import Document, Store
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
 from saga.telemetry.events import Moment
 from services.demo.fleet import ROOT

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from saga.cli.main import main
-from saga.store.sqlite_files import opening
-from saga.store.sqlite_files.purpose import Purpose
+from saga.store.sqlite import connection
+from saga.store.sqlite.errors import Purpose
 
 T = TypeVar("T")
 
@@ -17,11 +17,11 @@ def tightened(connect: Callable[..., T]) -> Callable[..., T]:
     """Opens files as before, and keeps stores from growing."""
 
     def opened(path: object, purpose: Purpose, factory: object, bytes_max: int | None) -> T:
-        return connect(path, purpose, factory, PAGES * opening.PAGE_BYTES if purpose.name == "store" else bytes_max)
+        return connect(path, purpose, factory, PAGES * connection.PAGE_BYTES if purpose.name == "store" else bytes_max)
 
     return opened
 
 
 if __name__ == "__main__":
-    opening.connect = tightened(opening.connect)
+    connection.connect = tightened(connection.connect)
     main()

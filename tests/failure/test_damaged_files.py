@@ -19,7 +19,7 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Subscription
 from saga.errors import SagaError
 from saga.messages import Outgoing, Topic
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening
 

@@ -9,7 +9,7 @@ import pytest
 from saga import Client
 from saga.configuration import wiring
 from saga.contracts.library import find
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.audit.books import SERVICES, read_books
 from services.audit.checks import audit

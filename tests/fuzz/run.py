@@ -22,7 +22,7 @@ from saga.messaging.structured_mode import in_binary_mode
 from saga.ops.histories import history_of
 from saga.ops.sources import Source
 from saga.store.port import Store
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Moment, PassedOver, Stuck
 from saga.testing.invariants.progress_checks import unaccounted
 from services.order.events import OrderCancelled, OrderConfirmed

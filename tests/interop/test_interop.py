@@ -25,7 +25,7 @@ from saga.engine.consumer.flow_control import Limits
 from saga.engine.lifecycle import Options, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Outgoing, texts_of
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from tests.interop.programs import go_program, java_program, said_by
 from tests.interop.sold import CLOCK, TIME, Sales
 from tests.servers.fixtures import or_left_out

@@ -15,7 +15,7 @@ from saga.ops.sources import Source
 from saga.progress import spill
 from saga.progress.document import PAGED, Entry, Snapshot, encode, progress_key
 from saga.progress.history import Archive, archive_key
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 
 SAGA = "order-1"

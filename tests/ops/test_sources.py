@@ -14,7 +14,7 @@ from saga.ops.saga_list import Choice, Listed, listed
 from saga.ops.sources import sources_of
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
@@ -80,7 +80,7 @@ async def test_services_of_one_file_are_found_without_a_look_at_their_sagas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = await a_store(tmp_path, "payment", "payment-eu", "pay", "order")
-    monkeypatch.setattr("saga.store.sqlite.SqliteStore", Counted)
+    monkeypatch.setattr("saga.store.sqlite.store.SqliteStore", Counted)
     async with sources_of([address], CLOCK) as sources:
         assert [source.service for source in sources] == ["order", "pay", "payment", "payment-eu"]
     assert Counted.scans == 0

@@ -14,8 +14,8 @@ from saga.contracts.registered import framed
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Writer, texts_of
+from saga.registry.cache import IDS_MAX, MISSING_S, Known
 from saga.registry.edge import ToolsEdge, problems_of
-from saga.registry.known import IDS_MAX, MISSING_S, Known
 from saga.support.clock import SystemClock
 from saga.telemetry.events import GoesOn, Recovered, StandsStill, Unavailable
 from tests.contracts.folders import decimal, field, schema

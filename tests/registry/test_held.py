@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from saga.messages import Partition, Record
+from saga.registry.cache import Known
 from saga.registry.edge import Held, Listening
-from saga.registry.known import Known
 from saga.testing.conformance import listening
 from tests.registry.fake_registry import FakeRegistry
 from tests.registry.shop import Standing

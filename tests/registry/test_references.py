@@ -13,8 +13,8 @@ from fastavro import parse_schema
 from saga.contracts.registered import inline_references
 from saga.messages import Record
 from saga.registry import http
+from saga.registry.cache import Known
 from saga.registry.http import HttpRegistry
-from saga.registry.known import Known
 from saga.registry.port import SchemaIncomplete
 from saga.registry.settings import RegistryOptions
 from saga.support.clock import SystemClock

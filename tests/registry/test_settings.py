@@ -7,7 +7,7 @@ import pytest
 
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
-from saga.registry.opening import registry_at
+from saga.registry.edge import registry_at
 from saga.registry.settings import RegistryOptions
 
 URL = "https://registry:8081/apis/ccompat/v7"

@@ -15,7 +15,7 @@ from saga.engine.consumer.offset_tracker import Prefix
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing, Partition, Position
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.telemetry.events import DeadLettered, Recovered, Stopped, Stuck, Unavailable
 from services.inventory.events import InventoryRejected, InventoryReserved

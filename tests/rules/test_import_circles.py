@@ -9,7 +9,6 @@ FOLDERS = ("saga", "services", "verification")
 KNOWN = {
     frozenset({"saga.engine.persistence.progress_repository", "saga.engine.persistence.overflow_store"}),
     frozenset({"saga.broker.kafka.settings", "saga.broker.kafka.adapter"}),
-    frozenset({"saga.store.couchbase.settings", "saga.store.couchbase.adapter"}),
 }
 """Circles that there may be: a write that needs pages, which are written; settings that an adapter describes."""
 

@@ -42,19 +42,20 @@ PLANTED = {
     ],
     "sqlite3": [("saga.messages", "sqlite3"), ("saga.store.port", "sqlite3")],
     "State files are for": [
-        ("saga.engine.execution.message_processor", "saga.store.sqlite_files.file"),
-        ("saga.store.port", "saga.store.sqlite_files.errors"),
+        ("saga.engine.execution.message_processor", "saga.store.sqlite.state_file"),
+        ("saga.store.port", "saga.store.sqlite.errors"),
     ],
-    "Imports point down in state files": [
-        ("saga.store.sqlite_files.file", "saga.store.sqlite_files.writer"),
-        ("saga.store.sqlite_files.purpose", "saga.store.sqlite_files.opening"),
+    "Imports point down in the SQLite store": [
+        ("saga.store.sqlite.state_file", "saga.store.sqlite.writer"),
+        ("saga.store.sqlite.writer", "saga.store.sqlite.store"),
+        ("saga.store.sqlite.errors", "saga.store.sqlite.connection"),
     ],
     "aiokafka": [("saga.messages", "aiokafka"), ("saga.configuration.adapters", "aiokafka")],
     "couchbase": [("saga.broker.port", "couchbase"), ("saga.store.port", "acouchbase")],
     "click": [("saga.engine.execution.message_processor", "click"), ("saga.ops.doctor", "click")],
     "structlog": [("saga.engine.execution.message_processor", "structlog"), ("saga.telemetry.events", "structlog")],
     "fastavro": [("saga.messaging.envelope", "fastavro")],
-    "aiohttp": [("saga.telemetry.health", "aiohttp"), ("saga.registry.known", "aiohttp")],
+    "aiohttp": [("saga.telemetry.health", "aiohttp"), ("saga.registry.cache", "aiohttp")],
     "Jinja2": [("saga.choreography.docs", "jinja2"), ("saga.cli.docs", "markupsafe")],
     "Faust": [("saga.monitor.shared.answering", "faust"), ("saga.cli.monitor", "faust")],
     "Imports point down in the shared monitor": [
@@ -93,7 +94,7 @@ PLANTED = {
         ("saga.cli.run", "saga.store.couchbase.store"),
         ("saga.engine.worker", "saga.broker.embedded.broker"),
     ],
-    "No adapter": [("saga.broker.kafka.topics", "saga.broker.embedded.log")],
+    "No adapter": [("saga.broker.kafka.broker", "saga.broker.embedded.log")],
     "What is installed": [("saga.engine.execution.message_processor", "verification.explore")],
     "Commands": [("saga.cli.list", "saga.store.port"), ("saga.cli.show", "saga.engine.execution.message_processor")],
     "Services come in": [
@@ -154,7 +155,7 @@ def test_every_rule_has_a_violation_that_it_refuses(told: dict[str, str]) -> Non
     assert set(told) == set(names)
 
 
-@pytest.mark.parametrize("folder", ["saga", "saga/choreography", "saga/store/sqlite_files", "saga/testing"])
+@pytest.mark.parametrize("folder", ["saga", "saga/choreography", "saga/store/sqlite", "saga/testing"])
 def test_a_new_module_has_to_be_given_its_layer(tmp_path: Path, folder: str) -> None:
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -19,8 +19,8 @@ from saga.messaging.names import PROGRESS
 from saga.messaging.timers import tiers_of
 from saga.ops.sources import administration_of
 from saga.progress.document import PLAIN, Snapshot, encode, progress_key
-from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_files.lock import WriteLock
+from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from tests.docs.markdown import ROOT
 from tests.runbooks.page import PAGES, Place, follow

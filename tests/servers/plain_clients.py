@@ -5,7 +5,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import TopicAlreadyExistsError
 
 from saga.broker.kafka.client import starting
-from saga.broker.kafka.log_ids import log_ids
+from saga.broker.kafka.positions import log_ids
 from tests.broker.waiting import CLOCK
 
 

@@ -16,7 +16,7 @@ from saga.messages import Message, name_of
 from saga.ops.sources import Source
 from saga.progress.document import Emitted, Entry, Kept, Snapshot, encode, progress_key
 from saga.progress.history import Archive, archive_key
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.audit.__main__ import main
 from services.audit.books import all_orders, orders_of

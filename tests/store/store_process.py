@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from saga.errors import Conflict, Exists
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 
 

@@ -17,11 +17,10 @@ from saga.engine.persistence.overflow_store import EXPIRY_S_MORE
 from saga.errors import ConfigurationError, NotAStore, StoreUnavailable, TooLarge
 from saga.ops.doctor import examined
 from saga.store.port import Document, NewestFirst
-from saga.store.sqlite import WRITES_MAX, SqliteStore
-from saga.store.sqlite_adapter import sqlite_path
-from saga.store.sqlite_documents import EXPIRY_S_MAX, PURPOSE
-from saga.store.sqlite_files.opening import PAGE_BYTES
-from saga.store.sqlite_files.shrinking import FREE_PAGES_MIN, shrink
+from saga.store.sqlite.adapter import sqlite_path
+from saga.store.sqlite.connection import FREE_PAGES_MIN, PAGE_BYTES, shrink
+from saga.store.sqlite.documents import EXPIRY_S_MAX, PURPOSE
+from saga.store.sqlite.store import WRITES_MAX, SqliteStore
 from saga.testing.conformance.store import Opens, Passes, StoreConformance
 from tests.store.conftest import Held, SettableClock
 

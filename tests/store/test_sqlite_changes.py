@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from saga.errors import Conflict, StoreError
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.conformance.changes import OVER_S, ChangesConformance, OpensNoting, changes
 

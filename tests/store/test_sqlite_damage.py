@@ -13,9 +13,9 @@ import pytest
 
 from saga.errors import StoreBroken, StoreUnavailable
 from saga.store.port import Document
-from saga.store.sqlite import LOOK_EVERY_S, WRITES_MAX, SqliteStore
-from saga.store.sqlite_files import guard
-from saga.store.sqlite_files.opening import CHECKPOINT_PAGES
+from saga.store.sqlite import integrity
+from saga.store.sqlite.connection import CHECKPOINT_PAGES
+from saga.store.sqlite.store import LOOK_EVERY_S, WRITES_MAX, SqliteStore
 from tests.store.conftest import SettableClock
 
 COUNT = 5
@@ -24,7 +24,7 @@ COUNT = 5
 @pytest.fixture(autouse=True)
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests are faster than whoever removes files by hand."""
-    monkeypatch.setattr(guard, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(integrity, "CHECK_EVERY_S", 0.0)
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -401,7 +401,7 @@ async def test_a_lock_that_fails_in_any_way_is_told_and_hangs_nobody(
 
     async with SqliteStore(path, clock=clock) as store:
         with monkeypatch.context() as planted:
-            planted.setattr("saga.store.sqlite_files.lock.fcntl.flock", fails)
+            planted.setattr("saga.store.sqlite.lock.fcntl.flock", fails)
             with pytest.raises(StoreUnavailable, match=r"payment.db.lock cannot be taken"):
                 await clock.within(5, store.insert("saga", "a", b"0"))
             with pytest.raises(StoreUnavailable, match=r"payment.db.lock cannot be taken"):
@@ -422,6 +422,6 @@ async def test_a_lock_that_cannot_be_given_up_keeps_nobody_out(
         flock(file, how)
 
     async with SqliteStore(path, clock=clock) as store, SqliteStore(path, clock=clock) as other:
-        monkeypatch.setattr("saga.store.sqlite_files.lock.fcntl.flock", keeps)
+        monkeypatch.setattr("saga.store.sqlite.lock.fcntl.flock", keeps)
         cas = await clock.within(5, store.insert("saga", "a", b"0"))
         await clock.within(5, other.replace("saga", "a", b"1", cas=cas))

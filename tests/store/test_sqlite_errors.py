@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.file import PURPOSE as BROKER
+from saga.broker.embedded.tables import PURPOSE as BROKER
 from saga.errors import (
     Ambiguous,
     Broken,
@@ -17,9 +17,8 @@ from saga.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from saga.store.sqlite_documents import PURPOSE as STORE
-from saga.store.sqlite_files.errors import BROKEN, MEANINGS, Doing, is_busy, meaning, primary_code
-from saga.store.sqlite_files.purpose import Purpose
+from saga.store.sqlite.documents import PURPOSE as STORE
+from saga.store.sqlite.errors import BROKEN, MEANINGS, Doing, Purpose, is_busy, meaning, primary_code
 
 PATH = Path("payment.db")
 DEFECTS = {

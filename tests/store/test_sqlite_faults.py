@@ -11,7 +11,7 @@ import pytest
 
 from saga.errors import Ambiguous, StoreBroken, StoreError, StoreUnavailable
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from tests.store.conftest import SettableClock
 
 KIB = 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from saga.errors import StoreUnavailable
-from saga.store.sqlite import LOCK_WAIT_S, SqliteStore
+from saga.store.sqlite.store import LOCK_WAIT_S, SqliteStore
 from saga.support.clock import SystemClock
 from tests.store.conftest import Held, SettableClock
 

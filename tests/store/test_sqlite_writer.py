@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.file import PURPOSE as BROKER
+from saga.broker.embedded.tables import PURPOSE as BROKER
 from saga.errors import Broken, SagaError
-from saga.store.sqlite_documents import PURPOSE as STORE
-from saga.store.sqlite_files import guard
-from saga.store.sqlite_files.file import File
-from saga.store.sqlite_files.lock import WriteLock
-from saga.store.sqlite_files.purpose import Purpose
-from saga.store.sqlite_files.writer import BUSY_S, WAIT_S_MAX, Writer
+from saga.store.sqlite import integrity
+from saga.store.sqlite.documents import PURPOSE as STORE
+from saga.store.sqlite.errors import Purpose
+from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.state_file import File
+from saga.store.sqlite.writer import BUSY_S, WAIT_S_MAX, Writer
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
@@ -90,7 +90,7 @@ def purpose(request: pytest.FixtureRequest) -> Purpose:
 @pytest.fixture(autouse=True)
 def nothing_planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Planted.fails = {}
-    monkeypatch.setattr(guard, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(integrity, "CHECK_EVERY_S", 0.0)
     yield
     assert Planted.fails == {}, "what was planted did not come up"
 
@@ -317,7 +317,7 @@ async def test_a_file_that_was_removed_a_moment_ago_is_told_when_it_is_closed(
     """Sooner than a transaction looks again."""
     path = tmp_path / "state.db"
     there = await open_up(path, purpose)
-    monkeypatch.setattr(guard, "CHECK_EVERY_S", 60.0)
+    monkeypatch.setattr(integrity, "CHECK_EVERY_S", 60.0)
     await there.writer.do(lambda: there.add(1))
     path.unlink()
     with pytest.raises(Broken, match=r"was removed while it was in use.*is saved in"):

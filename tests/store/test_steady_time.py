@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_documents import PURGE_EVERY_MS
-from saga.store.steady_time import BELIEVED_AFTER_S, SteadyTime
+from saga.store.sqlite.documents import BELIEVED_AFTER_S, PURGE_EVERY_MS, SteadyTime
+from saga.store.sqlite.store import SqliteStore
 from tests.store.conftest import SettableClock
 
 DAY_S = 86_400

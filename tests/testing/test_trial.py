@@ -8,7 +8,7 @@ import pytest
 
 from saga import Breaker, BreakerOpen, Saga, Service, limited
 from saga.errors import ConfigurationError, DeclarationError, SagaError, StoreUnavailable
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.testing.idempotence import check_idempotent
 from saga.testing.trials import trial
 from services.inventory.events import InventoryReserved

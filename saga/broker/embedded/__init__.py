@@ -1,6 +1,6 @@
 """Embedded broker: one SQLite file on a local disk, shared by the processes of one machine. Nothing to install.
 
-Reading order: `adapter` (addresses and opening), `file` (tables), `log` (records), `transaction` (each group commit of
-`saga.store.sqlite_files`), `seats` (a lock for each member, and who is alive), `groups` (who has which partition),
-`membership` (one member's life), `broker` (all of it behind the port). Then for tools: `administration`.
+Reading order: `adapter` (addresses and opening), `tables` (tables and checksums of rows), `log` (records, and each
+group commit), `liveness` (which members are alive), `groups` (which member has which partition), `membership` (the life
+of one member), `broker` (all of it behind the port). For tools: `reader` and `administration`.
 """

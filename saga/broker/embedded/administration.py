@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from saga.broker.administration import NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
-from saga.broker.embedded import sums
+from saga.broker.embedded import tables
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.groups import Fellow
+from saga.broker.embedded.liveness import is_vacant
 from saga.broker.embedded.log import Kept, Undecodable, kept_topics
-from saga.broker.embedded.reading import Reader
-from saga.broker.embedded.seats import is_vacant
+from saga.broker.embedded.reader import Reader
 from saga.broker.identity import MemberIdentity
 from saga.errors import BrokerError
 from saga.messages import Partition
@@ -62,7 +62,9 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
         with self._open.file.telling():
-            logs = {log: Bounds(oldest, end) for log, oldest, end in sums.logs_of(self.connection.execute(sums.LOGS))}
+            logs = {
+                log: Bounds(oldest, end) for log, oldest, end in tables.logs_of(self.connection.execute(tables.LOGS))
+            }
         return {
             Partition(topic, number): logs[kept.first_log + number]
             for topic, kept in self._kept().items()
@@ -103,7 +105,7 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         places = [(self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]
-        rows = [(group, log, at, sums.row_sum(group, log, at)) for log, at in places]
+        rows = [(group, log, at, tables.row_sum(group, log, at)) for log, at in places]
         await self._open.writer.do(lambda: self._move(group, rows))
 
     def _move(self, group: str, rows: list[tuple[str, int, int, int]]) -> None:
@@ -120,9 +122,9 @@ class EmbeddedAdministration(EmbeddedBroker):
     async def away(self) -> Sequence[Away]:
         with self._open.file.telling():
             away_ms, lost = self._open.groups.away_ms(), self._lost()
-            ends = {log: end for log, _, end in sums.logs_of(self.connection.execute(sums.LOGS))}
+            ends = {log: end for log, _, end in tables.logs_of(self.connection.execute(tables.LOGS))}
             behind = dict.fromkeys(away_ms, 0)
-            for group, log, offset in sums.positions_of(self.connection.execute(sums.POSITIONS)):
+            for group, log, offset in tables.positions_of(self.connection.execute(tables.POSITIONS)):
                 if group in behind:
                     behind[group] += ends[log] - offset
         return [Away(group, ms, behind[group], group in lost) for group, ms in sorted(away_ms.items())]
@@ -170,8 +172,8 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     def _positions_of(self, group: str) -> Mapping[Partition, int]:
         with self._open.file.telling():
-            rows = self.connection.execute(f"{sums.POSITIONS} WHERE grp = ?", (group,))
-            places = {log: at for _, log, at in sums.positions_of(rows)}
+            rows = self.connection.execute(f"{tables.POSITIONS} WHERE grp = ?", (group,))
+            places = {log: at for _, log, at in tables.positions_of(rows)}
         return {
             Partition(topic, number): places[kept.first_log + number]
             for topic, kept in self._kept().items()

@@ -8,20 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from saga.broker.embedded.file import PURPOSE
 from saga.broker.embedded.groups import Groups
-from saga.broker.embedded.log import Log, Undecodable, Watched, lacks
+from saga.broker.embedded.liveness import Seat, is_vacant, sweep
+from saga.broker.embedded.log import Log, Transaction, Undecodable, Watched, lacks
 from saga.broker.embedded.membership import Member, Shared, Timing
-from saga.broker.embedded.reading import Reader
-from saga.broker.embedded.seats import Seat, is_vacant, sweep
-from saga.broker.embedded.transaction import Transaction
+from saga.broker.embedded.reader import Reader
+from saga.broker.embedded.tables import PURPOSE
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Subscription
 from saga.errors import Broken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
-from saga.store.sqlite_files.errors import Doing
-from saga.store.sqlite_files.file import File
-from saga.store.sqlite_files.shrinking import shrink
-from saga.store.sqlite_files.writer import Writer
+from saga.store.sqlite.connection import shrink
+from saga.store.sqlite.errors import Doing
+from saga.store.sqlite.state_file import File
+from saga.store.sqlite.writer import Writer
 from saga.support.clock import Clock
 
 RECORDS_MAX = 2000

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from saga.broker.embedded import sums
+from saga.broker.embedded import tables
 from saga.broker.embedded.log import Kept
 from saga.broker.identity import MemberIdentity, decode, encode, strangers_among
 from saga.broker.port import FROM_THE_OLDEST
@@ -127,8 +127,8 @@ class Groups:
 
     def positions(self, group: str) -> dict[int, int]:
         """Read the committed position in each log. Raises `Damage`."""
-        rows = self._connection().execute(f"{sums.POSITIONS} WHERE grp = ?", (group,))
-        return {log: offset for _, log, offset in sums.positions_of(rows)}
+        rows = self._connection().execute(f"{tables.POSITIONS} WHERE grp = ?", (group,))
+        return {log: offset for _, log, offset in tables.positions_of(rows)}
 
     def enter(
         self, group: str, newcomer: Newcomer, kept: Mapping[str, Kept], *, instead_of: Collection[Fellow] = ()
@@ -189,8 +189,8 @@ class Groups:
                 "UPDATE positions SET owner = ?, granted = ? WHERE grp = ? AND log = ? AND target = ?",
                 (member, generation, group, log, member),
             )
-            rows = execute(f"{sums.POSITIONS} WHERE grp = ? AND log = ? AND owner = ?", (group, log, member))
-            taken += [Grant(log, generation, offset) for _, _, offset in sums.positions_of(rows)]
+            rows = execute(f"{tables.POSITIONS} WHERE grp = ? AND log = ? AND owner = ?", (group, log, member))
+            taken += [Grant(log, generation, offset) for _, _, offset in tables.positions_of(rows)]
         if taken:
             execute(_IN_HAND)
             rows = execute("SELECT log FROM in_hand WHERE grp = ?", (group,))
@@ -214,7 +214,7 @@ class Groups:
             )
         self._connection().executemany(
             "UPDATE positions SET offset = ?, sum = ? WHERE grp = ? AND log = ?",
-            [(offset, sums.row_sum(group, log, offset), group, log) for log, _, offset in offsets],
+            [(offset, tables.row_sum(group, log, offset), group, log) for log, _, offset in offsets],
         )
 
     def begin(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
@@ -249,7 +249,7 @@ class Groups:
                 continue
             away_ms, looked_ms = known.get(group, (0, now_ms))
             away_ms += min(max(0, now_ms - looked_ms), LOOK_MS_MAX)
-            sum_ = sums.row_sum(group, away_ms, now_ms)
+            sum_ = tables.row_sum(group, away_ms, now_ms)
             execute("INSERT OR REPLACE INTO absences VALUES (?, ?, ?, ?)", (group, away_ms, now_ms, sum_))
 
     def away_ms(self) -> Mapping[str, int]:
@@ -269,7 +269,7 @@ class Groups:
         self._connection().execute("DELETE FROM in_hand WHERE grp = ?", (group,))
 
     def _absences(self) -> Iterator[tuple[str, int, int]]:
-        return sums.absences_of(self._connection().execute(sums.ABSENCES).fetchall())
+        return tables.absences_of(self._connection().execute(tables.ABSENCES).fetchall())
 
     def _is_back(self, group: str) -> None:
         self._connection().execute("DELETE FROM absences WHERE grp = ?", (group,))
@@ -293,7 +293,7 @@ class Groups:
         begins = {log: self._begin_of(log, times.get(log, 0)) for log in targets.keys() - known}
         executemany(
             "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)",
-            [(group, log, offset, sums.row_sum(group, log, offset)) for log, offset in begins.items()],
+            [(group, log, offset, tables.row_sum(group, log, offset)) for log, offset in begins.items()],
         )
         execute("UPDATE positions SET target = NULL WHERE grp = ?", (group,))
         execute(
@@ -313,7 +313,7 @@ class Groups:
 
     def _begin_of(self, log: int, start_ms: int) -> int:
         """Offset of the first record of a log that was appended at that time or later; 0: of the oldest one."""
-        oldest, end = sums.one_log(self._connection(), log)
+        oldest, end = tables.one_log(self._connection(), log)
         if not start_ms:
             return oldest
         statement = f"SELECT min(offset) FROM log_{log} WHERE time_ms >= ?"

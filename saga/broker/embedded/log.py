@@ -12,28 +12,26 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from saga.broker.embedded import sums
-from saga.broker.embedded.file import log_table
+from saga.broker.embedded import tables
+from saga.broker.embedded.tables import log_table
 from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, size_of
 from saga.errors import BrokerError
 from saga.messages import Headers, Outgoing, Partition, Record, Topic
 from saga.messaging.names import is_wakes
-from saga.store.sqlite_files.blobs import as_blobs
-from saga.store.sqlite_files.errors import Damage
+from saga.store.sqlite.connection import as_blobs
+from saga.store.sqlite.errors import Damage
+from saga.support.clock import Clock
 
 DAY_MS = 86_400_000
 TIMERS_KEPT_MS = DAY_MS
 """Time for which timers stay that their service is done with: somebody may want to look."""
 TRIMMED_MAX = 200
 """Most records of one partition that one transaction of retention removes."""
-
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Headers).decode
-
 _made: Callable[[type[Record], Iterable[object]], Record] = tuple.__new__
 """Makes a record of its fields; by its name there would be a function around this, and it is made for each."""
-
 NO_HEADERS = _pack(())
 UNREADABLE = (msgspec.MsgspecError, TypeError, UnicodeDecodeError)
 """Errors of a row that is not as we write them."""
@@ -64,12 +62,8 @@ _AS_WRITTEN = (
     " CAST(sum AS INTEGER)"
 )
 """Columns of a record: a damaged bit of a row may make text of bytes, and text that is none ends a whole query."""
-
-
 _IDENTITY = "CREATE TABLE IF NOT EXISTS log_identity (id TEXT NOT NULL, sum INTEGER NOT NULL)"
 """Id of the file's logs. It is created when the file is opened: files of before have none."""
-
-
 Watched: TypeAlias = tuple[Iterable[int], Iterable[str]]
 """Logs and groups that a process follows."""
 
@@ -153,7 +147,7 @@ class Log:
             statement = f"SELECT id, next, next_sum FROM logs WHERE id IN ({', '.join(map(str, unknown))})"
             for log, end, sum_ in self._connection().execute(statement):
                 if self._checked.get(log) != (end, sum_):  # most are as they were, whoever wrote
-                    sums.check_end(log, end, sum_)
+                    tables.check_end(log, end, sum_)
                     self._checked[log] = end, sum_
                 self.heads[log] = end
         return {log: self.heads[log] for log in logs}
@@ -204,7 +198,7 @@ class Log:
         for log, rows in by_log.items():
             connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._moved = moved
-        ends = [(end, sums.row_sum(log, end), log) for log, end in moved.items()]
+        ends = [(end, tables.row_sum(log, end), log) for log, end in moved.items()]
         connection.executemany("UPDATE logs SET next = ?, next_sum = ? WHERE id = ?", ends)
 
     def committed(self) -> Mapping[int, int]:
@@ -235,7 +229,7 @@ class Log:
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """Check that what is not there was removed by retention. Raises `Damage`."""
-        oldest, end = sums.one_log(self._connection(), log)
+        oldest, end = tables.one_log(self._connection(), log)
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
             raise Damage(f"records of log {log} from {first} on are missing")
@@ -248,10 +242,10 @@ class Log:
         execute(_IDENTITY)
         found = execute("SELECT id, sum FROM log_identity").fetchone()
         if found is None:
-            execute("INSERT INTO log_identity VALUES (?, ?)", (new, sums.row_sum("log_identity", new)))
+            execute("INSERT INTO log_identity VALUES (?, ?)", (new, tables.row_sum("log_identity", new)))
             self.id = new
             return
-        sums.check_identity(*found)
+        tables.check_identity(*found)
         (self.id, _) = found
 
     def ensure(self, topics: Sequence[Topic]) -> None:
@@ -277,7 +271,7 @@ class Log:
 
     def retain(self, name: str, kept: Kept, retention_ms: int | None) -> None:
         """Keep the records of a topic for so long from now on."""
-        sum_ = sums.row_sum(name, kept.first_log, kept.partitions, retention_ms)
+        sum_ = tables.row_sum(name, kept.first_log, kept.partitions, retention_ms)
         self._connection().execute(
             "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, name)
         )
@@ -285,11 +279,11 @@ class Log:
     def _make(self, topic: Topic, retention_ms: int | None) -> Kept:
         (first,) = self._connection().execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
         for log in range(first, first + topic.partitions):
-            sum_ = sums.row_sum(log, 0)
+            sum_ = tables.row_sum(log, 0)
             self._connection().execute("INSERT INTO logs VALUES (?, 0, ?, 0, ?)", (log, sum_, sum_))
             self._connection().execute(log_table(log))
         kept = Kept(first, topic.partitions, retention_ms)
-        row = (topic.name, *kept, sums.row_sum(topic.name, *kept))
+        row = (topic.name, *kept, tables.row_sum(topic.name, *kept))
         self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", row)
         return kept
 
@@ -306,10 +300,10 @@ class Log:
         trimmed = {name: topic for name, topic in there if topic.retention_ms is not None or is_wakes(name)}
         if not trimmed:
             return False
-        ends = {log: (oldest, end) for log, oldest, end in sums.logs_of(execute(sums.LOGS))}
+        ends = {log: (oldest, end) for log, oldest, end in tables.logs_of(execute(tables.LOGS))}
         floors: dict[int, int] = {}
         timers = {log for name, topic in trimmed.items() if is_wakes(name) for log in topic.logs}
-        for group, log, offset in sums.positions_of(execute(sums.POSITIONS)):
+        for group, log, offset in tables.positions_of(execute(tables.POSITIONS)):
             if group not in lost or log in timers:
                 floors[log] = min(offset, floors.get(log, offset))
         for name, topic in trimmed.items():
@@ -333,7 +327,7 @@ class Log:
         keep = end if first_kept is None else first_kept
         if keep > oldest:
             execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
-            sum_ = sums.row_sum(log, keep)
+            sum_ = tables.row_sum(log, keep)
             execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (keep, sum_, log))
         return keep == oldest + TRIMMED_MAX
 
@@ -364,7 +358,7 @@ def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row], log_id: str)
 
 def kept_topics(connection: sqlite3.Connection) -> dict[str, Kept]:
     """Topics as the file has them. Raises `Damage`."""
-    rows = sums.topics_of(connection.execute(sums.TOPICS))
+    rows = tables.topics_of(connection.execute(tables.TOPICS))
     return {name: Kept(first_log, partitions, retention_ms) for name, first_log, partitions, retention_ms in rows}
 
 
@@ -374,7 +368,7 @@ def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
     log, end = (int(part) for part in mark.split())
     found = connection.execute("SELECT next, next_sum FROM logs WHERE id = ?", (log,)).fetchone()
     if found is not None:
-        sums.check_end(log, *found)
+        tables.check_end(log, *found)
     return None if found is not None and found[0] >= end else f"record {end - 1} of log {log}"
 
 
@@ -389,3 +383,51 @@ def checksums(offsets: Ints, keys: Sequence[bytes], values: Nulls, headers: Null
 
 def _filled(values: Sequence[Any]) -> Sequence[bytes]:
     return [value or b"" for value in values] if None in values else values
+
+
+# ---------------------------------------------------------------- transactions
+
+
+class Transaction:
+    """Writes of records, one group commit at a time: see `saga.store.sqlite.writer.Contents`."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        *,
+        caught_up: Callable[[], None],
+        appended: Callable[[Mapping[int, int]], None],
+    ) -> None:
+        """Begin with nothing to append. `caught_up` is called when others had written, `appended` with the new ends of
+        logs that we wrote to."""
+        self._log, self._clock = log, clock
+        self._caught_up, self._appended = caught_up, appended
+        self._others = False
+        self._entries: list[Entry] = []
+        self._moved: Mapping[int, int] = {}
+
+    def append(self, entries: list[Entry]) -> None:
+        """Have entries written with all others of this transaction: one statement for each log."""
+        self._entries += entries
+
+    def begin(self) -> None:
+        self._entries = []
+        self._others = self._log.catch_up()
+
+    def finish(self, changes: int) -> None:
+        if self._entries:
+            self._log.append(self._entries, self._clock.now_ms())
+
+    def committed(self) -> bytes | None:
+        self._moved = moved = self._log.committed()
+        return b"%d %d" % next(iter(moved.items())) if moved else None
+
+    def rolled_back(self) -> None:
+        self._log.rolled_back()
+
+    def announce(self) -> None:
+        if self._others:
+            self._caught_up()
+        if self._moved:
+            self._appended(self._moved)

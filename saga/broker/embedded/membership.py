@@ -7,16 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from saga.broker.embedded.groups import Groups, Newcomer, View
-from saga.broker.embedded.log import Log, Undecodable
-from saga.broker.embedded.seats import Liveness, Seat, is_vacant
-from saga.broker.embedded.transaction import Transaction
+from saga.broker.embedded.liveness import Liveness, Seat, is_vacant
+from saga.broker.embedded.log import Log, Transaction, Undecodable
 from saga.broker.identity import MemberIdentity, refusal, strangers_among
 from saga.broker.port import Listener, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, Standstill
-from saga.store.sqlite_files.errors import Doing
-from saga.store.sqlite_files.file import File
-from saga.store.sqlite_files.writer import Writer
+from saga.store.sqlite.errors import Doing
+from saga.store.sqlite.state_file import File
+from saga.store.sqlite.writer import Writer
 from saga.support.clock import Clock
 
 AGAIN_S = 0.1

@@ -19,10 +19,9 @@ from aiokafka.protocol.metadata import MetadataRequest
 from saga.broker.acls import Right, allow
 from saga.broker.adapter import ClientOptions
 from saga.broker.kafka.client import FAILED, failed
-from saga.broker.kafka.log_ids import UNKNOWN_THERE, ask_any_broker
-from saga.broker.kafka.refusals import refusal
+from saga.broker.kafka.positions import UNKNOWN_THERE, ask_any_broker
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.kafka.settings import Access, KafkaSettings, refusal
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.support.clock import Clock
 

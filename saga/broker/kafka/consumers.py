@@ -2,15 +2,18 @@
 the listener that they call when the group has decided."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
-from saga.broker.kafka.assignor import IdentityAssignor
+from saga.broker.identity import MemberIdentity, decode, encode
 from saga.broker.kafka.client import FAILED, end_consumer, failed, starting
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.support.clock import Clock
@@ -19,6 +22,52 @@ FETCH_BYTES = 1 << 23
 """Most bytes that one broker sends at once; of one partition an eighth of it."""
 END_S = 2.0
 FOREVER_MS = (1 << 31) - 1
+
+
+# ---------------------------------------------------------------- assignment
+
+
+TOLD_MAX = 16
+"""Most identities that are told: of each service and store one, and a group with so many of them is in no order."""
+
+
+class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
+    """Assignor "range" of aiokafka, which members of earlier releases have as well. aiokafka is made for classes here,
+    and an object does, too: each consumer has its own, for several services may run in one process."""
+
+    def __init__(self, identity: MemberIdentity | None) -> None:
+        self._identity = identity
+        self.members: Sequence[MemberIdentity] = ()
+        """Identities in the group, one of each service and store, as of the last assignment."""
+
+    def metadata(self, topics: Iterable[str]) -> Any:
+        return ConsumerProtocolMemberMetadata(self.version, list(topics), encode(self._identity))
+
+    def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+        assigned = RangePartitionAssignor.assign(cluster, members)
+        told = _encode_members(decode(member.user_data) for member in members.values())
+        return {
+            id_: ConsumerProtocolMemberAssignment(each.version, each.assignment, told) for id_, each in assigned.items()
+        }
+
+    def on_assignment(self, assignment: Any) -> None:
+        self.members = _decode_members(assignment.user_data)
+
+
+def _encode_members(identities: Iterable[MemberIdentity | None]) -> bytes:
+    known = {(each.service, each.store): each for each in identities if each is not None}
+    return msgspec.json.encode([encode(each) for each in list(known.values())[:TOLD_MAX]]) if known else b""
+
+
+def _decode_members(told: bytes | None) -> list[MemberIdentity]:
+    """Identities that a leader told; none where it is of an earlier release, or another program."""
+    if not told:
+        return []
+    try:
+        encoded = msgspec.json.decode(told, type=list[bytes])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    return [identity for each in encoded if (identity := decode(each)) is not None]
 
 
 def of_group(

@@ -139,7 +139,6 @@ PERSON: Mapping[type[Exception], str] = {
 }
 """Errors that waiting alone does not mend, each with what a person has to do."""
 
-
 RIGHTS: frozenset[type[Exception]] = frozenset(
     {
         kafka.ClusterAuthorizationFailedError,

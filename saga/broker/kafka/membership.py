@@ -7,22 +7,19 @@ only looks at what the `Prefetch` has.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.identity import refusal, strangers_among
-from saga.broker.kafka import client, consumers, private_names
-from saga.broker.kafka.assignor import IdentityAssignor
+from saga.broker.kafka import client, consumers
 from saga.broker.kafka.client import FAILED, failed, partitions_of
-from saga.broker.kafka.committing import CLEAN, IN_HAND, Owned, commit, from_metadata, is_of_another_log
-from saga.broker.kafka.consumers import Rebalances
-from saga.broker.kafka.duplicate_instance import DuplicateInstance
+from saga.broker.kafka.consumers import IdentityAssignor, Rebalances
 from saga.broker.kafka.errors import GUESS
-from saga.broker.kafka.fetching import Fetching, keep_apart
-from saga.broker.kafka.log_ids import LogIds
-from saga.broker.kafka.prefetch import Prefetch
+from saga.broker.kafka.fetching import Fetching, Prefetch, keep_apart
+from saga.broker.kafka.positions import CLEAN, IN_HAND, LogIds, Owned, commit, from_metadata, is_of_another_log
 from saga.broker.kafka.settings import Access, KafkaSettings
 from saga.broker.port import Listener, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
@@ -38,8 +35,6 @@ LET_GO_S_MAX = 2.0
 """Longest wait for `Listener.revoked`: all members of the group wait for it."""
 BOUNDS_S = 1.0
 """Longest wait for a broker that is asked where a partition begins and ends."""
-
-log = logging.getLogger("saga.broker.kafka")
 
 
 class Member:
@@ -434,7 +429,7 @@ class Member:
                 raise self._access.explained(failed(why, f"group {self._group!r}: joining", "Read")) from why
             raise
         try:
-            private_names.check_consumer(consumer)
+            client.check_consumer(consumer)
         except BrokerError:
             await consumer.stop()
             raise
@@ -523,3 +518,37 @@ class Member:
         self._away = self._access.explained(BrokerUnavailable(trouble)) if trouble else None
         if trouble:
             self._prefetch.news.set()
+
+
+# ---------------------------------------------------------------- processes that share one id
+
+
+OFTEN = 3
+"""Times within one session that are too many: silence makes a group forget a member once in a session, and not more."""
+log = logging.getLogger("saga.broker.kafka")
+
+
+class DuplicateInstance:
+    """Watch for another process that has the id of this member; it says so once.
+
+    A broker gives the place of a member to whoever comes with the same id. The one before hears at its next heartbeat
+    that it is not known, and comes again: so they take the place from one another for ever.
+    """
+
+    def __init__(self, group: str, instance: str, session_s: float, clock: Clock) -> None:
+        self._group, self._instance, self._session_s, self._clock = group, instance, session_s, clock
+        self._forgotten_s: deque[float] = deque(maxlen=OFTEN)
+        self._said = False
+
+    def forgotten(self) -> None:
+        """Note that the group does not know the member any more."""
+        self._forgotten_s.append(self._clock.monotonic_s())
+        often = len(self._forgotten_s) == OFTEN and self._forgotten_s[-1] - self._forgotten_s[0] < self._session_s
+        if not self._instance or self._said or not often:
+            return
+        self._said = True
+        log.error(
+            "group %s: %d times within %g s its member was replaced: another process has SAGA_KAFKA_INSTANCE=%s too, "
+            "and they take the partitions from one another: give each its own, or none to any",
+            *(self._group, OFTEN, self._session_s, self._instance),
+        )

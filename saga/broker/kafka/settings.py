@@ -1,6 +1,7 @@
 """Settings of Kafka: where it is, who we are there, and how long everything may take."""
 
 import asyncio
+import socket
 import ssl
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from saga.broker.adapter import ClientOptions
-from saga.broker.kafka.errors import GUESS
+from saga.broker.kafka.errors import GUESS, translated
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.support.adapter_description import asked, show_certificate
@@ -203,3 +204,58 @@ def _context(settings: KafkaSettings) -> ssl.SSLContext:
     """Make a context for TLS. With an authority of one's own those that the system trusts are not trusted: any of them
     could sign for a host of the brokers' names."""
     return ssl.create_default_context() if settings.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+# ---------------------------------------------------------------- refused connections
+
+
+OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
+"""Words of TLS alerts about the certificate that we show, or do not show."""
+
+
+def refusal(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> BrokerError:
+    """Make the error to tell about a connection that did not come about."""
+    doing = f"Kafka at {server}"
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return BrokerError(
+            f"{doing}: its certificate is not trusted ({why.verify_message}): give the ca_file of who signed it, and "
+            "the host's name as it is in the certificate"
+        )
+    cause = why if isinstance(why, ssl.SSLError) else why.__cause__  # TLS 1.3 tells it after the handshake
+    if isinstance(cause, ssl.SSLError):
+        reason = cause.reason or str(cause)
+        if any(word in reason for word in OF_CERTIFICATES):
+            whose = "our certificate is not taken" if settings.cert_file else "it asks for a certificate of ours"
+            return BrokerError(f"{doing}: {whose} ({reason}): {_certificate(settings)}")
+        return BrokerError(
+            f"{doing}: TLS failed ({reason}): check that this port speaks TLS; if it asks for a certificate of ours, "
+            + _certificate(settings)
+        )
+    if isinstance(why, socket.gaierror):
+        return BrokerUnavailable(f"{doing}: no such host: check the name")
+    if isinstance(why, TimeoutError):
+        return BrokerUnavailable(
+            f"{doing}: no answer: check address and port, that it runs, and firewalls between; "
+            + ("" if settings.tls else "a port that wants TLS does not answer either: then use tls")
+        )
+    if isinstance(why, KafkaConnectionError | ConnectionResetError | ConnectionAbortedError):
+        wanted = [word for word, is_so in (("TLS", settings.tls), (f"SASL {settings.sasl}", settings.sasl)) if is_so]
+        return BrokerUnavailable(
+            f"{doing}: it does not talk to us: check that this port is Kafka's, and wants "
+            + (" and ".join(wanted) or "neither TLS nor a password")
+            + (", and whether the token is good" if settings.token else "")
+            + (f"; if it asks for a certificate of ours, {_certificate(settings)}" if settings.tls else "")
+        )
+    if isinstance(why, OSError):
+        return BrokerUnavailable(f"{doing}: {why.strerror or why}: check address and port, and that it runs")
+    return translated(why, doing)
+
+
+def _certificate(settings: KafkaSettings) -> str:
+    """Advice about our certificate."""
+    if settings.cert_file is None:
+        return "give SAGA_KAFKA_CERT_FILE and SAGA_KAFKA_KEY_FILE"
+    return (
+        f"give in SAGA_KAFKA_CERT_FILE, in the place of {settings.cert_file}, one that has not expired and is of an "
+        "authority that the brokers trust"
+    )

@@ -6,9 +6,12 @@ CPU time and none gets faster.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
 from datetime import timedelta
+from math import ceil
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from acouchbase.cluster import AsyncCluster  # type: ignore[import-untyped]  # see below
 from couchbase import subdocument  # type: ignore[import-untyped]  # the SDK has no types for checkers
@@ -24,14 +27,13 @@ from couchbase.management.buckets import EvictionPolicyType  # type: ignore[impo
 from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ignore[import-untyped]  # see above
 from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
 
-from saga.store.couchbase import sharing
+from saga.store.couchbase.adapter import OPEN_S, CouchbaseSettings, Durability
 from saga.store.couchbase.calls import Arrivals, drop_frames
-from saga.store.couchbase.server_time import RELATIVE_S_MAX, ServerTime
-from saga.store.couchbase.settings import OPEN_S, CouchbaseSettings, Durability
 from saga.store.port import Document
+from saga.support.adapter_description import UNCLOSED
+from saga.support.clock import Clock, SystemClock
 
 __all__ = ["FAILURES", "Cluster", "Collection"]
-
 BOOTSTRAP_S = 6.0
 """Longest time that connecting may take, and opening the bucket, where opening may take as long as by default; else
 more, in proportion: both fit into it."""
@@ -48,6 +50,110 @@ LEVELS = {
 }
 FAILURES = (CouchbaseException, RuntimeError)
 """Errors of the SDK when it cannot do something; anything else is a mistake of ours."""
+
+
+# ---------------------------------------------------------------- expiry by the server's clock
+
+
+RELATIVE_S_MAX = 30 * 86_400
+"""Shortest expiry that is sent as a point in time; a shorter one is sent as seconds from now. So the SDK has it."""
+AT_S_MAX = 2**32 - 1
+"""Last point in time that can be sent: 2106-02-07."""
+MARGIN_S = 86_400
+"""Most that the server's clock may be ahead of ours before a longest expiry does not fit any more."""
+SANE_S = range(1_420_070_400, AT_S_MAX)
+"""Seconds that a version may tell, from 2015 on. Not every server that speaks Couchbase's protocol makes versions of a
+clock: CouchbaseMock counts."""
+CAS_PER_S = 1_000_000_000
+"""Versions per second: a version is the node's clock, in nanoseconds, and never goes back."""
+
+
+def longest_s(clock: Clock) -> float:
+    """Longest expiry that can be sent now."""
+    return AT_S_MAX - MARGIN_S - clock.now_ms() / 1000
+
+
+class ServerTime:
+    """Time at the server, by the latest version that it made and the time since then."""
+
+    def __init__(self) -> None:
+        self._clock: Clock = SystemClock()  # the SDK takes the machine's time, whatever clock we are given
+        self._told_s = 0.0
+        self._told_at_s = 0.0
+
+    def learn(self, cas: int) -> None:
+        """Learn the time from a version that the server has made just now."""
+        if cas // CAS_PER_S in SANE_S:
+            self._told_s, self._told_at_s = cas / CAS_PER_S, self._clock.monotonic_s()
+
+    def expiry(self, expiry_s: float) -> timedelta:
+        """Expiry to hand to the SDK, which adds our own time of day to what is long: rather later than sooner."""
+        seconds = max(1, ceil(expiry_s))
+        if seconds >= RELATIVE_S_MAX and self._told_s:
+            there_s = self._told_s + self._clock.monotonic_s() - self._told_at_s
+            seconds += max(0, ceil(there_s - self._clock.now_ms() / 1000))
+        return timedelta(seconds=seconds)
+
+
+# ---------------------------------------------------------------- shared connections
+#
+# A connection costs threads, sockets to each node, and a handshake with each. Without sharing, sixteen services of one
+# process would open sixteen, one after another.
+
+
+@dataclass(eq=False, slots=True)
+class Shared:
+    """Connection to a cluster, and who uses it."""
+
+    key: Hashable
+    cluster: Any
+    """The SDK's cluster."""
+    password: str
+    users: int = 0
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Lock of who opens a store on it: a question that a server does not know may cost all others the connection."""
+    keeps_expiry: dict[str, bool] = field(default_factory=dict)
+    """Answers of buckets about whether they can keep an expiry: asked for once."""
+    evicts: "dict[str, asyncio.Task[bool | None]]" = field(default_factory=dict)
+    """Answers of buckets about whether they evict: asked for once."""
+
+
+_open: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Shared]]" = WeakKeyDictionary()
+
+
+def taken(key: Hashable, password: str, make: Callable[[], Any]) -> Shared:
+    """Connection for this key, made if there is none on this loop; to be given back by `close`."""
+    shares = _open.setdefault(asyncio.get_running_loop(), {})
+    shared = shares.get(key)
+    if shared is None:
+        shared = shares[key] = Shared(key, make(), password)
+        UNCLOSED.add(shared)
+    shared.users += 1
+    return shared
+
+
+def forget(shared: Shared) -> None:
+    """Have the next one who wants such a connection make another: this one did not come about, or is closed."""
+    shares = _open.get(asyncio.get_running_loop(), {})
+    if shares.get(shared.key) is shared:
+        del shares[shared.key]
+
+
+async def close(shared: Shared) -> None:
+    """Give it back; whoever is the last one closes it for good."""
+    shared.users -= 1
+    if shared.users:
+        return
+    forget(shared)
+    for task in shared.evicts.values():
+        task.cancel()
+    if shared.evicts:
+        await asyncio.wait(shared.evicts.values())
+    await shared.cluster.close()
+    UNCLOSED.discard(shared)
+
+
+# ---------------------------------------------------------------- documents
 
 
 class AsItIs(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
@@ -128,7 +234,7 @@ class Cluster:
         files = settings.ca_file, settings.cert_file, settings.key_file
         times = settings.open_s, settings.kv_s, settings.durable_s
         arrivals = Arrivals(asyncio.get_running_loop())
-        self._shared = sharing.taken(
+        self._shared = taken(
             (settings.connection, settings.username, password, files, times),
             password,
             lambda: AsyncCluster(settings.connection, _options(settings, password), loop=arrivals),
@@ -154,7 +260,7 @@ class Cluster:
         try:
             await self._cluster.on_connect()
         except BaseException:
-            sharing.forget(self._shared)
+            forget(self._shared)
             raise
 
     async def open_bucket(self) -> None:
@@ -164,7 +270,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Close for good, unless another store of this process uses the connection."""
-        await sharing.close(self._shared)
+        await close(self._shared)
 
     def collection(self, name: str, durability: Durability, durable_s: float) -> Collection:
         """Collection of the scope that is set."""

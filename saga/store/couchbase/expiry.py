@@ -16,11 +16,10 @@ from math import ceil
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable
 from saga.messaging.names import PROBE
 from saga.store.couchbase import errors
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.calls import Calls
-from saga.store.couchbase.driver import FAILURES, Cluster, Collection
+from saga.store.couchbase.driver import FAILURES, RELATIVE_S_MAX, Cluster, Collection, longest_s
 from saga.store.couchbase.listing import evicts
-from saga.store.couchbase.server_time import RELATIVE_S_MAX, longest_s
-from saga.store.couchbase.settings import CouchbaseSettings
 from saga.support.clock import Clock
 
 SLACK_S = 120.0

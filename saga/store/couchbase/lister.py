@@ -12,12 +12,12 @@ import sys
 import msgspec
 
 from saga.errors import NoListing, SagaError
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster
 from saga.store.couchbase.errors import NO_FEATURE, UNSUPPORTED, Doing, code_of, failure
 from saga.store.couchbase.listing import Told
 from saga.store.couchbase.opening import open_bucket
-from saga.store.couchbase.settings import CouchbaseSettings
 from saga.support.clock import Clock, SystemClock
 
 OPEN_S_MAX = 12.0

@@ -23,8 +23,8 @@ from typing import Literal
 import msgspec
 
 from saga.errors import NoListing, StoreUnavailable
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.driver import SCAN_S
-from saga.store.couchbase.settings import CouchbaseSettings
 from saga.support.clock import Clock
 
 ANSWER_S = SCAN_S + 17

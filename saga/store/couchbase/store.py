@@ -2,7 +2,7 @@
 
 Where documents are. With a scope and no collection, each collection of the toolkit (`saga`, `saga-archive`, those of
 business documents) is a collection of that scope, under the same name, and must be there. Otherwise all are in one
-collection, with the toolkit's collection and `::` before the key. `saga.store.couchbase.keys` tells of long keys.
+collection, with the toolkit's collection and `::` before the key. `saga.store.couchbase.store` tells of long keys.
 
 Which promise of `saga.store.port.Store` rests on what:
 - `insert` and `replace` with `cas` are Couchbase's own. Its `cas` is a clock of the node that never goes back.
@@ -21,20 +21,24 @@ theirs. Another user, or another certificate, needs a new start.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Coroutine
 from collections.abc import Collection as Names
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any, Self
+
+import msgspec
 
 from saga.errors import Ambiguous, SagaError, StoreError, StoreUnavailable, TooLarge
 from saga.messaging.names import ARCHIVES, PROBE, PROGRESS
-from saga.store.couchbase import errors, expiry, keys
+from saga.store.couchbase import errors, expiry
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.calls import Calls
 from saga.store.couchbase.driver import FAILURES, Cluster, Collection
 from saga.store.couchbase.errors import Doing
 from saga.store.couchbase.listing import keys_of
 from saga.store.couchbase.opening import missing, opened
-from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.port import Document
 from saga.support.clock import Clock
 
@@ -96,7 +100,7 @@ class CouchbaseStore:
     async def get(self, collection: str, key: str) -> Document | None:
         within = self._collections.get(self.settings.home(collection)) or await self._found(collection)
         full = self._full(collection, key)
-        return await self._get(within, full, keys.stored_key(full))
+        return await self._get(within, full, stored_key(full))
 
     async def _get(self, within: Collection, full: str, stored: str) -> Document | None:
         try:
@@ -105,7 +109,7 @@ class CouchbaseStore:
             if errors.code_of(why) == errors.NOT_FOUND:
                 return None
             raise self._failed(why, Doing.READ, full) from why
-        return document if stored == full else Document(keys.unwrapped(full, document.content), document.cas)
+        return document if stored == full else Document(unwrapped(full, document.content), document.cas)
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
         within = await self._found(collection)
@@ -127,14 +131,14 @@ class CouchbaseStore:
 
     async def _listed(self, within: Collection, name: str, prefix: str) -> AsyncIterator[tuple[str, str]]:
         """Keys that begin with `prefix`, each with the one it is stored under."""
-        async for stored in self._stored_keys(name, keys.stored_prefix(prefix)):
+        async for stored in self._stored_keys(name, stored_prefix(prefix)):
             full = stored
-            if keys.is_shortened(stored):
+            if is_shortened(stored):
                 document = await self._get(within, stored, stored)
                 if document is None:
                     continue
                 with suppress(StoreError):  # else it is no document of ours: whoever looks at it can tell
-                    full = keys.key_in(document.content)
+                    full = key_in(document.content)
             if full.startswith(prefix):
                 yield full, stored
 
@@ -179,8 +183,8 @@ class CouchbaseStore:
             )
         within = self._collections.get(self.settings.home(collection)) or await self._found(collection)
         full = self._full(collection, key)
-        stored = keys.stored_key(full)
-        return within, full, stored, content if stored == full else keys.wrapped(full, content)
+        stored = stored_key(full)
+        return within, full, stored, content if stored == full else wrapped(full, content)
 
     async def _write(self, call: Coroutine[Any, Any, int], doing: Doing, full: str) -> int:
         try:
@@ -235,3 +239,77 @@ class CouchbaseStore:
             self._renew_at_s = now_s + RENEW_EVERY_S
             with suppress(SagaError, *FAILURES):  # its file is just being replaced: the next failure looks again
                 self._cluster.renew_password()
+
+
+# ---------------------------------------------------------------- stored keys
+#
+# A key of more than 246 bytes is stored under its beginning, `~` and a digest of the whole key. The key cannot be
+# restored from that, so the content of such a document is `{"key": ..., "content": ...}`. A scan returns the original
+# key, and two keys with the same digest are an error instead of one document. A short key that looks like a shortened
+# one is treated like a long one, so no two keys share a name.
+
+
+STORED_KEY_BYTES_MAX = 246
+"""Longest key: Couchbase's limit in a named collection; in the default one it is 250."""
+DIGEST_BYTES = 16
+HEAD_BYTES = STORED_KEY_BYTES_MAX - 1 - 2 * DIGEST_BYTES
+"""Bytes that a shortened key keeps of its beginning."""
+_SHORTENED = re.compile(rf"~[0-9a-f]{{{2 * DIGEST_BYTES}}}\Z")
+
+
+class _Wrapped(msgspec.Struct):
+    key: str
+
+
+def stored_key(key: str) -> str:
+    """Name in Couchbase of a key's document.
+
+    >>> stored_key("payment::order-1")
+    'payment::order-1'
+    >>> len(stored_key("payment::" + "x" * 300).encode())
+    246
+    """
+    encoded = key.encode()
+    if len(encoded) <= STORED_KEY_BYTES_MAX and not is_shortened(key):
+        return key
+    return f"{stored_prefix(key)}~{blake2b(encoded, digest_size=DIGEST_BYTES).hexdigest()}"
+
+
+def stored_prefix(prefix: str) -> str:
+    """Common beginning of all stored keys whose keys begin with `prefix`."""
+    return prefix.encode()[:HEAD_BYTES].decode(errors="ignore")
+
+
+def is_shortened(stored: str) -> bool:
+    """Return whether a stored key is a shortened one, and not the key itself."""
+    return _SHORTENED.search(stored) is not None
+
+
+def wrapped(key: str, content: bytes) -> bytes:
+    """Wrap the content of a document whose key was shortened: the key goes with it.
+
+    >>> wrapped("ab", b"[1]")
+    b'{"key":"ab","content":[1]}'
+    """
+    return b"%b%b}" % (_beginning(key), content)
+
+
+def unwrapped(key: str, stored: bytes) -> bytes:
+    """Take out the content that was wrapped. Raises `StoreError` if the document is not that of `key`: waiting mends
+    nothing, so it is no outage."""
+    beginning = _beginning(key)
+    if not stored.startswith(beginning):
+        raise StoreError(f"the document under {stored_key(key)!r} belongs to another key than {key!r}")
+    return stored[len(beginning) : -1]
+
+
+def key_in(stored: bytes) -> str:
+    """Key of a document whose content was wrapped. Raises `StoreError`."""
+    try:
+        return msgspec.json.decode(stored, type=_Wrapped).key
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        raise StoreError(f"a document with a shortened key does not say which key it has: {why}") from why
+
+
+def _beginning(key: str) -> bytes:
+    return b'{"key":%b,"content":' % msgspec.json.encode(key)

@@ -52,7 +52,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
     def store(self, clock: Clock) -> Store:
         """Store of all services, whose documents have names of their own. Not open yet."""
-        from saga.store.couchbase.settings import CouchbaseSettings
+        from saga.store.couchbase.adapter import CouchbaseSettings
         from saga.store.couchbase.store import CouchbaseStore
 
         settings = CouchbaseSettings(

@@ -19,7 +19,7 @@ from saga.errors import Conflict, Exists
 from saga.messages import Outgoing, Record, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
 from saga.store.port import Document
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.processes.evidence import Left, witnessed_at_the_end

@@ -20,7 +20,7 @@ from saga.engine.lifecycle import Options, serve
 from saga.engine.prepared_service import prepare
 from saga.errors import SagaError
 from saga.store.port import Store
-from saga.store.sqlite import SqliteStore
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
 from saga.telemetry.logs import Log
 from saga.testing.processes.crew import COULD_NOT_START

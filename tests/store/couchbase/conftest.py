@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from tests.servers.couchbase import BUCKET, CouchbaseMock
 from tests.store.conftest import SettableClock

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from saga.errors import ConfigurationError, Conflict
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from saga.testing.conformance.store import DAY_S, Opens, Passes, StoreConformance

@@ -16,9 +16,8 @@ from saga.engine.lifecycle import Options, serve
 from saga.engine.prepared_service import prepare
 from saga.errors import ConfigurationError, StoreError
 from saga.ops.doctor import examined
-from saga.store.couchbase.adapter import CouchbaseOptions
-from saga.store.couchbase.server_time import AT_S_MAX, ServerTime, longest_s
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseOptions, CouchbaseSettings
+from saga.store.couchbase.driver import AT_S_MAX, ServerTime, longest_s
 from saga.store.couchbase.store import CouchbaseStore
 from services.payment import payment
 from tests.store.conftest import SettableClock

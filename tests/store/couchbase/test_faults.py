@@ -12,7 +12,7 @@ import pytest
 
 from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable, TooLarge
 from saga.store.couchbase import listing
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.store.port import Document
 from saga.support.clock import SystemClock

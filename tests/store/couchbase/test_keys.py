@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.errors import StoreError, StoreUnavailable
-from saga.store.couchbase.keys import (
+from saga.store.couchbase.adapter import CouchbaseSettings
+from saga.store.couchbase.listing import keys_of
+from saga.store.couchbase.store import (
     HEAD_BYTES,
-    KEY_BYTES_MAX,
+    STORED_KEY_BYTES_MAX,
     is_shortened,
     key_in,
     stored_key,
@@ -18,8 +20,6 @@ from saga.store.couchbase.keys import (
     unwrapped,
     wrapped,
 )
-from saga.store.couchbase.listing import keys_of
-from saga.store.couchbase.settings import CouchbaseSettings
 from saga.store.port import Document
 from saga.support.clock import SystemClock
 from tests.store.couchbase.conftest import Stores
@@ -30,7 +30,7 @@ KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40
 
 @given(KEYS, KEYS)
 def test_keys_stay_apart_and_fit(one: str, other: str) -> None:
-    assert len(stored_key(one).encode()) <= KEY_BYTES_MAX
+    assert len(stored_key(one).encode()) <= STORED_KEY_BYTES_MAX
     assert (stored_key(one) == stored_key(other)) == (one == other)
 
 
@@ -40,8 +40,8 @@ def test_a_stored_key_begins_as_the_stored_prefix_of_its_beginnings(key: str, le
 
 
 def test_a_key_of_the_greatest_length_is_stored_as_it_is() -> None:
-    assert stored_key("x" * KEY_BYTES_MAX) == "x" * KEY_BYTES_MAX
-    assert is_shortened(stored_key("x" * (KEY_BYTES_MAX + 1)))
+    assert stored_key("x" * STORED_KEY_BYTES_MAX) == "x" * STORED_KEY_BYTES_MAX
+    assert is_shortened(stored_key("x" * (STORED_KEY_BYTES_MAX + 1)))
 
 
 def test_a_short_key_that_looks_shortened_is_not_taken_for_another_one() -> None:

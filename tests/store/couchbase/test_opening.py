@@ -12,7 +12,7 @@ import pytest
 
 from saga.errors import ConfigurationError, SagaError, StoreUnavailable
 from saga.store.couchbase import driver
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.support.adapter_description import UNCLOSED
 from tests.servers.couchbase import CouchbaseMock
@@ -131,7 +131,7 @@ import asyncio, sys
 import saga.cli.run  # all that takes time is loaded before
 from saga.cli.main import main
 from saga.store.couchbase.driver import Cluster
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 
 async def connects():
     Cluster(CouchbaseSettings(connection=sys.argv[1], bucket="saga", username="x", password=lambda: "y"))

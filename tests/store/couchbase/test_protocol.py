@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from saga.errors import Ambiguous, ConfigurationError, SagaError, StoreError, StoreUnavailable
-from saga.store.couchbase.keys import stored_key
-from saga.store.couchbase.settings import CouchbaseSettings
-from saga.store.couchbase.store import CouchbaseStore
+from saga.store.couchbase.adapter import CouchbaseSettings
+from saga.store.couchbase.store import CouchbaseStore, stored_key
 from saga.store.port import Document
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.node import WRITES, Node, Op, Status

@@ -11,7 +11,7 @@ import pytest
 
 from saga.errors import StoreUnavailable
 from saga.store.couchbase import driver
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from tests.store.conftest import SettableClock
 from tests.store.couchbase.node import Node, Op

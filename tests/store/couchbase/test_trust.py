@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from saga.errors import SagaError
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 from saga.support.clock import SystemClock
 from tests.servers.listening import listening
@@ -24,7 +24,7 @@ CONNECTS = """
 import asyncio, os, sys
 from pathlib import Path
 from saga.support.clock import SystemClock
-from saga.store.couchbase.settings import CouchbaseSettings
+from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.store import CouchbaseStore
 
 async def connect():

@@ -15,8 +15,8 @@ from saga.progress import history, journal
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.progress.history import Archive
 from saga.progress.journal import Ended, Hand
-from saga.store.sqlite import SqliteStore
-from saga.store.sqlite_files.lock import WriteLock
+from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.invariants.progress_lives import broken_chain, lives_of
 from saga.testing.processes.shared_files import SharedFiles

@@ -2,14 +2,13 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from saga.store.sqlite_files.errors import Damage, primary_code
-from saga.store.sqlite_files.purpose import Purpose
-from saga.store.sqlite_files.tampering import format_of
+from saga.store.sqlite.errors import Damage, Purpose, primary_code
 
 PAGE_BYTES = 4096
 CHECKED_BYTES_MAX = 32 << 20
@@ -141,6 +140,34 @@ def _closing_when_it_fails(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+# ---------------------------------------------------------------- format and generation
+#
+# `PRAGMA user_version` holds both: see `saga.store.sqlite.integrity`.
+
+FORMAT_BITS = 8
+GENERATION_MAX = (1 << 31 - FORMAT_BITS) - 1
+"""Highest generation: at four megabytes of log each, thirty terabytes. From there on it stays."""
+
+
+def format_of(user_version: int) -> int:
+    """Format of a file with this `user_version`.
+
+    >>> format_of(next_generation(next_generation(2)))
+    2
+    """
+    return user_version & (1 << FORMAT_BITS) - 1
+
+
+def next_generation(user_version: int) -> int:
+    """Make the `user_version` of the same format, one generation later.
+
+    >>> next_generation(2), next_generation(GENERATION_MAX << FORMAT_BITS | 2) >> FORMAT_BITS == GENERATION_MAX
+    (258, True)
+    """
+    generation = min((user_version >> FORMAT_BITS) + 1, GENERATION_MAX)
+    return generation << FORMAT_BITS | format_of(user_version)
+
+
 # -------------------------------------------------------------------- making files
 
 
@@ -158,3 +185,43 @@ def make_file(path: Path) -> None:
     Raises `OSError`."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+# ---------------------------------------------------------------- shrinking
+
+
+FREE_PAGES_MIN = 1024
+"""Free pages (4 MB) that a file always keeps: they are used again, and to grow costs more than to keep them."""
+FREE_SHARE = 4
+"""Part of a file that may be free, as one in so many, before it shrinks."""
+PAGES_MAX = 64
+"""Most pages that one transaction gives back: each may have to be moved first."""
+
+
+def shrink(connection: sqlite3.Connection) -> bool:
+    """Give back some free pages, inside a transaction, if too much of the file is free; true if there may be more to
+    give back."""
+    free = _free(connection)
+    if free <= max(FREE_PAGES_MIN, connection.execute("PRAGMA page_count").fetchone()[0] // FREE_SHARE):
+        return False
+    for _ in range(PAGES_MAX):  # the driver steps such a statement once, and each step gives back one page
+        connection.execute("PRAGMA incremental_vacuum(1)")
+    return _free(connection) < free
+
+
+def _free(connection: sqlite3.Connection) -> int:
+    count: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    return count
+
+
+# ---------------------------------------------------------------- binding bytes
+
+
+as_blob = bytearray
+"""A copy that is bound as it is. For `bytes` the driver looks for an adapter first, each time, which takes longer than
+to write a short value."""
+
+
+def as_blobs(values: Sequence[Any]) -> Iterable[bytearray | None]:
+    """Such copies of a column's values, of which some may be null."""
+    return [None if value is None else as_blob(value) for value in values] if None in values else map(as_blob, values)

@@ -6,11 +6,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from saga.errors import Broken, SagaError
-from saga.store.sqlite_files.errors import Doing, is_busy, meaning
-from saga.store.sqlite_files.guard import FileGuard, Lacks, left
-from saga.store.sqlite_files.lock import WriteLock
-from saga.store.sqlite_files.opening import connect, make_file, make_folder, open_to_write
-from saga.store.sqlite_files.purpose import Purpose
+from saga.store.sqlite.connection import connect, make_file, make_folder, open_to_write
+from saga.store.sqlite.errors import Doing, Purpose, is_busy, meaning
+from saga.store.sqlite.integrity import FileGuard, Lacks, left
+from saga.store.sqlite.lock import WriteLock
 from saga.support.clock import Clock
 
 LOOK_EVERY_S = 0.002

@@ -29,7 +29,7 @@ class SqliteAdapter:
         yield from ()
 
     def at(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-        from saga.store.sqlite import SqliteStore
+        from saga.store.sqlite.store import SqliteStore
 
         return SqliteStore(sqlite_path(settings.store, service), clock=clock, readonly=readonly)
 

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from saga.broker.embedded.groups import Fellow
-from saga.store.sqlite_files import lock
+from saga.store.sqlite import lock
 from saga.support.clock import Clock
 
 _BEATS = Struct(">Q")

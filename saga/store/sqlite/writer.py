@@ -15,8 +15,8 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from saga.errors import Broken, SagaError
-from saga.store.sqlite_files.errors import Doing, is_busy
-from saga.store.sqlite_files.file import File
+from saga.store.sqlite.errors import Doing, is_busy
+from saga.store.sqlite.state_file import File
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Contents(Protocol):
 
     def committed(self) -> bytes | None:
         """Note that the transaction is durable, with the lock still held; the mark of its last write, if it had one.
-        See `saga.store.sqlite_files.guard`."""
+        See `saga.store.sqlite.integrity`."""
 
     def rolled_back(self) -> None:
         """Note that nothing of the transaction is there."""

@@ -1,7 +1,7 @@
 """Store on one SQLite file: what a service uses unless told otherwise. Several processes may use it at once.
 
 Statements run where they are called, on the event loop's thread: a `get` takes microseconds, and handing it to a worker
-thread costs up to 5 ms under load. Writes share transactions: see `saga.store.sqlite_files.writer`.
+thread costs up to 5 ms under load. Writes share transactions: see `saga.store.sqlite.writer`.
 """
 
 import sqlite3
@@ -14,15 +14,14 @@ from typing import Any, Self
 
 from saga.changes.port import Noted
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
-from saga.store import sqlite_changes
 from saga.store.port import Document
-from saga.store.sqlite_documents import EXPIRY_S_MAX, PURPOSE, Documents, checked, lacks
-from saga.store.sqlite_files.errors import Damage, Doing, meaning
-from saga.store.sqlite_files.file import File
-from saga.store.sqlite_files.lock import WriteLock
-from saga.store.sqlite_files.opening import open_to_read
-from saga.store.sqlite_files.writer import Writer
-from saga.store.steady_time import SteadyTime
+from saga.store.sqlite import changes
+from saga.store.sqlite.connection import open_to_read
+from saga.store.sqlite.documents import EXPIRY_S_MAX, PURPOSE, Documents, SteadyTime, checked, lacks
+from saga.store.sqlite.errors import Damage, Doing, meaning
+from saga.store.sqlite.lock import WriteLock
+from saga.store.sqlite.state_file import File
+from saga.store.sqlite.writer import Writer
 from saga.support.clock import Clock
 
 WRITES_MAX = 256
@@ -250,29 +249,29 @@ class SqliteStore:
         """Note changes as `saga.changes.port.ChangeSource` promises."""
         connection = self._connection()
         with self._telling():
-            if sqlite_changes.watched(connection, service).issuperset(collections):
+            if changes.watched(connection, service).issuperset(collections):
                 return
-        await self._writer_of(b"").do(partial(sqlite_changes.watch, connection, service, collections, from_beginning))
+        await self._writer_of(b"").do(partial(changes.watch, connection, service, collections, from_beginning))
 
     def watched(self, service: str) -> Collection[str]:
         with self._telling():
-            return sqlite_changes.watched(self._connection(), service)
+            return changes.watched(self._connection(), service)
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
         connection = self._connection()
-        await self._writer_of(b"").do(partial(sqlite_changes.unwatch, connection, service, collections))
+        await self._writer_of(b"").do(partial(changes.unwatch, connection, service, collections))
 
     def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
         connection = self._connection()
         with self._telling():
             if before_ms is not None:
-                first = sqlite_changes.noted(connection, service, 1)
+                first = changes.noted(connection, service, 1)
                 if not first or first[0].changed.time_ms >= before_ms:
                     return ()
-            return sqlite_changes.noted(connection, service, count_max)
+            return changes.noted(connection, service, count_max)
 
     async def forget(self, service: str, number: int) -> None:
-        await self._writer_of(b"").do(partial(sqlite_changes.forget, self._connection(), service, number))
+        await self._writer_of(b"").do(partial(changes.forget, self._connection(), service, number))
 
     async def pause(self, seconds: float) -> None:
         await self._clock.sleep(seconds)

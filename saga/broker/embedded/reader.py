@@ -8,7 +8,7 @@ from saga.broker.embedded.log import Undecodable
 from saga.broker.embedded.membership import Shared
 from saga.errors import BrokerError
 from saga.messages import Partition, Record, Standstill
-from saga.store.sqlite_files.errors import Doing
+from saga.store.sqlite.errors import Doing
 
 
 class Reader:

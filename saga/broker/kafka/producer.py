@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
-from saga.broker.kafka import client, private_names
+from saga.broker.kafka import client
 from saga.broker.kafka.client import FAILED, failed, hand_over
 from saga.broker.kafka.errors import GUESS
 from saga.broker.kafka.settings import Access, KafkaSettings
@@ -298,7 +298,7 @@ class Publisher:
                 raise KafkaConnectionError("given up while it started") from why
             raise
         try:
-            private_names.check_producer(producer)
+            client.check_producer(producer)
         except BrokerError:
             await producer.stop()
             raise

@@ -3,7 +3,7 @@ of what people did with them.
 
     keys/2026-11-23T10-00-00Z.key     wraps secrets; the last by name wraps new ones
     keys/subjects/3f/3f09....json     wrapped secret of one subject, or the mark that it was forgotten
-    keys/made/3f                      names of the secrets that were ever made (`saga.encryption.made`)
+    keys/made/3f                      names of the secrets that were ever made (`saga.encryption.key_folder`)
     keys/book.jsonl                   who made, wrapped anew, forgot or revealed what, when and why
 
 A secret is made once, by whoever seals first for its subject; it is never replaced but by the mark of its erasure, and
@@ -19,7 +19,7 @@ import fcntl
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +27,6 @@ from typing import Any, Final
 import msgspec
 
 from saga.encryption.keys import SECRET_BYTES, SubjectKey, name_of_subject, unwrapped, wrapped
-from saga.encryption.made import MadeNames
 from saga.encryption.port import KeyState
 from saga.encryption.text import Unopened
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
@@ -388,3 +387,43 @@ class KeyFolder:
                 os.fsync(folder)
             finally:
                 os.close(folder)
+
+
+# -------------------------------------------------------------------- made
+
+
+class MadeNames:
+    """Names of all secrets that were made. All raise `OSError`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def file_of(self, name: str) -> Path:
+        """File in which a name stands."""
+        return self._folder / name[:2]
+
+    def __contains__(self, name: str) -> bool:
+        try:
+            return name in self.file_of(name).read_text().split()
+        except FileNotFoundError:
+            return False
+
+    def add(self, name: str) -> None:
+        """Add a name; more than once does no harm."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.file_of(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, f"{name}\n".encode())
+        finally:
+            os.close(file)
+
+    def add_all(self, names: Iterable[str]) -> None:
+        """Add those of these names that are not there yet."""
+        for name in sorted(set(names) - self.all()):
+            self.add(name)
+
+    def all(self) -> set[str]:
+        """Read all names."""
+        if not self._folder.exists():
+            return set()
+        return {name for path in self._folder.iterdir() for name in path.read_text().split()}

@@ -1,7 +1,7 @@
 """Documents in the SQLite store's file: its tables, and inside transactions each write, and purging what has expired.
 
 Each row has a checksum of its key and content, which SQLite lacks: a disk that gives back other bytes than it was given
-is told, and no saga goes on with them. What other programs write has none (`saga.store.sqlite_changes`).
+is told, and no saga goes on with them. What other programs write has none (`saga.store.sqlite.changes`).
 
 Versions: a replacement raises a document's `cas` by one, and an insertion begins above every `cas` that was ever
 removed from this file (table `removed`, one row). So a `cas` never comes again for a key, and only removals pay for it.
@@ -14,20 +14,17 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from saga import errors
 from saga.messaging.names import is_ours
-from saga.store.sqlite_changes import CHANGE_TABLES, UNSUMMED
-from saga.store.sqlite_files.blobs import as_blob
-from saga.store.sqlite_files.errors import Damage
-from saga.store.sqlite_files.opening import PAGE_BYTES
-from saga.store.sqlite_files.purpose import OwnerErrors, Purpose
-from saga.store.sqlite_files.shrinking import shrink
-from saga.store.steady_time import SteadyTime
+from saga.store.sqlite.changes import CHANGE_TABLES, UNSUMMED
+from saga.store.sqlite.connection import PAGE_BYTES, as_blob, shrink
+from saga.store.sqlite.errors import Damage, OwnerErrors, Purpose
+from saga.support.clock import Clock
 
 HOUR_MS = 3_600_000
 """Grain in which expired documents are looked for; what is expired is judged by the millisecond."""
-
 TABLES = (
     """CREATE TABLE documents (
         id INTEGER PRIMARY KEY,
@@ -50,8 +47,6 @@ PROBE = (
     f" VALUES ('', '', 0, 0, zeroblob({4 * PAGE_BYTES}))",
     "DELETE FROM documents WHERE collection = '' AND key = ''",
 )
-
-
 PURPOSE = Purpose(
     name="store",
     setting="SAGA_STORE",
@@ -91,11 +86,46 @@ def remove_rows(connection: sqlite3.Connection, rows: Iterable[tuple[int, int]])
     note_removed(connection, max(cas for _, cas in rows))
 
 
+JUMP_MS = 60_000
+"""Most that the time of day may differ, between two looks, from what the monotonic clock says."""
+BELIEVED_AFTER_S = 3600.0
+"""Time for which a new time of day has to hold until it is the right one."""
+
+
+class Moment(NamedTuple):
+    """Bounds of the time: not before the one, and not after the other."""
+
+    earliest_ms: int
+    latest_ms: int
+
+
+class SteadyTime:
+    """Time by a clock that may be set."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at_ms, self._at_s = clock.now_ms(), clock.monotonic_s()
+        self._new_ms, self._new_s = 0, 0.0
+        """Time that it jumped to, and when; 0 if it did not."""
+
+    def look(self) -> Moment:
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        due_ms = self._at_ms + round((now_s - self._at_s) * 1000)
+        if abs(now_ms - due_ms) <= JUMP_MS:
+            self._at_ms, self._at_s, self._new_ms = now_ms, now_s, 0
+            return Moment(now_ms, now_ms)
+        if not self._new_ms or abs(now_ms - self._new_ms - round((now_s - self._new_s) * 1000)) > JUMP_MS:
+            self._new_ms, self._new_s = now_ms, now_s
+        elif now_s - self._new_s >= BELIEVED_AFTER_S:
+            self._at_ms, self._at_s, self._new_ms = now_ms, now_s, 0
+            return Moment(now_ms, now_ms)
+        return Moment(min(now_ms, due_ms), max(now_ms, due_ms))
+
+
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
 """Longest expiry, 1000 years, of a document that is to go at all."""
 PURGE_EVERY_MS = 60_000
 """Pause between two looks of transactions for expired documents, when the last found no more than it could remove."""
-
 INSERT = (
     "INSERT INTO documents (collection, key, cas, expires_at_ms, expiry_hour, sum, content)"
     " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (collection, key) DO NOTHING"
@@ -109,14 +139,12 @@ REPLACE_CONTENT = f"UPDATE documents SET content = ?, sum = ?, cas = ? WHERE {LI
 REMOVE = f"DELETE FROM documents WHERE {LIVE}"
 EXPIRED = "SELECT id, cas FROM documents WHERE expiry_hour < ? LIMIT ?"
 EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? AND expires_at_ms <= ?"
-
-
 CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 
 
 class Documents:
     """Writes of documents, one group commit at a time: see
-    `saga.store.sqlite_files.writer.Contents`. They raise what their caller is to be told."""
+    `saga.store.sqlite.writer.Contents`. They raise what their caller is to be told."""
 
     __slots__ = (
         "_cas_removed",

@@ -1,0 +1,385 @@
+"""Check that the file below an open connection is still the one of its name, and as new as what was written to it; and
+rescue of what it held when it is not: a copy, and what people are to do."""
+
+import os
+import sqlite3
+import struct
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from ctypes import py_object, pythonapi
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from saga.store.sqlite.connection import FORMAT_BITS, make_file, make_folder, next_generation
+from saga.store.sqlite.errors import Purpose
+from saga.support.clock import Clock
+
+
+def rescued(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
+    """Save what an open connection sees of a file that has lost its name, beside it; return what to tell about it.
+
+    `execute` is the connection's. Nobody else has what it sees, and it is gone when this process ends.
+    """
+    copy = path.with_name(f"{path.name}.rescued-{os.getpid()}")
+    while copy.exists():
+        copy = copy.with_name(f"{copy.name}-2")
+    try:
+        make_folder(path.parent)
+        make_file(copy)
+        execute("VACUUM INTO ?", (str(copy),))
+        file = os.open(copy, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except Exception as why:  # noqa: BLE001 - whatever it is: the error to be told must not be lost over it
+        return f"what was acknowledged before could not be saved ({why}): it is in the old file, if that still exists"
+    return (
+        f"all that was acknowledged before is saved in {copy}: put that in the place of {path}, with no "
+        f"{path.name}-wal and -shm beside it, or move it elsewhere to go on with what lies there now; then start again"
+    )
+
+
+def left(path: Path, lock: int) -> str | None:
+    """Trouble that a process found which had this file open, and that a person has to decide about before it is used
+    again; `None` if there is nothing. `lock`: the descriptor of `<path>.lock`. Raises `OSError`."""
+    copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
+    if copies:
+        return (
+            f"{', '.join(str(copy) for copy in copies)} holds what was acknowledged when {path} was removed or "
+            f"replaced under a running service: put it in the place of {path}, with no {path.name}-wal and -shm beside "
+            "it, or move it elsewhere to go on with what lies there now"
+        )
+    with suppress(FileNotFoundError):
+        if (said := noted(lock, CONDEMNED, identity(path.stat()))) is not None:
+            return f"{said.decode(errors='replace')}: {restore(path)}"
+    return None
+
+
+def restore(path: Path) -> str:
+    """Advice about a file that holds what it should not."""
+    return (
+        f"stop all its services, restore the file from a copy, with no {path.name}-wal and -shm beside it, and remove "
+        f"{path}.lock"
+    )
+
+
+def keep_open(connection: object) -> None:
+    """Keep a connection to a file that has lost its name for ever: to close it would remove the log of that name, which
+    is another's by now. Its end is that of the process."""
+    pythonapi.Py_IncRef(py_object(connection))
+
+
+CHECK_EVERY_S = 0.02
+"""Shortest time between two checks of the whole by transactions: one costs some 30 us, as much as a small write without
+its sync. What is acknowledged in between is saved with the rest when something is found."""
+Lacks: TypeAlias = Callable[[sqlite3.Connection, bytes], str | None]
+"""Function that tells what the file lacks of the write that a mark tells of, in words; `None` if it is there."""
+
+
+class FileGuard:
+    """Guard of one open file. From the first error on that says it is broken nothing is read or written any more."""
+
+    def __init__(
+        self, path: Path, purpose: Purpose, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
+    ) -> None:
+        """Check the file as it was found, with the lock held. Raises what `purpose` has for a broken file,
+        `sqlite3.Error`, `OSError`."""
+        self._path, self._purpose, self._connection = path, purpose, connection
+        self._clock, self._lacks = clock, lacks
+        (tables,) = connection.execute("PRAGMA schema_version").fetchone()
+        self._state = StateFile(path, lock, tables_max=tables if purpose.tables_are_all else None)
+        self.broken: str | None = None
+        """Reason for which the file is used no more; `None` while it is."""
+        self._is_new = False
+        """True from the end of one connection to the first check of the next."""
+        self._last: bytes | None = None
+        self._seen = -1
+        self._check_at_s = 0.0
+        if (mark := self._state.last_acknowledged()) is not None and (lacking := lacks(connection, mark)) is not None:
+            raise purpose.errors.broken(
+                f"the {purpose.name} {path} lacks what was acknowledged last ({lacking}): its log {path.name}-wal was "
+                f"removed or damaged, or an older copy was put in its place. Put back what it was; to go on without "
+                f"what is missing, remove {path}.lock"
+            )
+
+    def disconnected(self) -> None:
+        """Note that the connection is closed. If it was the last, log and index were removed, and are made anew."""
+        self._is_new, self._seen, self._check_at_s = True, -1, 0.0
+
+    def reconnected(self, connection: sqlite3.Connection) -> None:
+        """Note that there is another connection."""
+        self._connection = connection
+
+    def check_names(self) -> None:
+        """Check that the file is still the one of its name: cheap, and without the lock. Raises what `purpose` has for
+        a broken file, `OSError`."""
+        self.refuse()
+        if not self._is_new and (said := self._state.moved()) is not None:
+            self._give_up(f"{said}: what is written from here on nobody would see, so nothing is")
+
+    def check(self) -> None:
+        """Check the whole inside a transaction, before anything is written. Raises as `check_names`, and
+        `sqlite3.Error`."""
+        self.refuse()
+        now_s = self._clock.monotonic_s()
+        if now_s < self._check_at_s:
+            return
+        self._check_at_s = now_s + CHECK_EVERY_S
+        if self._is_new:
+            self._state.reopened()
+            self._is_new = False
+        said = self._state.problem()
+        (seen,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if (
+            said is None
+            and seen != self._seen
+            and self._last is not None
+            and self._lacks(self._connection, self._last) is not None
+        ):
+            said = f"{self._path} lacks what was acknowledged last: an older content was put in its place"
+        self._seen = seen
+        if said is not None:
+            self._give_up(said)
+        if self._state.is_new_log():
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            self._connection.execute(f"PRAGMA user_version = {next_generation(version)}")
+
+    def committed(self, mark: bytes | None) -> None:
+        """Note that a transaction is durable; `mark` tells of its last write, if it had one. The lock must be held."""
+        self._state.logged()
+        if mark is not None:
+            self._last = mark
+            self._state.acknowledge(mark)
+
+    def closed(self) -> None:
+        """Note that the connection was closed for good."""
+        with suppress(OSError):
+            self._state.closed()
+
+    def refuse(self) -> None:
+        """Raise what `purpose` has for a broken file, each time anew, once something was wrong."""
+        if self.broken is not None:
+            raise self._purpose.errors.broken(self.broken)
+
+    def _give_up(self, said: str) -> None:
+        """Use the file no more, save what can be saved, and raise the error. The connection is never closed: see
+        `keep_open`."""
+        said = f"the {self._purpose.name} {said}"
+        keep_open(self._connection)
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+        moved = None
+        with suppress(OSError):
+            moved = self._state.moved()
+        if moved is not None:
+            self.broken = f"{said}; {rescued(self._path, self._connection.execute)}"
+        else:
+            self._state.condemn(said)
+            self.broken = f"{said}; nothing more is written: {restore(self._path)}"
+        self.refuse()
+
+
+# ---------------------------------------------------------------- signs of tampering
+#
+# SQLite does not look. If its file is removed or replaced, it goes on writing to a file that is lost; if an older copy
+# is written over it, the two are mixed. So each writer checks inside its transaction, and stops for good when something
+# is wrong (`problem`).
+#
+# An older content of the same file is seen by `user_version`, a number in the file's first bytes that SQLite leaves to
+# its users. Its lowest byte is our format, the rest a generation. The first transaction after each restart of the
+# write-ahead log raises it (`is_new_log`, `next_generation`), so the generation in the file grows with each checkpoint.
+# A lower generation means that the file was copied over; so do more changes of its tables than there were, for SQLite
+# counts one more in what `VACUUM INTO` makes. The index beside the log tells how the log ends.
+#
+# Everything is read through SQLite's own descriptors: closing another descriptor of the file in this process would drop
+# SQLite's locks. Where they cannot be found, only names are compared.
+#
+# The lock file also records what was acknowledged last (`acknowledge`, `last_acknowledged`): a process that opens the
+# file after a crash sees whether its log was lost or damaged. It is written after the commit and not synced, so it is
+# never ahead.
+
+
+DESCRIPTORS = "/dev/fd"
+"""Folder that lists this process's descriptors, on Linux and macOS."""
+HEADER_BYTES = 100
+MAGIC = b"SQLite format 3\0"
+INDEX = struct.Struct("=16xI4xII8s8x")
+"""Head of the log's index: number of its last frame, that one's checksums, and the log's salts."""
+LOG_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
+MARK = struct.Struct(">8sQQII")
+"""Head of a note in the lock file: our magic, which file it was (device, inode), the length of what follows, and its
+checksum."""
+ACKNOWLEDGED, CONDEMNED = b"SAGA ack", b"SAGA bad"
+MARK_BYTES_MAX = 4096
+
+
+class Header(NamedTuple):
+    """Header of a SQLite file, as its first bytes say it."""
+
+    generation: int
+    tables: int
+    """Number of times that tables were made or changed."""
+    page_bytes: int
+
+
+class StateFile:
+    """Knowledge of one process about one file, the log and the index beside it, and its lock."""
+
+    def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
+        """Note what the file is. It must be open, its lock held, and its log have been read. `lock`: the descriptor of
+        `<path>.lock`. `tables_max`: how often its tables were made or changed (`PRAGMA schema_version`), if they will
+        not be any more."""
+        self._path, self._lock, self._tables_max = path, lock, tables_max
+        name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside what a link leads to
+        self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
+        self._known = tuple(identity(os.stat(name)) for name in self._names)
+        self._file = self._log = self._index = -1
+        self._header: Header | None = None
+        self._salts = b""
+        self._new_log = True
+        self._find_descriptors()
+        self._header = self._read_header() if self._file >= 0 else None
+
+    def reopened(self) -> None:
+        """Note another connection: if the old one was the last, log and index were made anew. It must have read."""
+        file, _, _, lock = self._known
+        log, index = (identity(os.stat(name)) for name in self._names[1:3])
+        self._known = (file, log, index, lock)
+        self._new_log = True
+        self._find_descriptors()
+
+    # ---------------------------------------------------------------- looking
+
+    def moved(self) -> str | None:
+        """Fate of the names, in words; `None` if each is still that of the file open here. Raises `OSError`."""
+        for name, known in zip(self._names, self._known, strict=True):
+            try:
+                there = os.stat(name)
+            except (FileNotFoundError, NotADirectoryError):
+                return f"{name} was removed while it was in use"
+            if (there.st_dev, there.st_ino) != known:
+                return f"{name} was replaced by another file while it was in use"
+        return None
+
+    def problem(self) -> str | None:
+        """Problem of the file; `None` if it is what it was. Inside a transaction, before anything is written. Raises
+        `OSError`."""
+        return self.moved() or self._overwritten()
+
+    def is_new_log(self) -> bool:
+        """True if the log has begun anew since `logged`: then the transaction must raise the generation."""
+        return self._new_log
+
+    def logged(self) -> None:
+        """Note that a transaction was committed, which raised the generation if it had to."""
+        self._new_log = False
+
+    def _overwritten(self) -> str | None:
+        if self._file < 0:
+            return None
+        said = self._different()
+        if said is not None:  # the descriptors may have been another connection's, and be closed
+            self._find_descriptors()
+            said = self._different() if self._file >= 0 else None
+        return said
+
+    def _different(self) -> str | None:
+        try:
+            return self._looked_different()
+        except OSError as why:
+            return f"{self._path} cannot be read any more ({why.strerror})"
+
+    def _looked_different(self) -> str | None:
+        header, known = self._read_header(), self._header
+        index = os.pread(self._index, INDEX.size, 0)
+        if header is None:
+            return f"{self._path} was overwritten while it was in use: it does not begin as it should"
+        if known is not None:
+            if header.generation < known.generation or header.tables < known.tables:
+                return f"{self._path} was overwritten while it was in use, with older content"
+            if self._tables_max is not None and header.tables > self._tables_max:
+                return f"{self._path} was overwritten while it was in use, with a copy"
+        self._header = header
+        if len(index) < INDEX.size:
+            return f"{self._path}-shm was cut short while it was in use"
+        frame, *checksums, salts = INDEX.unpack(index)
+        if salts != self._salts:
+            self._salts, self._new_log = salts, True
+        if frame and not self._ends_so(frame, struct.pack(">II", *checksums), salts, header.page_bytes):
+            return f"{self._path}-wal was overwritten or cut short while it was in use"
+        return None
+
+    def _ends_so(self, frame: int, checksums: bytes, salts: bytes, page_bytes: int) -> bool:
+        """True if the log has this frame, with which it is to end."""
+        at = LOG_HEAD_BYTES + (frame - 1) * (FRAME_HEAD_BYTES + page_bytes)
+        return (
+            os.pread(self._log, 8, 16) == salts
+            and os.pread(self._log, 16, at + 8) == salts + checksums
+            and os.fstat(self._log).st_size >= at + FRAME_HEAD_BYTES + page_bytes
+        )
+
+    def _read_header(self) -> Header | None:
+        said = os.pread(self._file, HEADER_BYTES, 0)
+        if len(said) < HEADER_BYTES or not said.startswith(MAGIC):
+            return None
+        size = int.from_bytes(said[16:18])
+        generation = int.from_bytes(said[60:64]) >> FORMAT_BITS
+        return Header(generation, int.from_bytes(said[40:44]), 65_536 if size == 1 else size)
+
+    def _find_descriptors(self) -> None:
+        found: dict[tuple[int, int], int] = {}
+        with suppress(OSError):
+            for name in os.listdir(DESCRIPTORS):
+                with suppress(OSError, ValueError):
+                    found.setdefault(identity(os.fstat(int(name))), int(name))
+        descriptors = [found.get(known, -1) for known in self._known[:3]]
+        self._file, self._log, self._index = descriptors if min(descriptors) >= 0 else (-1, -1, -1)
+
+    # ---------------------------------------------------------------- what was acknowledged
+
+    def acknowledge(self, mark: bytes) -> None:
+        """Note the last write of a transaction that was committed. With the lock held."""
+        self._note(ACKNOWLEDGED, mark)
+
+    def last_acknowledged(self) -> bytes | None:
+        """Note of whoever wrote last to this very file; `None` if nothing is known. Raises `OSError`."""
+        return self._noted(ACKNOWLEDGED)
+
+    def closed(self) -> None:
+        """Note that the connection was closed. If it was the last, all of the log is in the file, and nothing need be
+        told of it."""
+        if self._noted(ACKNOWLEDGED) is not None and not os.path.exists(self._names[1]):
+            os.ftruncate(self._lock, 0)
+
+    def condemn(self, why: str) -> None:
+        """Note that nobody may go on with this very file, even after a restart."""
+        self._note(CONDEMNED, why.encode())
+
+    def _note(self, kind: bytes, mark: bytes) -> None:
+        if len(mark) <= MARK_BYTES_MAX:
+            head = MARK.pack(kind, *self._known[0], len(mark), zlib.crc32(mark))
+            with suppress(OSError):  # what it is about has happened all the same
+                os.pwrite(self._lock, head + mark, 0)
+
+    def _noted(self, kind: bytes) -> bytes | None:
+        return noted(self._lock, kind, self._known[0])
+
+
+def noted(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
+    """Read the note of this kind in a lock file, about this very file. Raises `OSError`."""
+    said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
+    if len(said) < MARK.size:
+        return None
+    found, device, inode, length, checksum = MARK.unpack(said[: MARK.size])
+    mark = said[MARK.size : MARK.size + length]
+    if found != kind or (device, inode) != known or zlib.crc32(mark) != checksum:
+        return None
+    return mark
+
+
+def identity(there: os.stat_result) -> tuple[int, int]:
+    """Identity of a file while it lives: its device and its number there."""
+    return there.st_dev, there.st_ino
