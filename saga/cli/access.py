@@ -12,7 +12,7 @@ from saga.clients.subscription import check_group
 from saga.configuration import wiring
 from saga.configuration.settings import address_given, told_given
 from saga.ops import access as needed
-from saga.ops.access import Access, Who
+from saga.ops.access import GrantedAccess, Who
 
 
 @click.group()
@@ -80,7 +80,7 @@ def kafka(  # an argument for each option of the command
     for group in groups:
         check_group(group)
     address = address_given("broker", broker)
-    _tell(needed.on_kafka(services, who, address, principal, events, groups, told_given()), as_json)
+    _tell(needed.kafka_access(services, who, address, principal, events, groups, told_given()), as_json)
 
 
 @access.command()
@@ -127,10 +127,10 @@ def couchbase(  # an argument for each option of the command
     Exit code 2: asked wrongly; what to do is on standard error.
     """
     services = wiring.load_services(modules)
-    _tell(needed.on_couchbase(services, who, address_given("store", store), user, form), as_json)
+    _tell(needed.couchbase_access(services, who, address_given("store", store), user, form), as_json)
 
 
-def _tell(granted: Sequence[Access], as_json: bool) -> None:
+def _tell(granted: Sequence[GrantedAccess], as_json: bool) -> None:
     if as_json:
         tell_json({"access": [asdict(each) for each in granted]})
         return

@@ -10,7 +10,7 @@ from saga.cli.options import broker_option, read_stores_option, since_ms
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.configuration.settings import Settings
 from saga.messaging import controls
-from saga.ops.audit import KINDS, Act, Asked, audit_of
+from saga.ops.audit import KINDS, AuditEntry, AuditFilter, read_audit
 from saga.support.clock import SystemClock
 
 
@@ -58,16 +58,18 @@ def audit(  # an argument for each option of the command
     Exit code 2: no store, or one that cannot be read.
     """
     clock, settings = SystemClock(), Settings.from_environment(broker=broker)
-    asked = Asked(kinds=kinds, saga=saga, who=who, since_ms=0 if since is None else since_ms("--since", since, clock))
-    found = asyncio.run(audit_of(service, addresses, settings, clock, asked))
-    for act in found.acts[-limit:]:
+    asked = AuditFilter(
+        kinds=kinds, saga=saga, who=who, since_ms=0 if since is None else since_ms("--since", since, clock)
+    )
+    found = asyncio.run(read_audit(service, addresses, settings, clock, asked))
+    for act in found.entries[-limit:]:
         if as_json:
             tell_json(_in_json(act))
         else:
             tell(_line(act))
     if not as_json:
-        if len(found.acts) > limit:
-            tell(f"and {len(found.acts) - limit} older: see --limit")
+        if len(found.entries) > limit:
+            tell(f"and {len(found.entries) - limit} older: see --limit")
         book = found.book
         tell(f"the book has {len(book.entries)} switches, the last digest is {controls.digest_of(book)}")
     for note in found.notes:
@@ -78,12 +80,12 @@ def audit(  # an argument for each option of the command
         raise click.exceptions.Exit(1)
 
 
-def _in_json(act: Act) -> dict[str, object]:
+def _in_json(act: AuditEntry) -> dict[str, object]:
     told = {name: value for name, value in asdict(act).items() if name != "entry"}
     if act.entry is None:
         return told
     return asdict(act.entry) | told | {"switch": asdict(act.entry.switch)}
 
 
-def _line(act: Act) -> str:
+def _line(act: AuditEntry) -> str:
     return f"{act.time}  {act.what}  {act.who or '(not known)'}: {act.why}  {act.became} ({act.shown_by})"

@@ -12,8 +12,8 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
-from saga.ops import watched_collections
-from saga.ops.connectors import collections_changed, connector_of
+from saga.ops import connectors
+from saga.ops.connectors import changed_collections, make_connector
 from saga.support.clock import SystemClock
 
 
@@ -48,10 +48,10 @@ def connector(modules: tuple[str, ...], user: str | None, broker: str | None, st
     """
     settings = Settings.from_environment(broker=broker, store=store)
     services = wiring.load_services(modules)
-    taking = [each for each in services if collections_changed(each)]
+    taking = [each for each in services if changed_collections(each)]
     if not taking:
         raise ConfigurationError("there is nothing to bring:", [f"{each.name!r} takes no Change" for each in services])
-    for made in [connector_of(each, settings, user) for each in taking]:
+    for made in [make_connector(each, settings, user) for each in taking]:
         tell(*json.dumps(made._asdict(), indent=2).splitlines())
 
 
@@ -84,4 +84,4 @@ def drop(module: str, collections: tuple[str, ...], store: str | None) -> None:
 
 async def _drop(service: Declared, collections: Sequence[str], settings: Settings) -> None:
     async with wiring.store_of(service.name, SystemClock(), settings) as store:
-        await watched_collections.drop(service, collections, store)
+        await connectors.stop_watching(service, collections, store)

@@ -7,7 +7,7 @@ import click
 
 from saga.cli.contract_problems import broken_releases, end_with, folder_of, form_options, shown, usable
 from saga.cli.contract_versions import bump, diff, new, release
-from saga.cli.contracts_register import register
+from saga.cli.contracts_register import register_contracts
 from saga.cli.printing import tell
 from saga.contracts.checking import REASON, RULES, counted, incompatible, modes
 from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
@@ -128,7 +128,7 @@ def lint_(form: str | None) -> None:
     end_with(problems, form, rules=LINT_RULES, good=good, bad=bad, contracts=len(found))
 
 
-for command in (new, bump, release, diff, register):
+for command in (new, bump, release, diff, register_contracts):
     contracts.add_command(command)
 
 

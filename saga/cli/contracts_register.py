@@ -10,14 +10,14 @@ import click
 from saga.cli.contract_problems import folder_of
 from saga.cli.printing import tell, tell_json
 from saga.configuration.settings import Settings
-from saga.ops.schema_registration import Registration, registered, registrable
+from saga.ops.schema_registration import Registration, find_registrable, register
 from saga.support.clock import SystemClock
 
 
 @click.command("register")
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def register(names: tuple[str, ...], as_json: bool) -> None:
+def register_contracts(names: tuple[str, ...], as_json: bool) -> None:
     """Register contracts in the schema registry at SAGA_REGISTRY.
 
     Of topics whose topic.json says "wire": "registry", all contracts, or those of NAMES: each version, the oldest
@@ -37,8 +37,8 @@ def register(names: tuple[str, ...], as_json: bool) -> None:
         near = get_close_matches(unknown[0], library.contracts, n=1)
         hint = f"; is it {near[0]}?" if near else ""
         raise click.UsageError(f"there is no contract {', '.join(unknown)} in {library.folder}{hint}")
-    contracts = registrable(library, names)
-    found = asyncio.run(registered(contracts, Settings.from_environment(), SystemClock())) if contracts else []
+    contracts = find_registrable(library, names)
+    found = asyncio.run(register(contracts, Settings.from_environment(), SystemClock())) if contracts else []
     if as_json:
         tell_json({"registered": [asdict(each) for each in found]})
     else:

@@ -14,7 +14,7 @@ from saga.configuration.settings import Settings
 from saga.errors import BadInput
 from saga.messaging import active_controls
 from saga.messaging.controls import Switch
-from saga.ops import control_changes
+from saga.ops import operator_commands
 from saga.support.clock import Clock, SystemClock, iso
 
 
@@ -106,8 +106,8 @@ class _Way(NamedTuple):
 
 def _have(service: str, wanted: Switch, who: str, why: str, way: _Way) -> None:
     """Have a service do so, and tell what it says."""
-    wish = asyncio.run(control_changes.switch(service, wanted, who, why, way.settings, way.clock))
-    entry = asyncio.run(control_changes.noted(service, wish, way.addresses, way.clock, way.within_s))
+    wish = asyncio.run(operator_commands.send_switch(service, wanted, who, why, way.settings, way.clock))
+    entry = asyncio.run(operator_commands.wait_for_entry(service, wish, way.addresses, way.clock, way.within_s))
     if entry is None:
         tell(f"{service} has not come to it yet: does it run?", err=True)
         raise click.exceptions.Exit(1)
@@ -224,7 +224,7 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
     Exit code 2: no store, or one that cannot be read.
     """
     clock = SystemClock()
-    now = active_controls.in_force(asyncio.run(control_changes.book_of(service, addresses, clock)))
+    now = active_controls.in_force(asyncio.run(operator_commands.read_control_log(service, addresses, clock)))
     for switch in (*now.flags.for_all.values(), *now.flags.for_one.values()):
         if switch.until is None or switch.until > iso(clock.now_ms()):
             if as_json:

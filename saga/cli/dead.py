@@ -11,8 +11,8 @@ from saga.cli.list import LIMIT_MAX, letter_in_json, tell_dead
 from saga.cli.options import age_option, before_of, broker_option, class_option, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.configuration.settings import Settings
-from saga.ops.attention import attention
-from saga.ops.dead_letters import Letter, Which
+from saga.ops.attention import find_attention
+from saga.ops.dead_letters import DeadLetterRecord, Which
 from saga.ops.saga_list import Choice
 from saga.policies.blame import BLAMES
 from saga.support.clock import SystemClock
@@ -103,18 +103,18 @@ def show(saga: str, addresses: tuple[str, ...], broker: str | None, as_json: boo
     Exit code 2: no store, or one that cannot be read.
     """
     choice = Choice(addresses=addresses, sagas=(saga,), limit=LIMIT_MAX, only_dead=True)
-    found = asyncio.run(attention(choice, Settings.from_environment(broker=broker), SystemClock(), tell_trouble))
-    told = [each for each in found.told if each.letter.saga == saga]
+    found = asyncio.run(find_attention(choice, Settings.from_environment(broker=broker), SystemClock(), tell_trouble))
+    told = [each for each in found.items if each.letter.saga == saga]
     if as_json:
         tell_json({"letters": [letter_in_json(each) for each in reversed(told)]})
     for each in reversed(told) if not as_json else ():
-        tell(f"{each.letter.what}  {each.letter.id}", *(f"  {line}" for line in _lines(each.letter, each.now)))
+        tell(f"{each.letter.what}  {each.letter.id}", *(f"  {line}" for line in _lines(each.letter, each.state)))
     if not told:
         tell(f"nothing was said of saga {saga} that needs a person", err=True)
         raise click.exceptions.Exit(1)
 
 
-def _lines(letter: Letter, now: str) -> Sequence[str]:
+def _lines(letter: DeadLetterRecord, now: str) -> Sequence[str]:
     said = {
         "now": now if now != "-" else None,
         "time": letter.time,

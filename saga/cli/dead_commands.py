@@ -17,9 +17,9 @@ from saga.errors import BadInput
 from saga.messages import Message
 from saga.messaging.operator_commands import Wanted
 from saga.ops import operator_commands
-from saga.ops.attention import Blocking, blocking, owned, too_old
-from saga.ops.dead_letters import ALL, Letter, Which, originals_of
-from saga.ops.operator_commands import PAST, REPLAYS_MAX, Wish, in_words
+from saga.ops.attention import BlockingDeadLetter, add_owners, find_blocking, find_too_old
+from saga.ops.dead_letters import ALL, DeadLetterRecord, Which, read_originals
+from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandRequest, describe_answer
 from saga.ops.saga_list import Choice
 from saga.support.clock import Clock, SystemClock
 
@@ -120,7 +120,7 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
                 "say which: --saga, --handler, --type, --reason, --class, --owner, --before, --age, or --all"
             )
         choice = Choice(addresses=addresses, sagas=sagas, services=(service,), limit=limit, only_dead=True)
-        wish = Wish(wanted=wanted, who=who, why=why)
+        wish = CommandRequest(wanted=wanted, who=who, why=why)
         settings = Settings.from_environment(broker=broker)
         code = _declared_in(modules, service) if modules else None
         done = asyncio.run(_done(choice, meant, wish, settings, again, older, dry_run, code, within_s, as_json))
@@ -136,7 +136,7 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
 async def _done(  # what the command line says
     choice: Choice,
     meant: Which,
-    wish: Wish,
+    wish: CommandRequest,
     settings: Settings,
     again: bool,
     older: bool,
@@ -147,10 +147,10 @@ async def _done(  # what the command line says
 ) -> bool:
     """Send the commands and print the answers; true if each was done."""
     clock = SystemClock()
-    late = await too_old(choice, settings, clock, tell_trouble, meant) if older else []
-    found = [each async for each in blocking(choice, settings, clock, tell_trouble)]
+    late = await find_too_old(choice, settings, clock, tell_trouble, meant) if older else []
+    found = [each async for each in find_blocking(choice, settings, clock, tell_trouble)]
     if meant.owner is not None:
-        found = await owned(found, choice.services[0], settings, clock, tell_trouble)
+        found = await add_owners(found, choice.services[0], settings, clock, tell_trouble)
     found = [each for each in found if meant.holds(each.letter)]
     looping = [each for each in found if _loops(each, wish, again)]
     letters = [each.letter for each in found if not _loops(each, wish, again)]
@@ -164,7 +164,7 @@ async def _done(  # what the command line says
         return False
     if dry_run and code is None:
         for letter in letters:
-            tell_state(letter, f"would be {PAST[wish.wanted]}", letter.reason, as_json)
+            tell_state(letter, f"would be {OUTCOMES[wish.wanted]}", letter.reason, as_json)
         for letter in late:
             tell_state(letter, "would be handled as new", letter.reason, as_json)
         return not looping and not unmeant
@@ -175,11 +175,11 @@ async def _done(  # what the command line says
         told = await tell_rehearsals(code, rehearsing, originals, wish, choice.addresses, clock, keys, as_json)
         return told and not looping and not unmeant
     letters += [letter for letter in late if letter.id in originals]
-    sent = await operator_commands.send(letters, wish, settings, clock, originals) if letters else []
+    sent = await operator_commands.send_commands(letters, wish, settings, clock, originals) if letters else []
     whole = not looping and not unmeant and len(originals) == len(late)
-    async for answer in operator_commands.answers(sent, choice.addresses, clock, within_s):
-        whole = whole and answer.outcome == PAST[wish.wanted] and answer.after != "dead"
-        tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)
+    async for answer in operator_commands.wait_for_answers(sent, choice.addresses, clock, within_s):
+        whole = whole and answer.outcome == OUTCOMES[wish.wanted] and answer.after != "dead"
+        tell_state(answer.sent.dead_letter, describe_answer(answer), answer.reason, as_json)
     return whole
 
 
@@ -191,20 +191,22 @@ def _declared_in(modules: Sequence[str], service: str) -> Declared:
     return found
 
 
-async def _originals(service: str, late: Sequence[Letter], settings: Settings, clock: Clock) -> Mapping[str, Message]:
+async def _originals(
+    service: str, late: Sequence[DeadLetterRecord], settings: Settings, clock: Clock
+) -> Mapping[str, Message]:
     """Messages of these letters, as far as they are whole."""
-    found = await originals_of(service, {letter.id for letter in late}, settings, clock) if late else {}
+    found = await read_originals(service, {letter.id for letter in late}, settings, clock) if late else {}
     for letter in late:
         if isinstance(why := found.get(letter.id), BadInput):
             tell_trouble(f"{letter.saga} cannot be replayed: {why}")
     return {id_: message for id_, message in found.items() if isinstance(message, Message)}
 
 
-def _loops(each: Blocking, wish: Wish, again: bool) -> bool:
+def _loops(each: BlockingDeadLetter, wish: CommandRequest, again: bool) -> bool:
     return wish.wanted == "replay" and not again and each.replays >= REPLAYS_MAX
 
 
-def tell_missing(sagas: Sequence[str], found: Sequence[Letter], what: str) -> bool:
+def tell_missing(sagas: Sequence[str], found: Sequence[DeadLetterRecord], what: str) -> bool:
     """Tell of which of these sagas nothing was found; true if there is one."""
     there = {letter.saga for letter in found}
     missing = [saga for saga in dict.fromkeys(sagas) if saga not in there]
@@ -213,7 +215,7 @@ def tell_missing(sagas: Sequence[str], found: Sequence[Letter], what: str) -> bo
     return bool(missing)
 
 
-def tell_state(letter: Letter, what: str, why: str, as_json: bool) -> None:
+def tell_state(letter: DeadLetterRecord, what: str, why: str, as_json: bool) -> None:
     """Print what becomes of a letter."""
     if as_json:
         tell_json({"service": letter.service, "saga": letter.saga, "dead": letter.id, "state": what, "why": why})

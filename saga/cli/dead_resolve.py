@@ -20,9 +20,9 @@ from saga.cli.printing import tell, tell_trouble
 from saga.configuration.settings import Settings
 from saga.messaging.operator_commands import Answered
 from saga.ops import operator_commands
-from saga.ops.attention import attention, blocking
-from saga.ops.dead_letters import Letter, Which
-from saga.ops.operator_commands import PAST, Wish, in_words
+from saga.ops.attention import find_attention, find_blocking
+from saga.ops.dead_letters import DeadLetterRecord, Which
+from saga.ops.operator_commands import OUTCOMES, CommandRequest, describe_answer
 from saga.ops.saga_list import Choice
 from saga.support.clock import Clock, SystemClock
 
@@ -93,7 +93,7 @@ def resolve(  # an argument for each option of the command
         Settings.from_environment(broker=broker),
         SystemClock(),
     )
-    wish = Wish(wanted="resolve", who=who, why=why, answered=answer)
+    wish = CommandRequest(wanted="resolve", who=who, why=why, answered=answer)
     if not asyncio.run(_done(choice, which, escalations, wish, settings, clock, within_s, as_json)):
         raise click.exceptions.Exit(1)
 
@@ -118,7 +118,7 @@ async def _done(  # what the command line says
     choice: Choice,
     which: Which,
     escalations: Sequence[str],
-    wish: Wish,
+    wish: CommandRequest,
     settings: Settings,
     clock: Clock,
     within_s: float,
@@ -128,7 +128,9 @@ async def _done(  # what the command line says
     if wish.answered is None:
         letters = await _escalations(choice, which, escalations, settings, clock)
     else:
-        letters = [e.letter async for e in blocking(choice, settings, clock, tell_trouble) if which.holds(e.letter)]
+        letters = [
+            e.letter async for e in find_blocking(choice, settings, clock, tell_trouble) if which.holds(e.letter)
+        ]
         if len(letters) > 1:
             for letter in letters:
                 tell(f"{letter.service}  {letter.saga}  {letter.handler}  {letter.id}", err=True)
@@ -139,20 +141,20 @@ async def _done(  # what the command line says
     if not letters:
         tell(f"nothing of saga {which.sagas[0]} is meant: `saga dead show` tells what there is of it", err=True)
         return False
-    sent = await operator_commands.send(letters, wish, settings, clock)
+    sent = await operator_commands.send_commands(letters, wish, settings, clock)
     whole = not unknown
-    async for answer in operator_commands.answers(sent, choice.addresses, clock, within_s):
-        whole = whole and answer.outcome == PAST[wish.wanted] and answer.after != "dead"
-        tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)
+    async for answer in operator_commands.wait_for_answers(sent, choice.addresses, clock, within_s):
+        whole = whole and answer.outcome == OUTCOMES[wish.wanted] and answer.after != "dead"
+        tell_state(answer.sent.dead_letter, describe_answer(answer), answer.reason, as_json)
     return whole
 
 
 async def _escalations(
     choice: Choice, which: Which, ids: Sequence[str], settings: Settings, clock: Clock
-) -> list[Letter]:
+) -> list[DeadLetterRecord]:
     """Escalations of the saga with these ids. One of a compensation that fails is over when it has succeeded."""
-    found = await attention(choice, settings, clock, tell_trouble, which)
-    meant = [each for each in found.told if each.letter.id in ids and each.letter.what == "escalation"]
+    found = await find_attention(choice, settings, clock, tell_trouble, which)
+    meant = [each for each in found.items if each.letter.id in ids and each.letter.what == "escalation"]
     for each in meant:
         if each.letter.undoes is not None:
             tell_trouble(f"{each.letter.id}: its compensation is tried without end, and ends it: nobody else can")

@@ -9,7 +9,7 @@ from saga.cli.options import broker_option, stores_option
 from saga.cli.printing import tell, tell_json
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
-from saga.ops.doctor import Diagnosis, examined
+from saga.ops.doctor import Diagnosis, diagnose
 from saga.ops.findings import group_findings
 from saga.support.clock import SystemClock
 from saga.support.printable import counted, printable_lines
@@ -41,7 +41,7 @@ def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_j
     Exit code 2: asked wrongly, or something cannot be reached or does not let us in; what to do is told.
     """
     settings = Settings.from_environment(broker=broker, store=store)
-    diagnosis = asyncio.run(examined(wiring.load_services(modules), settings, SystemClock()))
+    diagnosis = asyncio.run(diagnose(wiring.load_services(modules), settings, SystemClock()))
     if as_json:
         told = {
             "errors": diagnosis.count("error"),

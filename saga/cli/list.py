@@ -9,9 +9,9 @@ import click
 from saga.cli.options import broker_option, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.configuration.settings import Settings
-from saga.ops.attention import Told, attention
+from saga.ops.attention import AttentionItem, find_attention
 from saga.ops.dead_letters import ALL, Which
-from saga.ops.saga_list import OPEN, Choice, Listed, listed
+from saga.ops.saga_list import OPEN, Choice, ListedSaga, list_sagas
 from saga.support.clock import SystemClock
 
 LIMIT = 50
@@ -32,7 +32,7 @@ DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 8, 14)
 @click.option("--principal", metavar="TEXT", help="Only sagas that this one began, as in user:4711.")
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=LIMIT, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def list_sagas(  # an argument for each option of the command
+def list_command(  # an argument for each option of the command
     addresses: tuple[str, ...],
     broker: str | None,
     only_open: bool,
@@ -98,8 +98,8 @@ def list_sagas(  # an argument for each option of the command
 
 
 async def _tell(choice: Choice, settings: Settings | None, as_json: bool) -> None:
-    found, more = list[Listed](), False
-    async for each in listed(choice, SystemClock(), tell_trouble, settings):
+    found, more = list[ListedSaga](), False
+    async for each in list_sagas(choice, SystemClock(), tell_trouble, settings):
         if each is None:
             more = True
             break
@@ -118,26 +118,26 @@ async def tell_dead(
     choice: Choice, settings: Settings, as_json: bool, which: Which = ALL, *, with_ended: bool = True
 ) -> bool:
     """Print what needs a person; true if something does now. `with_ended`: with what has come to its end."""
-    found = await attention(choice, settings, SystemClock(), tell_trouble, which, with_ended=with_ended)
+    found = await find_attention(choice, settings, SystemClock(), tell_trouble, which, with_ended=with_ended)
     if as_json:
-        letters = list(map(letter_in_json, found.told))
+        letters = list(map(letter_in_json, found.items))
         tell_json({"letters": letters, "sagas": list(map(_as_json, found.sagas)), "more": found.more})
-        return any(each.is_open for each in found.told)
-    rows = [_row(_dead_cells(each), DEAD_WIDTHS) for each in found.told]
+        return any(each.is_open for each in found.items)
+    rows = [_row(_dead_cells(each), DEAD_WIDTHS) for each in found.items]
     tell(*([_row(DEAD_HEADING, DEAD_WIDTHS), *rows] if rows else ["nothing needs a person"]))
     if found.more:
         tell("and more: --limit shows them")
-    return any(each.is_open for each in found.told)
+    return any(each.is_open for each in found.items)
 
 
-def letter_in_json(each: Told) -> dict[str, object]:
+def letter_in_json(each: AttentionItem) -> dict[str, object]:
     """A letter for programs."""
     said = asdict(each.letter)
     blame = said.pop("blame")
-    return {**said, "class": blame, "now": each.now}
+    return {**said, "class": blame, "now": each.state}
 
 
-def _cells(each: Listed) -> Sequence[str]:
+def _cells(each: ListedSaga) -> Sequence[str]:
     still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
     states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
     waits = [f"({r.error})" for s in each.statuses for r in s.retries if r.error and not r.attempts]  # none has failed
@@ -145,18 +145,18 @@ def _cells(each: Listed) -> Sequence[str]:
     return [cell or "-" for cell in cells]
 
 
-def _dead_cells(each: Told) -> Sequence[str]:
+def _dead_cells(each: AttentionItem) -> Sequence[str]:
     letter = each.letter
     message = letter.type or letter.whole
     about = letter.time, letter.service, letter.what, letter.saga, message, letter.handler, letter.blame
-    return [*(cell or "-" for cell in about), each.now, letter.reason]
+    return [*(cell or "-" for cell in about), each.state, letter.reason]
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), cells[-1]])
 
 
-def _as_json(each: Listed) -> dict[str, object]:
+def _as_json(each: ListedSaga) -> dict[str, object]:
     return {
         "saga": each.saga,
         "outcome": each.outcome,

@@ -20,7 +20,7 @@ COMMANDS = {
     "run": ("saga.cli.run:run", "Run the services declared in MODULES."),
     "publish": ("saga.cli.publish:publish", "Publish EVENT once for each line of JSON."),
     "list": (
-        "saga.cli.list:list_sagas",
+        "saga.cli.list:list_command",
         "List the sagas that the services know, newest first.",
     ),
     "dead": ("saga.cli.dead:dead", "See what needs a person, and have services try it again or leave it."),

@@ -18,7 +18,7 @@ from saga.monitor.asking import Asked
 from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
 from saga.monitor.views import AllStuck, Awaited, ErrorClass, Hot, Line, Rate, Rates, Stuck, Timeline
-from saga.ops.offsets import Shown, find_unattended
+from saga.ops.offsets import ServiceOffsets, find_unattended
 from saga.support.clock import SystemClock, iso
 from saga.support.printable import counted
 
@@ -108,7 +108,7 @@ def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
     sys.exit(1 if found.sagas or down else 2 if found.unanswered else 0)
 
 
-def _down(settings: Settings) -> list[Shown]:
+def _down(settings: Settings) -> list[ServiceOffsets]:
     """Services that nobody runs; none, where the broker cannot tell."""
     try:
         return asyncio.run(find_unattended(settings, SystemClock()))

@@ -11,8 +11,17 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.messages import Partition
 from saga.messaging.names import dead_letters_of
-from saga.ops.offset_moves import Move
-from saga.ops.offsets import Answer, Shown, Skip, Wish, forgotten, moved, shown_of, skipped
+from saga.ops.offsets import (
+    OffsetMove,
+    OffsetReset,
+    OffsetResult,
+    OffsetSkip,
+    ServiceOffsets,
+    delete_group,
+    read_offsets,
+    reset_offsets,
+    skip_unreadable,
+)
 from saga.support.clock import SystemClock
 from saga.support.printable import counted
 
@@ -48,7 +57,7 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     Exit code 1: a service has never read anything here.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    shown = asyncio.run(shown_of(services, Settings.from_environment(broker=broker), SystemClock()))
+    shown = asyncio.run(read_offsets(services, Settings.from_environment(broker=broker), SystemClock()))
     unknown = [each.service for each in shown if not each.is_known]
     if as_json:
         tell_json({"services": [_as_json(each) for each in shown]})
@@ -62,29 +71,29 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _table(shown: Shown) -> list[str]:
+def _table(shown: ServiceOffsets) -> list[str]:
     heading = f"{shown.service}: {counted(len(shown.members), 'member')}, {shown.lag} not handled"
-    heading += f", {counted(shown.wakes, 'wake')} to come" if shown.wakes else ""
+    heading += f", {counted(shown.timers, 'wake')} to come" if shown.timers else ""
     rows = [("TOPIC", "PARTITION", "POSITION", "END", "LAG")]
     for (topic, number), state in shown.states.items():
-        at = "-" if state.position is None else str(state.position)
+        at = "-" if state.offset is None else str(state.offset)
         rows.append((topic, str(number), at, str(state.bounds.end), str(state.lag)))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     table = ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{row[i]:>{widths[i]}}" for i in range(1, 5))]) for row in rows]
     return [heading, *(f"  member {member}" for member in shown.members), *table]
 
 
-def _as_json(shown: Shown) -> dict[str, object]:
+def _as_json(shown: ServiceOffsets) -> dict[str, object]:
     return {
         "service": shown.service,
         "members": list(shown.members),
         "lag": shown.lag,
-        "wakes": shown.wakes,
+        "wakes": shown.timers,
         "partitions": [
             {
                 "topic": topic,
                 "partition": number,
-                "position": state.position,
+                "position": state.offset,
                 "begin": state.bounds.begin,
                 "end": state.bounds.end,
                 "lag": state.lag,
@@ -137,8 +146,8 @@ def move(  # an argument for each option of the command
     """
     check_said(who, why)
     memory_ms = None if module is None else _memory_ms(service, module)
-    wish = Wish(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
-    answer = asyncio.run(moved(wish, Settings.from_environment(broker=broker), SystemClock()))
+    wish = OffsetReset(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
+    answer = asyncio.run(reset_offsets(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         tell_json(_answer_as_json(service, answer))
     elif not answer.refused:
@@ -162,7 +171,7 @@ def forget(service: str, broker: str | None) -> None:
     Exit code 1: the service is not known, or refused, because one of its processes runs.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    was, refused = asyncio.run(forgotten(service, Settings.from_environment(broker=broker), SystemClock()))
+    was, refused = asyncio.run(delete_group(service, Settings.from_environment(broker=broker), SystemClock()))
     if refused is not None:
         tell(refused, err=True)
         raise click.exceptions.Exit(1)
@@ -199,8 +208,8 @@ def skip(  # an argument for each option of the command
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
     check_said(who, why)
-    wish = Skip(service=service, partition=Partition(topic, partition), who=who, why=why)
-    answer, unreadable = asyncio.run(skipped(wish, Settings.from_environment(broker=broker), SystemClock()))
+    wish = OffsetSkip(service=service, partition=Partition(topic, partition), who=who, why=why)
+    answer, unreadable = asyncio.run(skip_unreadable(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         known = None if unreadable is None else unreadable._asdict()
         tell_json({**_answer_as_json(service, answer), "unreadable": known})
@@ -210,7 +219,7 @@ def skip(  # an argument for each option of the command
     _print_refused(answer)
 
 
-def _print_refused(answer: Answer) -> None:
+def _print_refused(answer: OffsetResult) -> None:
     for each, reason in answer.refused.items():
         tell(f"{each.topic}/{each.number} cannot move: {reason}", err=True)
     if answer.refused:
@@ -224,7 +233,7 @@ def _memory_ms(service: str, module: str) -> int:
     return int(found[service].memory.total_seconds() * 1000)
 
 
-def _print(service: str, done: Sequence[Move]) -> None:
+def _print(service: str, done: Sequence[OffsetMove]) -> None:
     for (topic, number), from_, to in done:
         tell(f"{topic}/{number}  {'the beginning' if from_ is None else from_} -> {to}")
     if done:
@@ -233,7 +242,7 @@ def _print(service: str, done: Sequence[Move]) -> None:
         tell(f"{service} is there already; nothing was moved")
 
 
-def _answer_as_json(service: str, answer: Answer) -> dict[str, object]:
+def _answer_as_json(service: str, answer: OffsetResult) -> dict[str, object]:
     return {
         "service": service,
         "moved": [{"topic": p.topic, "partition": p.number, "from": from_, "to": to} for p, from_, to in answer.moves],

@@ -13,7 +13,7 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.ops import rebuild as rebuilding
-from saga.ops.rebuild import Rebuilt
+from saga.ops.rebuild import RebuiltSaga
 from saga.support.clock import SystemClock
 from saga.support.printable import counted
 
@@ -82,7 +82,7 @@ async def _rebuilt(
     return problems == 0
 
 
-def _line(one: Rebuilt) -> str:
+def _line(one: RebuiltSaga) -> str:
     if one.problem is not None:
         return f"{one.service}  {one.saga}  cannot be made: {one.problem}"
     words = [", ".join(f"{handler or 'a deadline'} {outcome}" for handler, outcome in one.did)]

@@ -11,18 +11,18 @@ from saga.declarations.values import Declared
 from saga.encryption.port import Keys
 from saga.errors import SagaError
 from saga.messages import Message
-from saga.ops.dead_letters import Letter
-from saga.ops.operator_commands import Wish
-from saga.ops.rehearsal import Rehearsed, rehearse
-from saga.ops.sources import sources_of
+from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.operator_commands import CommandRequest
+from saga.ops.rehearsal import RehearsalResult, rehearse
+from saga.ops.sources import open_stores
 from saga.support.clock import Clock
 
 
 async def tell_rehearsals(  # what the command line says
     declared: Declared,
-    letters: Sequence[Letter],
+    letters: Sequence[DeadLetterRecord],
     originals: Mapping[str, Message],
-    wish: Wish,
+    wish: CommandRequest,
     addresses: Sequence[str],
     clock: Clock,
     keys: Keys | None,
@@ -30,7 +30,7 @@ async def tell_rehearsals(  # what the command line says
 ) -> bool:
     """Print what each replay would do; true if none would die again, or cannot be rehearsed."""
     whole = True
-    async with sources_of(addresses, clock, (declared.name,)) as sources:
+    async with open_stores(addresses, clock, (declared.name,)) as sources:
         store = next((source.store for source in sources if source.service == declared.name), None)
         if store is None:
             tell_trouble(f"no store of {declared.name} is found")
@@ -47,7 +47,7 @@ async def tell_rehearsals(  # what the command line says
     return whole
 
 
-def _print(done: Rehearsed, as_json: bool) -> None:
+def _print(done: RehearsalResult, as_json: bool) -> None:
     letter = done.letter
     if as_json:
         told = {**asdict(done), "letter": letter.id, "emitted": list(map(fields_of, done.emitted))}
@@ -60,7 +60,7 @@ def _print(done: Rehearsed, as_json: bool) -> None:
         if before != after:
             tell(f"  state    {name}: {_text(before)} -> {_text(after)}")
     for said in done.emitted:
-        tell(f"  emits    {said.type} {said.trouble if said.fields is None else _text(said.fields)}")
+        tell(f"  emits    {said.type} {said.problem if said.fields is None else _text(said.fields)}")
     for document in done.documents:
         tell(f"  changes  {document}")
     if done.stops is not None:

@@ -19,8 +19,8 @@ from saga.cli.printing import tell, tell_trouble
 from saga.configuration.settings import Settings
 from saga.ops import operator_commands
 from saga.ops.dead_letters import ALL, Which
-from saga.ops.operator_commands import PAST, Wish, in_words
-from saga.ops.parked_runs import parked_runs
+from saga.ops.operator_commands import OUTCOMES, CommandRequest, describe_answer
+from saga.ops.parked_runs import find_parked_runs
 from saga.ops.saga_list import Choice
 from saga.support.clock import Clock, SystemClock
 
@@ -85,7 +85,7 @@ def release(  # an argument for each option of the command
         raise click.UsageError("say which: --saga, --handler, --type, --reason, --before, --age, or --all")
     choice = Choice(addresses=addresses, sagas=sagas, services=(service,), limit=limit, only_open=True)
     settings = Settings.from_environment(broker=broker)
-    wish = Wish(wanted="release", who=who, why=why)
+    wish = CommandRequest(wanted="release", who=who, why=why)
     if not asyncio.run(_done(choice, meant, wish, settings, clock, dry_run, within_s, as_json)):
         raise click.exceptions.Exit(1)
 
@@ -93,7 +93,7 @@ def release(  # an argument for each option of the command
 async def _done(  # what the command line says
     choice: Choice,
     meant: Which,
-    wish: Wish,
+    wish: CommandRequest,
     settings: Settings,
     clock: Clock,
     dry_run: bool,
@@ -101,7 +101,7 @@ async def _done(  # what the command line says
     as_json: bool,
 ) -> bool:
     """True if each was done, and did not fail again."""
-    runs = [run async for run in parked_runs(choice, meant, settings, clock, tell_trouble)]
+    runs = [run async for run in find_parked_runs(choice, meant, settings, clock, tell_trouble)]
     unmeant = tell_missing(meant.sagas, runs, "nothing that is parked")
     if not runs:
         tell("nothing is parked that is meant: `saga list --open` shows what waits for an attempt", err=True)
@@ -110,9 +110,9 @@ async def _done(  # what the command line says
         for run in runs:
             tell_state(run, "would be released", run.reason, as_json)
         return not unmeant
-    sent = await operator_commands.send(runs, wish, settings, clock)
+    sent = await operator_commands.send_commands(runs, wish, settings, clock)
     whole = not unmeant
-    async for answer in operator_commands.answers(sent, choice.addresses, clock, within_s):
-        whole = whole and answer.outcome == PAST[wish.wanted] and answer.after not in ("dead", "retrying")
-        tell_state(answer.sent.letter, in_words(answer), answer.reason, as_json)
+    async for answer in operator_commands.wait_for_answers(sent, choice.addresses, clock, within_s):
+        whole = whole and answer.outcome == OUTCOMES[wish.wanted] and answer.after not in ("dead", "retrying")
+        tell_state(answer.sent.dead_letter, describe_answer(answer), answer.reason, as_json)
     return whole

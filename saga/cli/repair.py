@@ -12,7 +12,7 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.ops import repair as repairing
-from saga.ops.repair import Repaired
+from saga.ops.repair import RepairedSaga
 from saga.support.clock import SystemClock
 from saga.support.printable import counted
 from saga.telemetry.logs import Log
@@ -76,7 +76,7 @@ async def _repaired(
     return problems == 0
 
 
-def _told(one: Repaired) -> dict[str, object]:
+def _told(one: RepairedSaga) -> dict[str, object]:
     return {
         "service": one.service,
         "saga": one.saga,
@@ -90,11 +90,11 @@ def _told(one: Repaired) -> dict[str, object]:
     }
 
 
-def _line(one: Repaired, dry_run: bool) -> str:
+def _line(one: RepairedSaga, dry_run: bool) -> str:
     return f"{one.service}  {one.saga}  {one.problem or _in_words(one, dry_run)}"
 
 
-def _in_words(one: Repaired, dry_run: bool) -> str:
+def _in_words(one: RepairedSaga, dry_run: bool) -> str:
     """Words for what was done with a saga, or would be."""
     work, words = one.work, []
     if one.again:

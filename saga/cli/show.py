@@ -16,10 +16,9 @@ from saga.cli.options import broker_option, check_said, read_stores_option
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.configuration.settings import Settings
 from saga.encryption.sensitive_fields import hidden
-from saga.ops.event_fields import Opened, Said, opener_of, values_of
-from saga.ops.open_work import open_in
-from saga.ops.saga_details import Shown, followed, shown, with_reasons
-from saga.ops.timeline import History, Line, Made, as_of
+from saga.ops.event_fields import EventDecoder, EventFields, make_decoder, read_event_fields
+from saga.ops.saga_details import SagaDetails, add_reasons, describe_open_work, follow_saga, read_saga
+from saga.ops.timeline import SagaHistory, TimelineEntry, TimelineStep, find_transition
 from saga.support.clock import SystemClock
 from saga.support.printable import counted, quoted
 
@@ -91,7 +90,7 @@ def show(  # an argument for each option of the command
         return
     clock = SystemClock()
     settings = Settings.from_environment(broker=broker) if broker else None
-    seen = asyncio.run(shown(saga_id, addresses, clock, tell_trouble, service, settings=settings))
+    seen = asyncio.run(read_saga(saga_id, addresses, clock, tell_trouble, service, settings=settings))
     if not seen.histories:
         where = f"{service} does not know" if service else "no service knows"
         tell(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
@@ -100,31 +99,31 @@ def show(  # an argument for each option of the command
         _tell_transition(_only(seen), transition, as_json, with_steps)
         return
     opens = asyncio.run(_revealed(saga_id, seen, who, why)) if reveal else None
-    values = {h.service: values_of(h, opens) for h in seen.histories} if with_values else None
+    values = {h.service: read_event_fields(h, opens) for h in seen.histories} if with_values else None
     if seen.undoing:  # only then the log is read
         settings = Settings.from_environment(broker=broker)
-        seen = asyncio.run(with_reasons(saga_id, seen, settings, clock, tell_trouble))
+        seen = asyncio.run(add_reasons(saga_id, seen, settings, clock, tell_trouble))
     if as_json:
         tell_json(_as_json(saga_id, seen, values))
         return
-    tell(*_heading(saga_id, seen, service), "", *_table(seen.lines, values, with_steps), *_left(seen))
+    tell(*_heading(saga_id, seen, service), "", *_table(seen.entries, values, with_steps), *_left(seen))
 
 
-async def _revealed(saga: str, seen: Shown, who: str, why: str) -> Opened:
+async def _revealed(saga: str, seen: SagaDetails, who: str, why: str) -> EventDecoder:
     """Opener of the saga's events, once it is on record that somebody is to see what they hold."""
     ring = key_ring_of(Settings.from_environment())
-    opens = await opener_of(seen.histories, ring)
+    opens = await make_decoder(seen.histories, ring)
     ring.note("reveal", saga, who, why)
     return opens
 
 
 async def _follow(saga: str, addresses: Sequence[str], service: str | None, as_json: bool) -> None:
-    async for lines in followed(saga, addresses, SystemClock(), tell_trouble, service):
+    async for lines in follow_saga(saga, addresses, SystemClock(), tell_trouble, service):
         for line in lines:
             tell(*([json.dumps(asdict(line))] if as_json else [_row(line), *_attempts(line)]))
 
 
-def _only(seen: Shown) -> History:
+def _only(seen: SagaDetails) -> SagaHistory:
     """The service that is meant."""
     first, *others = seen.histories
     if others:
@@ -133,37 +132,37 @@ def _only(seen: Shown) -> History:
     return first
 
 
-def _tell_transition(history: History, n: int, as_json: bool, with_steps: bool) -> None:
+def _tell_transition(history: SagaHistory, n: int, as_json: bool, with_steps: bool) -> None:
     """Print the transition and the state then; exit code 1 if there is none."""
     try:
-        line, state = as_of(history, n)
+        line, state = find_transition(history, n)
     except LookupError:
         tell(
-            f"{history.service} has no transition {n} of saga {history.snapshot.saga}: it has 0 to "
-            f"{history.snapshot.n - 1}",
+            f"{history.service} has no transition {n} of saga {history.progress.saga}: it has 0 to "
+            f"{history.progress.n - 1}",
             err=True,
         )
         sys.exit(1)
     if as_json:
-        tell_json({"saga": history.snapshot.saga, **asdict(line), "state": state})
+        tell_json({"saga": history.progress.saga, **asdict(line), "state": state})
         return
     version = f", version {line.version}" if line.version > 1 else ""
     told = f"state after transition {n}{version}: {json.dumps(state, indent=2, ensure_ascii=False)}"
     tell(_row(line), *(map(_call, line.calls) if with_steps else ()), "", *told.split("\n"))
 
 
-Values: TypeAlias = Mapping[str, Mapping[int, Sequence[Said]]]
+Values: TypeAlias = Mapping[str, Mapping[int, Sequence[EventFields]]]
 """Events with their fields, by service and transition."""
 
 
-def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]:
+def _as_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, object]:
     return {
         "saga": saga,
         "services": {
             s.service: {
                 **asdict(s),
-                "transitions": h.snapshot.n,
-                "fields": hidden(h.snapshot.state),
+                "transitions": h.progress.n,
+                "fields": hidden(h.progress.state),
             }
             for h, s in zip(seen.histories, seen.statuses, strict=True)
         },
@@ -171,13 +170,13 @@ def _as_json(saga: str, seen: Shown, values: Values | None) -> dict[str, object]
             asdict(line)
             if values is None
             else {**asdict(line), "values": list(map(to_builtins, values[line.service].get(line.transition, ())))}
-            for line in seen.lines
+            for line in seen.entries
         ],
         "failing": dict(seen.failing),
     }
 
 
-def _heading(saga: str, seen: Shown, service: str | None) -> list[str]:
+def _heading(saga: str, seen: SagaDetails, service: str | None) -> list[str]:
     outcome = next((s.outcome for s in seen.statuses if s.outcome), None)
     if service is not None:  # the outcome may stand in another one
         return [f"saga {saga} in {service}"]
@@ -187,29 +186,29 @@ def _heading(saga: str, seen: Shown, service: str | None) -> list[str]:
     return [f"saga {saga}: {ended}; known to {', '.join(map(_named, seen.histories))}"]
 
 
-def _named(history: History) -> str:
+def _named(history: SagaHistory) -> str:
     """The service; with the version of its state, where that is not the first."""
-    version = history.snapshot.version
+    version = history.progress.version
     return f"{history.service} (state version {version})" if version > 1 else history.service
 
 
-def _table(lines: Sequence[Line], values: Values | None, with_steps: bool) -> list[str]:
+def _table(lines: Sequence[TimelineEntry], values: Values | None, with_steps: bool) -> list[str]:
     widths = [max((len(cell(line)) for line in lines), default=0) for cell in _CELLS]
     table = []
     for line in lines:
         table += [_row(line, widths), *_attempts(line), *(map(_call, line.calls) if with_steps else ())]
         for said in values[line.service].get(line.transition, ()) if values is not None else ():
-            fields = said.trouble if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
+            fields = said.problem if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
             table.append(f"    {said.type} {fields}")
     return table
 
 
-def _row(line: Line, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
+def _row(line: TimelineEntry, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
     cells = "  ".join(f"{cell(line):<{width}}" for cell, width in zip(_CELLS, widths, strict=True))
     return f"{cells}  {_story(line)}"
 
 
-def _attempts(line: Line) -> list[str]:
+def _attempts(line: TimelineEntry) -> list[str]:
     """Attempts that failed before the transition, or in it, a line each."""
     return [
         f"    attempt {each.attempt} failed at {each.time} after {each.ms} ms"
@@ -219,7 +218,7 @@ def _attempts(line: Line) -> list[str]:
     ]
 
 
-def _call(made: Made) -> str:
+def _call(made: TimelineStep) -> str:
     """A step, update or read in words."""
     what = f"{made.kind} {made.name}" + (f"({made.arguments})" if made.arguments else "")
     what += f" {made.number}" if made.number > 1 else ""
@@ -231,7 +230,7 @@ def _call(made: Made) -> str:
     return f"    {what}: {f'{made.ms} ms, ' if made.kind == 'step' else ''}input {made.input}, {gave}{said}"
 
 
-_CELLS: tuple[Callable[[Line], str], ...] = (
+_CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
     lambda line: line.time,
     lambda line: f"{line.service} {line.transition}",
     lambda line: line.handler,
@@ -239,7 +238,7 @@ _CELLS: tuple[Callable[[Line], str], ...] = (
 )
 
 
-def _story(line: Line) -> str:
+def _story(line: TimelineEntry) -> str:
     """The message and what the service did with it."""
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     if line.steps:
@@ -249,11 +248,11 @@ def _story(line: Line) -> str:
     return story + (f"  ({line.reason})" if line.reason else "")
 
 
-def _left(seen: Shown) -> list[str]:
+def _left(seen: SagaDetails) -> list[str]:
     """Everything that has not come to its end, a line each."""
     left = [
         f"  {status.service}: {what}"
         for history, status in zip(seen.histories, seen.statuses, strict=True)
-        for what in open_in(history.snapshot, status, seen.failing)
+        for what in describe_open_work(history.progress, status, seen.failing)
     ]
     return ["", "still open:", *left] if left else []

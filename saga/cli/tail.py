@@ -12,8 +12,8 @@ from saga.cli.options import broker_option, since_ms
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
-from saga.ops.sources import administration_of, unmade
-from saga.ops.tail import Seen, contracts_here, meant
+from saga.ops.sources import missing_broker_file, open_administration
+from saga.ops.tail import TailedRecord, find_contracts, resolve_target
 from saga.ops.tail import tail as tailed
 from saga.support.clock import SystemClock
 
@@ -51,7 +51,7 @@ def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str 
     clock = SystemClock()
     begin_ms = None if since is None else since_ms("--since", since, clock)
     settings = Settings.from_environment(broker=broker)
-    if (file := unmade(settings)) is not None:
+    if (file := missing_broker_file(settings)) is not None:
         raise ConfigurationError("nothing to tail:", [f"there is no file {file}: nothing was published there yet"])
     with suppress(KeyboardInterrupt):
         said = asyncio.run(_tail(what, settings, begin_ms, follow, as_saga, tell_one_json if as_json else tell_one))
@@ -61,15 +61,20 @@ def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str 
 
 
 async def _tail(
-    name: str, settings: Settings, begin_ms: int | None, follow: bool, as_saga: bool, show: Callable[[Seen], None]
+    name: str,
+    settings: Settings,
+    begin_ms: int | None,
+    follow: bool,
+    as_saga: bool,
+    show: Callable[[TailedRecord], None],
 ) -> bool:
     """Print until the end; true if there was anything."""
-    library, trouble = contracts_here()
+    library, trouble = find_contracts()
     if library is None:
         tell_trouble(f"no values are shown: {trouble}")
     said = False
-    async with administration_of(settings, SystemClock()) as broker:
-        what = await meant(name, broker, library, as_saga=as_saga)
+    async with open_administration(settings, SystemClock()) as broker:
+        what = await resolve_target(name, broker, library, as_saga=as_saga)
         if begin_ms is None and (what.saga is not None or not follow):
             begin_ms = 0
         async for seen in tailed(what, broker, library, tell_trouble, since_ms=begin_ms, follow=follow):
@@ -78,12 +83,12 @@ async def _tail(
     return said
 
 
-def tell_one_json(seen: Seen) -> None:
+def tell_one_json(seen: TailedRecord) -> None:
     """Print a record as JSON."""
     tell_json(asdict(seen))
 
 
-def tell_one(seen: Seen) -> None:
+def tell_one(seen: TailedRecord) -> None:
     """Print a record for people, in one line or two."""
     place = f"{seen.topic}/{seen.partition}/{seen.offset}"
     said = f"{seen.type or '?'} from {seen.source or '?'}"
@@ -92,6 +97,6 @@ def tell_one(seen: Seen) -> None:
     ]
     if seen.fields is not None:
         lines.append(f"    {json.dumps(seen.fields, ensure_ascii=False)}")
-    if seen.trouble is not None:
-        lines.append(f"    ({seen.trouble})")
+    if seen.problem is not None:
+        lines.append(f"    ({seen.problem})")
     tell(*lines)

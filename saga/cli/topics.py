@@ -10,8 +10,8 @@ from saga.cli.printing import tell, tell_json
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.ops import topic_plans
-from saga.ops.sources import administration_of, unmade
-from saga.ops.topic_plans import Step, wanted_by
+from saga.ops.sources import missing_broker_file, open_administration
+from saga.ops.topic_plans import TopicStep, collect_needs
 from saga.support.clock import SystemClock
 
 WORDS = {"create": "create", "retention": "change", "dates": "change", "partitions": "change", "nothing": "as it is"}
@@ -69,19 +69,19 @@ def apply_(modules: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     _tell(steps, as_json, applied=not any(step.refused for step in steps))
 
 
-async def _steps(modules: Sequence[str], address: str | None, *, apply: bool) -> list[Step]:
+async def _steps(modules: Sequence[str], address: str | None, *, apply: bool) -> list[TopicStep]:
     settings = Settings.from_environment(broker=address)
-    wanted = wanted_by(wiring.load_services(modules), settings.told)
-    if not apply and unmade(settings) is not None:  # to ask it would make it
+    wanted = collect_needs(wiring.load_services(modules), settings.told)
+    if not apply and missing_broker_file(settings) is not None:  # to ask it would make it
         return topic_plans.plan([each.topic for each in wanted.values()], {}, {}, can_grow=False)
-    async with administration_of(settings, SystemClock()) as broker:
-        steps = await topic_plans.planned(wanted, broker)
+    async with open_administration(settings, SystemClock()) as broker:
+        steps = await topic_plans.plan_topics(wanted, broker)
         if apply:
             await topic_plans.apply(steps, broker)
         return steps
 
 
-def _tell(steps: Sequence[Step], as_json: bool, *, applied: bool) -> None:
+def _tell(steps: Sequence[TopicStep], as_json: bool, *, applied: bool) -> None:
     if as_json:
         told = [
             {"topic": step.topic.name, "doing": step.doing, "says": step.says, "refused": step.refused}
@@ -94,7 +94,7 @@ def _tell(steps: Sequence[Step], as_json: bool, *, applied: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _print(steps: Sequence[Step], applied: bool) -> None:
+def _print(steps: Sequence[TopicStep], applied: bool) -> None:
     width = max(len(step.topic.name) for step in steps)
     words = DONE if applied else WORDS
     for step in steps:

@@ -10,8 +10,7 @@ from saga.cli.options import broker_option, read_stores_option
 from saga.cli.printing import tell, tell_json
 from saga.configuration.settings import Settings
 from saga.messaging.names import TRANSITIONS
-from saga.ops.history_check import Verified, verified
-from saga.ops.history_verifier import witness_of
+from saga.ops.history_verifier import VerificationReport, read_published_histories, verify_histories
 from saga.support.clock import SystemClock
 
 BROKEN_SHOWN_MAX = 50
@@ -71,13 +70,13 @@ def verify_history(saga_id: str | None, addresses: tuple[str, ...], broker: str 
     sys.exit(1 if found.broken or unknown else 0)
 
 
-async def _verified(addresses: tuple[str, ...], settings: Settings, saga: str | None) -> Verified:
+async def _verified(addresses: tuple[str, ...], settings: Settings, saga: str | None) -> VerificationReport:
     # First what was told: then all of it has to be there.
-    witness = await witness_of(settings, SystemClock(), saga)
-    return await verified(addresses, SystemClock(), saga, witness, settings)
+    witness = await read_published_histories(settings, SystemClock(), saga)
+    return await verify_histories(addresses, SystemClock(), saga, witness, settings)
 
 
-def _tell(found: Verified) -> None:
+def _tell(found: VerificationReport) -> None:
     for broken in found.broken[:BROKEN_SHOWN_MAX]:
         tell(f"saga {broken.saga} in {broken.service}: {broken.what}")
         if broken.todo:

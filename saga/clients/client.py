@@ -17,7 +17,7 @@ from saga.configuration.settings import Settings
 from saga.contracts.library import Binding, binding_of
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Event, Topic
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.registry.edge import problems_of
 from saga.support.clock import Clock, SystemClock
 
@@ -50,7 +50,7 @@ class Client:
         settings = Settings.from_environment(broker=self._address)
         self._keys = wiring.keys_of(settings, self._clock)
         self._trace = wiring.current_trace(settings)
-        self._broker = await self._stack.enter_async_context(administration_of(settings, self._clock))
+        self._broker = await self._stack.enter_async_context(open_administration(settings, self._clock))
         self._looking = asyncio.Lock()
         self._known: set[tuple[str, bool]] = set()
         """Topics that are there, each with whether they were looked at for writing."""

@@ -12,7 +12,7 @@ from saga.encryption.port import Keys
 from saga.errors import BadInput, Problems, SagaError
 from saga.messages import Event, Record, Topic, name_of
 from saga.messaging import envelope
-from saga.ops.event_decoding import message_in, recognize_record, value_in
+from saga.ops.event_fields import decode_message, decode_value, recognize_record
 
 E = TypeVar("E", bound=Event)
 
@@ -51,9 +51,9 @@ class Hearing(Generic[E]):
         it says that it is one of these, and cannot be read; `KeysUnavailable` and `KeyMissing`."""
         if not self.is_one(record):
             return None
-        message = message_in(record, self.library)
+        message = decode_message(record, self.library)
         to = self._classes[message.type]
-        value = value_in(message, record.writer, self.library)
+        value = decode_value(message, record.writer, self.library)
         if self._keys is not None and (names := names_in(value, self.library)):
             known = {name: await self._keys.named(name) for name in names}
             value = opened(value, self.library, message.saga, known.__getitem__)

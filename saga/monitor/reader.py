@@ -13,7 +13,7 @@ from saga.messages import Record, Standstill
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import from_record
 from saga.monitor.folds import Folds
-from saga.ops.sources import administration_of, unmade
+from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
 RECORDS_MAX = 500
@@ -43,9 +43,9 @@ class Reader:
 
     async def read_all(self, settings: Settings) -> bool:
         """Fold all that is there now; false if there is no such topic. Raises `SagaError`."""
-        if unmade(settings) is not None:
+        if missing_broker_file(settings) is not None:
             return False
-        async with administration_of(settings, self._clock) as broker:
+        async with open_administration(settings, self._clock) as broker:
             if TRANSITIONS not in await broker.partitions([TRANSITIONS]):
                 return False
             async for record in broker.scan(TRANSITIONS):
@@ -59,11 +59,11 @@ class Reader:
         broker that cannot be reached is tried again. Raises `SagaError` for what waiting cannot mend."""
         while True:
             try:
-                if unmade(settings) is None:
-                    async with administration_of(settings, self._clock) as broker:
+                if missing_broker_file(settings) is None:
+                    async with open_administration(settings, self._clock) as broker:
                         await self._topic(broker)
                         await self._read(broker, since_ms)
-                self._trouble(f"no service has told anything yet: there is no {unmade(settings)}")
+                self._trouble(f"no service has told anything yet: there is no {missing_broker_file(settings)}")
             except BrokerUnavailable as why:
                 self._trouble(why)
             await self._clock.sleep(POLL_S)

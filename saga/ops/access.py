@@ -32,7 +32,7 @@ ITSELF: Collection[Who] = ("service", "doctor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class GrantedAccess:
     """Rights or roles of one user, and the commands that give them."""
 
     who: Who
@@ -43,7 +43,7 @@ class Access:
     commands: tuple[str, ...]
 
 
-def on_kafka(  # what each kind of user is asked for
+def kafka_access(  # what each kind of user is asked for
     services: Sequence[Declared],
     who: Who,
     address: str,
@@ -51,7 +51,7 @@ def on_kafka(  # what each kind of user is asked for
     events: Collection[str] = (),
     groups: Collection[str] = (),
     told: Topic | None = None,
-) -> list[Access]:
+) -> list[GrantedAccess]:
     """Rights on Kafka. `principal`: one user for all of them, else each service has its own, and all operators one.
     `events`: names of those that a client publishes or hears, else all that clients may. `groups`: names of those in
     which a client listens. `told`: topic on which services tell their transitions. Raises `ConfigurationError`."""
@@ -64,7 +64,7 @@ def on_kafka(  # what each kind of user is asked for
         user = name if principal else f"User:{name}"
         rights = [*rights, *(_to_relay(some) if who == "service" else ())]
         granted.append(
-            Access(
+            GrantedAccess(
                 who=who,
                 services=tuple(declared.name for declared in some),
                 user=user,
@@ -82,9 +82,9 @@ def _to_relay(services: Sequence[Declared]) -> Sequence[Right]:
     return [Right("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
 
 
-def on_couchbase(
+def couchbase_access(
     services: Sequence[Declared], who: Literal["service", "operator"], address: str, user: str | None, form: Form
-) -> list[Access]:
+) -> list[GrantedAccess]:
     """Roles on Couchbase; an operator only reads. Raises `ConfigurationError` for a store that asks nobody who he
     is."""
     adapter = adapters.store_adapter(address)
@@ -99,7 +99,7 @@ def on_couchbase(
         places = [place for d in some for place in adapter.keyspaces(address, d.name, collections_of(d))]
         needed = roles.roles_of(places, readonly=who == "operator")
         granted.append(
-            Access(
+            GrantedAccess(
                 who=who,
                 services=tuple(declared.name for declared in some),
                 user=name,

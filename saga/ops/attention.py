@@ -11,12 +11,12 @@ from msgspec.structs import asdict
 from saga.configuration.settings import Settings
 from saga.errors import NoListing, NoStore
 from saga.messaging import envelope
-from saga.ops.dead_letters import ALL, Letter, Which, in_text, letters_of
-from saga.ops.histories import Unreadable, document_of, snapshot_in, with_archives
-from saga.ops.parked_runs import FAILING, failing_in
-from saga.ops.progress_summary import Glance
-from saga.ops.saga_list import Choice, Listed, listed, seen_of
-from saga.ops.sources import Source, Warn, sources_of
+from saga.ops.dead_letters import ALL, DeadLetterRecord, Which, headers_as_text, read_dead_letters
+from saga.ops.histories import UnreadableHistory, add_archives, decode_progress, read_document
+from saga.ops.parked_runs import FAILING, find_failing
+from saga.ops.progress_summary import ProgressSummary
+from saga.ops.saga_list import Choice, ListedSaga, list_sagas, read_summary
+from saga.ops.sources import ServiceStore, Warn, open_stores
 from saga.progress.decisions import TOO_OLD
 from saga.progress.document import UNREADABLE, Kept, Snapshot, decode_entry
 from saga.support.clock import Clock
@@ -25,11 +25,11 @@ TRIED_AGAIN = "tried again"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AttentionItem:
     """A letter, and the present state of the message that it is about."""
 
-    letter: Letter
-    now: str
+    letter: DeadLetterRecord
+    state: str
     """State now: `blocks` the saga; `dropped`, `replayed`, `discarded` or `resolved`; `goes on` or `over`, of a
     compensation that fails; `tried again`, of a run that fails; `-`: it blocks nothing."""
 
@@ -37,28 +37,28 @@ class Told:
     def is_open(self) -> bool:
         """True if somebody still has to do something about it."""
         if self.letter.what == "escalation":
-            return self.now not in ("resolved", "over")
-        return self.now in ("blocks", "goes on", TRIED_AGAIN)
+            return self.state not in ("resolved", "over")
+        return self.state in ("blocks", "goes on", TRIED_AGAIN)
 
     @property
     def has_no_end(self) -> bool:
         """True for a message that was refused, and is in no saga's way: nothing tells whether its sender has mended
         it."""
-        return self.letter.what == "dead letter" and self.now == "-"
+        return self.letter.what == "dead letter" and self.state == "-"
 
 
 class Attention(NamedTuple):
     """Everything that needs a person."""
 
-    told: Sequence[Told]
+    items: Sequence[AttentionItem]
     """Letters, newest first."""
-    sagas: Sequence[Listed]
+    sagas: Sequence[ListedSaga]
     """Sagas that are blocked."""
     more: bool
     """True if there is more than was asked for."""
 
 
-async def attention(
+async def find_attention(
     choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which = ALL, *, with_ended: bool = True
 ) -> Attention:
     """Everything that needs a person, as far as it is chosen; of the letters those that are meant. `with_ended`:
@@ -66,18 +66,18 @@ async def attention(
     named."""
     async with AsyncExitStack() as stack:
         try:
-            sources = await stack.enter_async_context(sources_of(choice.addresses, clock, choice.services, settings))
+            sources = await stack.enter_async_context(open_stores(choice.addresses, clock, choice.services, settings))
         except NoStore:
             if not choice.services:
                 raise
             sources = []
-        return await _all(choice, which, sources, settings, clock, warn, with_ended=with_ended)
+        return await _collect(choice, which, sources, settings, clock, warn, with_ended=with_ended)
 
 
-async def _all(  # what is chosen, and where it is looked for
+async def _collect(  # what is chosen, and where it is looked for
     choice: Choice,
     which: Which,
-    sources: Sequence[Source],
+    sources: Sequence[ServiceStore],
     settings: Settings,
     clock: Clock,
     warn: Warn,
@@ -85,26 +85,26 @@ async def _all(  # what is chosen, and where it is looked for
     with_ended: bool,
 ) -> Attention:
     names = {source.service for source in sources}
-    found = await letters_of(sorted(names | set(choice.services)), settings, clock)
-    if found.trouble:
-        warn(f"not all that was said on the topics <service>.dead can be shown: {found.trouble}")
-    blocking = list[Letter]()
-    sagas, more = list[Listed](), False
+    found = await read_dead_letters(sorted(names | set(choice.services)), settings, clock)
+    if found.problem:
+        warn(f"not all that was said on the topics <service>.dead can be shown: {found.problem}")
+    blocking = list[DeadLetterRecord]()
+    sagas, more = list[ListedSaga](), False
     if sources:
         async for each in _list_blocked(choice, settings, clock, warn):
             if each is None:
                 more = True
                 break
             sagas.append(each)
-            blocking += await _blocking(each, sources, warn)
+            blocking += await _blocking_in_saga(each, sources, warn)
     said = {letter.id for letter in found.letters}
     letters = [*found.letters, *(letter for letter in blocking if letter.id not in said)]
     ended = {letter.ends: letter.what for letter in letters}
     letters = [letter for letter in letters if _is_chosen(choice, letter) and which.holds(letter)]
     blocked = {letter.id for letter in blocking}
-    told = list[Told]()
+    told = list[AttentionItem]()
     for letter in sorted(letters, key=lambda letter: letter.time, reverse=True):
-        one = Told(letter, await _now(letter, sources, blocked, ended))
+        one = AttentionItem(letter, await _state_of(letter, sources, blocked, ended))
         if not (with_ended or one.is_open or one.has_no_end):
             continue
         if len(told) == choice.limit:
@@ -113,125 +113,133 @@ async def _all(  # what is chosen, and where it is looked for
     return Attention(told, sagas, more)
 
 
-def _is_chosen(choice: Choice, letter: Letter) -> bool:
+def _is_chosen(choice: Choice, letter: DeadLetterRecord) -> bool:
     saga = letter.saga or ""
     return saga.startswith(choice.prefix) and (not choice.sagas or saga in choice.sagas)
 
 
-async def _list_blocked(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> AsyncIterator[Listed | None]:
+async def _list_blocked(
+    choice: Choice, settings: Settings, clock: Clock, warn: Warn
+) -> AsyncIterator[ListedSaga | None]:
     """Sagas that are chosen. Where a store cannot list them, those of which letters tell: all that are blocked have
     one, on a topic that is kept for ever."""
     try:
-        async for each in listed(choice, clock, warn, settings):
+        async for each in list_sagas(choice, clock, warn, settings):
             yield each
         return
     except NoListing:  # it comes before the first
-        async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
-            found = await letters_of([source.service for source in sources], settings, clock)
-    if found.trouble:
-        warn(f"not all sagas that are blocked can be found: {found.trouble}")
+        async with open_stores(choice.addresses, clock, choice.services, settings) as sources:
+            found = await read_dead_letters([source.service for source in sources], settings, clock)
+    if found.problem:
+        warn(f"not all sagas that are blocked can be found: {found.problem}")
     sagas = [letter.saga for letter in found.letters if letter.saga and _is_chosen(choice, letter)]
     if sagas:
-        async for each in listed(replace(choice, sagas=sagas), clock, warn, settings):
+        async for each in list_sagas(replace(choice, sagas=sagas), clock, warn, settings):
             yield each
 
 
-async def too_old(choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which) -> list[Letter]:
+async def find_too_old(
+    choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which
+) -> list[DeadLetterRecord]:
     """Dead letters of what came too late, which block nothing and have not been replayed. Raises `NoStore`."""
-    found = await attention(choice, settings, clock, warn, which)
-    letters = (each.letter for each in found.told if each.now == "-" and each.letter.what == "dead letter")
+    found = await find_attention(choice, settings, clock, warn, which)
+    letters = (each.letter for each in found.items if each.state == "-" and each.letter.what == "dead letter")
     return [letter for letter in letters if letter.saga and letter.reason.startswith(TOO_OLD)]
 
 
-class Blocking(NamedTuple):
+class BlockingDeadLetter(NamedTuple):
     """Dead letter that blocks a saga now."""
 
-    letter: Letter
+    letter: DeadLetterRecord
     replays: int
     """Times that dead letters of the saga were replayed in this service."""
 
 
-async def blocking(choice: Choice, settings: Settings, clock: Clock, warn: Warn) -> AsyncIterator[Blocking]:
+async def find_blocking(
+    choice: Choice, settings: Settings, clock: Clock, warn: Warn
+) -> AsyncIterator[BlockingDeadLetter]:
     """Dead letters that block sagas, as the stores have them: sagas newest first. Raises `NoStore`."""
-    async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
+    async with open_stores(choice.addresses, clock, choice.services, settings) as sources:
         async for each in _list_blocked(choice, settings, clock, warn):
             if each is None:
                 warn(f"there are more than {choice.limit} sagas: --limit shows them")
                 return
             for source in sources:
-                p = await _progress(each.saga, source, warn)
-                for letter in await _letters(source, p, warn) if p is not None else ():
-                    yield Blocking(letter, p.replays if p is not None else 0)
+                p = await _read_progress(each.saga, source, warn)
+                for letter in await _blocking_in_progress(source, p, warn) if p is not None else ():
+                    yield BlockingDeadLetter(letter, p.replays if p is not None else 0)
 
 
-async def _blocking(each: Listed, sources: Sequence[Source], warn: Warn) -> list[Letter]:
+async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetterRecord]:
     """Dead letters of a saga that its progresses know, whether the log has them or not."""
     found = []
     for source in sources:
-        p = await _progress(each.saga, source, warn)
+        p = await _read_progress(each.saga, source, warn)
         if p is not None:
-            found += [*await _letters(source, p, warn), *_failing(p, warn)]
+            found += [*await _blocking_in_progress(source, p, warn), *_failing_runs(p, warn)]
     return found
 
 
-def _failing(p: Snapshot, warn: Warn) -> list[Letter]:
+def _failing_runs(p: Snapshot, warn: Warn) -> list[DeadLetterRecord]:
     try:
-        return failing_in(p)
+        return find_failing(p)
     except UNREADABLE as why:
         warn(f"saga {p.saga} in {p.service}: a transition cannot be read: {why}")
         return []
 
 
-async def _progress(saga: str, source: Source, warn: Warn) -> Snapshot | None:
+async def _read_progress(saga: str, source: ServiceStore, warn: Warn) -> Snapshot | None:
     """Progress of a saga, if the service knows it and it can be read."""
     try:
-        document = await document_of(source, saga)
-        return None if document is None else snapshot_in(source, saga, document)
-    except Unreadable as why:
+        document = await read_document(source, saga)
+        return None if document is None else decode_progress(source, saga, document)
+    except UnreadableHistory as why:
         warn(why)
         return None
 
 
-async def owned(
-    found: Sequence[Blocking], service: str, settings: Settings, clock: Clock, warn: Warn
-) -> list[Blocking]:
+async def add_owners(
+    found: Sequence[BlockingDeadLetter], service: str, settings: Settings, clock: Clock, warn: Warn
+) -> list[BlockingDeadLetter]:
     """These dead letters, each with the owner of its contract: that only the topic says."""
-    told = await letters_of([service], settings, clock)
-    if told.trouble:
-        warn(f"not all that was said on the topic {service}.dead can be looked at: {told.trouble}")
+    told = await read_dead_letters([service], settings, clock)
+    if told.problem:
+        warn(f"not all that was said on the topic {service}.dead can be looked at: {told.problem}")
     owners = {letter.id: letter.owner for letter in told.letters}
     return [each._replace(letter=replace(each.letter, owner=owners.get(each.letter.id))) for each in found]
 
 
-async def _letters(source: Source, p: Snapshot, warn: Warn) -> list[Letter]:
+async def _blocking_in_progress(source: ServiceStore, p: Snapshot, warn: Warn) -> list[DeadLetterRecord]:
     """Dead letters that block a saga, each as the transition says that wrote it: in the progress, or in an archive."""
     blocks = [kept for kept in (*p.queue, *p.compensating) if kept.dead]
-    said: Mapping[str, Letter] = {}
+    said: Mapping[str, DeadLetterRecord] = {}
     try:
-        said = _said_in(p, p.transitions, blocks)
+        said = _recorded_letters(p, p.transitions, blocks)
         if p.first and any(kept.dead not in said for kept in blocks):
-            said = _said_in(p, (await with_archives(source.store, p)).transitions, blocks)
-    except (Unreadable, *UNREADABLE) as why:
+            said = _recorded_letters(p, (await add_archives(source.store, p)).transitions, blocks)
+    except (UnreadableHistory, *UNREADABLE) as why:
         warn(f"saga {p.saga} in {source.service}: a transition cannot be read: {why}")
-    return [said.get(kept.dead or "") or _letter(p, kept) for kept in blocks]
+    return [said.get(kept.dead or "") or _unexplained_letter(p, kept) for kept in blocks]
 
 
-def _said_in(p: Snapshot, transitions: Sequence[Raw], blocks: Sequence[Kept]) -> Mapping[str, Letter]:
+def _recorded_letters(
+    p: Snapshot, transitions: Sequence[Raw], blocks: Sequence[Kept]
+) -> Mapping[str, DeadLetterRecord]:
     """Letters of these messages that the transitions hold, by id."""
-    wanted, found = {kept.dead: kept for kept in blocks}, dict[str, Letter]()
+    wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetterRecord]()
     for entry in map(decode_entry, reversed(transitions)):
         if not wanted:
             break
         for dead in entry.letters:
             if (kept := wanted.pop(dead.id, None)) is not None:
-                letter = _letter(p, kept)
+                letter = _unexplained_letter(p, kept)
                 found[dead.id] = replace(letter, time=entry.time, **{**asdict(dead), "message": letter.message})
     return found
 
 
-def _letter(p: Snapshot, kept: Kept) -> Letter:
+def _unexplained_letter(p: Snapshot, kept: Kept) -> DeadLetterRecord:
     """Dead letter of which nothing tells any more why it is one."""
-    return Letter(
+    return DeadLetterRecord(
         service=p.service,
         id=kept.dead or "",
         what="dead letter",
@@ -242,11 +250,13 @@ def _letter(p: Snapshot, kept: Kept) -> Letter:
         type=kept.message.type,
         message=kept.message.id,
         handler=kept.handler,
-        headers=in_text((*envelope.headers_of(kept.message, None), *kept.message.foreign)),
+        headers=headers_as_text((*envelope.headers_of(kept.message, None), *kept.message.foreign)),
     )
 
 
-async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], ended: Mapping[str | None, str]) -> str:
+async def _state_of(
+    letter: DeadLetterRecord, sources: Sequence[ServiceStore], blocked: set[str], ended: Mapping[str | None, str]
+) -> str:
     if letter.id in ended:
         return ended[letter.id]
     if letter.what == FAILING:
@@ -255,7 +265,7 @@ async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], end
         return "blocks"
     if letter.saga is None or (letter.undoes is None and letter.handler is None):
         return "-"
-    p = await _glanced(letter, sources)
+    p = await _read_summary(letter, sources)
     if letter.undoes is not None and p is not None:
         return "goes on" if any(result.event.id == letter.undoes for result in p.results) else "over"
     if p is not None and any(kept.dead == letter.id for kept in (*p.queue, *p.compensating)):
@@ -263,9 +273,9 @@ async def _now(letter: Letter, sources: Sequence[Source], blocked: set[str], end
     return "-"
 
 
-async def _glanced(letter: Letter, sources: Sequence[Source]) -> Glance | None:
+async def _read_summary(letter: DeadLetterRecord, sources: Sequence[ServiceStore]) -> ProgressSummary | None:
     source = next((source for source in sources if source.service == letter.service), None)
     if source is None or not letter.saga:
         return None
-    seen = await seen_of(source, letter.saga)
+    seen = await read_summary(source, letter.saga)
     return seen.progress if seen is not None else None  # damaged: a list of sagas tells so

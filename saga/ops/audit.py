@@ -20,11 +20,11 @@ from saga.messaging import active_controls, controls, operator_commands
 from saga.messaging.controls import Book, Control, Noted, Switch, control_in
 from saga.messaging.names import ARCHIVES, commands_of, dead_letters_of
 from saga.messaging.operator_commands import Command, command_in
-from saga.ops.dead_letters import ENDS, Letter, letter_in
-from saga.ops.histories import Unreadable, history_of
-from saga.ops.offset_moves import MOVED, STAYED
-from saga.ops.operator_commands import PAST
-from saga.ops.sources import Source, administration_of, sources_of, unmade
+from saga.ops.dead_letters import ENDS, DeadLetterRecord, decode_dead_letter
+from saga.ops.histories import UnreadableHistory, read_history
+from saga.ops.offsets import MOVED, STAYED
+from saga.ops.operator_commands import OUTCOMES
+from saga.ops.sources import ServiceStore, missing_broker_file, open_administration, open_stores
 from saga.progress.document import UNREADABLE, Entry, decode_entry
 from saga.progress.history import verify
 from saga.progress.operator_commands import wanted_by
@@ -38,11 +38,11 @@ MOVES_MAX = 100
 Kind: TypeAlias = Literal["switch", "replay", "discard", "resolve", "release", "move"]
 KINDS: tuple[Kind, ...] = ("switch", "replay", "discard", "resolve", "release", "move")
 Shows: TypeAlias = Literal["book", "history", "topic"]
-OPEN = "no trace of it yet: the service has not come to it, or knew nothing of the saga"
-UNBOOKED = "not in the service's book: it has not come to it, or had no room"
+NOT_APPLIED_YET = "no trace of it yet: the service has not come to it, or knew nothing of the saga"
+NOT_LOGGED = "not in the service's book: it has not come to it, or had no room"
 
 
-class Act(Struct, frozen=True, kw_only=True):
+class AuditEntry(Struct, frozen=True, kw_only=True):
     """One thing that a person has done to a service."""
 
     time: str
@@ -62,7 +62,7 @@ class Act(Struct, frozen=True, kw_only=True):
 class Audit(NamedTuple):
     """All that people have done to a service."""
 
-    acts: Sequence[Act]
+    entries: Sequence[AuditEntry]
     """Acts, oldest first."""
     book: Book
     wrong: Sequence[str]
@@ -72,7 +72,7 @@ class Audit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AuditFilter:
     """Acts that are asked for: those for which all that is given holds."""
 
     kinds: Sequence[str] = ()
@@ -80,7 +80,7 @@ class Asked:
     who: str | None = None
     since_ms: int = 0
 
-    def holds(self, act: Act) -> bool:
+    def matches(self, act: AuditEntry) -> bool:
         """True if the act is asked for."""
         return (
             (not self.kinds or act.kind in self.kinds)
@@ -100,23 +100,25 @@ def _ms(time: str) -> int:
 
 
 @dataclass(slots=True)
-class Said:
+class _TopicRecords:
     """Records of a service's topics, as far as they tell of people."""
 
     commands: dict[str, Command] = field(default_factory=dict)
     controls: dict[str, Control] = field(default_factory=dict)
-    ends: dict[str, Letter] = field(default_factory=dict)
-    moves: dict[str, Act] = field(default_factory=dict)
+    ends: dict[str, DeadLetterRecord] = field(default_factory=dict)
+    moves: dict[str, AuditEntry] = field(default_factory=dict)
     others: int = 0
     """Records on the topic of commands that are none."""
     wrong: list[str] = field(default_factory=list)
 
 
-async def audit_of(service: str, addresses: Sequence[str], settings: Settings, clock: Clock, asked: Asked) -> Audit:
+async def read_audit(
+    service: str, addresses: Sequence[str], settings: Settings, clock: Clock, asked: AuditFilter
+) -> Audit:
     """Find what people have done to a service, as far as it is asked for. Raises `SagaError` if there is no store of
     it, or its book cannot be read."""
-    said = await said_on_topics(service, settings, clock)
-    async with sources_of(addresses, clock, (service,), settings) as sources:
+    said = await read_topic_records(service, settings, clock)
+    async with open_stores(addresses, clock, (service,), settings) as sources:
         source = next((source for source in sources if source.service == service), None)
         if source is None:
             raise SagaError(
@@ -124,11 +126,11 @@ async def audit_of(service: str, addresses: Sequence[str], settings: Settings, c
             )
         there = await source.store.get(ARCHIVES, controls.book_key(service))
         book = controls.decode(service, None if there is None else there.content)
-        acts = [*_switched(book, said), *said.moves.values()]
+        acts = [*_audit_controls(book, said), *said.moves.values()]
         histories: dict[str, Mapping[str, Entry]] = {}
         meant = [command for command in said.commands.values() if asked.saga in (None, command.saga)]
-        acts += [await _commanded(command, source, histories, said) for command in meant]
-    orphans = list(_without_command(said))
+        acts += [await _audit_command(command, source, histories, said) for command in meant]
+    orphans = list(_applied_without_command(said))
     if orphans:
         said.wrong.append(
             f"{counted(len(orphans), 'end')} of dead letters on {dead_letters_of(service)} whose command is not on "
@@ -137,22 +139,22 @@ async def audit_of(service: str, addresses: Sequence[str], settings: Settings, c
     if (broken := controls.verify(book)) is not None:
         said.wrong.append(broken)
     notes = [f"{counted(said.others, 'record')} on {commands_of(service)} that nobody heeds"] if said.others else []
-    found = sorted((act for act in (*acts, *orphans) if asked.holds(act)), key=lambda act: act.time)
+    found = sorted((act for act in (*acts, *orphans) if asked.matches(act)), key=lambda act: act.time)
     return Audit(found, book, said.wrong, notes)
 
 
 # -------------------------------------------------------------------- what the topics have
 
 
-async def said_on_topics(service: str, settings: Settings, clock: Clock) -> Said:
+async def read_topic_records(service: str, settings: Settings, clock: Clock) -> _TopicRecords:
     """Records of both topics. What cannot be read is told as a reason that something may lack."""
-    said = Said()
-    if (file := unmade(settings)) is not None:
+    said = _TopicRecords()
+    if (file := missing_broker_file(settings)) is not None:
         said.wrong.append(f"commands and moves cannot be told, for there is no file {file}: name the broker")
         return said
     topics = dead_letters_of(service), commands_of(service)  # so: each end has its command there by then
     try:
-        async with administration_of(settings, clock) as broker:
+        async with open_administration(settings, clock) as broker:
             found = await broker.partitions(topics)
             for topic in topics:
                 if topic in found:
@@ -164,20 +166,20 @@ async def said_on_topics(service: str, settings: Settings, clock: Clock) -> Said
     return said
 
 
-async def _read(service: str, topic: str, broker: Administration, said: Said) -> None:
+async def _read(service: str, topic: str, broker: Administration, said: _TopicRecords) -> None:
     for partition, bounds in (await broker.bounds([topic])).items():
         if bounds.begin:
             said.wrong.append(
                 f"{topic}/{partition.number} begins at offset {bounds.begin}: what was before is gone, and ought to be "
                 "kept for ever"
             )
-    kept: tuple[dict[str, Command] | dict[str, Control] | dict[str, Letter] | dict[str, Act], ...]
+    kept: tuple[dict[str, Command] | dict[str, Control] | dict[str, DeadLetterRecord] | dict[str, AuditEntry], ...]
     kept, was_full = (said.commands, said.controls, said.ends, said.moves), False
     async for record in broker.scan(topic):
         if topic == commands_of(service):
-            _wished(service, record, said)
+            _add_command(service, record, said)
         else:
-            _told(service, record, said)
+            _add_record(service, record, said)
         for each in kept:
             if len(each) > ACTS_MAX:
                 del each[next(iter(each))]
@@ -186,7 +188,7 @@ async def _read(service: str, topic: str, broker: Administration, said: Said) ->
         said.wrong.append(f"{topic} has more than {ACTS_MAX} of a kind: these are the newest")
 
 
-def _wished(service: str, record: Record, said: Said) -> None:
+def _add_command(service: str, record: Record, said: _TopicRecords) -> None:
     try:
         if any(name == "ce_type" and value == controls.TYPE.encode() for name, value in record.headers):
             control = control_in(record)
@@ -200,38 +202,38 @@ def _wished(service: str, record: Record, said: Said) -> None:
         said.others += 1
 
 
-def _told(service: str, record: Record, said: Said) -> None:
-    letter = letter_in(service, record)
+def _add_record(service: str, record: Record, said: _TopicRecords) -> None:
+    letter = decode_dead_letter(service, record)
     if letter is None:
         return
     if letter.what in (MOVED, STAYED):
-        said.moves[letter.id] = _moved(record, letter)
+        said.moves[letter.id] = _audit_move(record, letter)
     elif letter.what in ENDS and letter.what != "dropped":  # an outcome drops one, no person
         said.ends[letter.id] = letter
 
 
-class _Position(Struct, frozen=True):
+class _MovedTo(Struct, frozen=True):
     topic: str
     partition: int
     to: int
     from_: int | None = msgspec.field(name="from")
 
 
-class _Moves(Struct, frozen=True):
+class _MovesRecord(Struct, frozen=True):
     """Value of the record of a move."""
 
     who: str
     why: str
-    moves: tuple[_Position, ...]
+    moves: tuple[_MovedTo, ...]
 
 
-def _moved(record: Record, letter: Letter) -> Act:
+def _audit_move(record: Record, letter: DeadLetterRecord) -> AuditEntry:
     became = "moved" if letter.what == MOVED else "not moved"
     try:
-        said = msgspec.json.decode(record.value or b"", type=_Moves)
+        said = msgspec.json.decode(record.value or b"", type=_MovesRecord)
     except UNREADABLE:
         what = "a move of positions, which cannot be read"
-        return Act(
+        return AuditEntry(
             time=letter.time, kind="move", who=None, why=letter.reason, what=what, became=became, shown_by="topic"
         )
     moves = [
@@ -240,13 +242,15 @@ def _moved(record: Record, letter: Letter) -> Act:
     ]
     more = [f"and {len(said.moves) - MOVES_MAX} more"] if len(said.moves) > MOVES_MAX else []
     what = f"move of {', '.join(moves + more)}"
-    return Act(time=letter.time, kind="move", who=said.who, why=said.why, what=what, became=became, shown_by="topic")
+    return AuditEntry(
+        time=letter.time, kind="move", who=said.who, why=said.why, what=what, became=became, shown_by="topic"
+    )
 
 
 # -------------------------------------------------------------------- what became of it
 
 
-def _switched(book: Book, said: Said) -> Iterator[Act]:
+def _audit_controls(book: Book, said: _TopicRecords) -> Iterator[AuditEntry]:
     """Switches in the book, and those that were wished and are not in there."""
     noted = set[str]()
     for entry in controls.entries_of(book):
@@ -255,11 +259,11 @@ def _switched(book: Book, said: Said) -> Iterator[Act]:
         yield _switch(entry.time, entry.who, entry.why, entry.switch, became, entry)
     for control in said.controls.values():
         if control.id not in noted:
-            yield _switch(control.time, control.who, control.why, control.switch, UNBOOKED, None)
+            yield _switch(control.time, control.who, control.why, control.switch, NOT_LOGGED, None)
 
 
-def _switch(time: str, who: str, why: str, switch: Switch, became: str, entry: Noted | None) -> Act:
-    return Act(
+def _switch(time: str, who: str, why: str, switch: Switch, became: str, entry: Noted | None) -> AuditEntry:
+    return AuditEntry(
         time=time,
         kind="switch",
         who=who,
@@ -272,64 +276,66 @@ def _switch(time: str, who: str, why: str, switch: Switch, became: str, entry: N
     )
 
 
-async def _commanded(command: Command, source: Source, histories: dict[str, Mapping[str, Entry]], said: Said) -> Act:
+async def _audit_command(
+    command: Command, source: ServiceStore, histories: dict[str, Mapping[str, Entry]], said: _TopicRecords
+) -> AuditEntry:
     """A command, with what its saga's history says of it; else with what the topic of dead letters says."""
     saga = command.saga
     if saga not in histories:
         histories[saga] = await _entries(source, saga, said)
     entry = histories[saga].get(command.id)
-    end = said.ends.get(f"{command.dead}-{PAST[command.wanted]}")
-    became = OPEN
+    end = said.ends.get(f"{command.dead}-{OUTCOMES[command.wanted]}")
+    became = NOT_APPLIED_YET
     if entry is not None:
-        became = _became(entry)
+        became = _describe_outcome(entry)
         if entry.reason is not None and wanted_by(command) not in entry.reason:
             said.wrong.append(
-                f"{_in_words(command)}: the saga's history says {entry.reason!r}, and {commands_of(source.service)} "
-                f"that {wanted_by(command)}"
+                f"{_describe_command(command)}: the saga's history says {entry.reason!r}, and "
+                f"{commands_of(source.service)} says {wanted_by(command)}"
             )
     elif end is not None and end.saga == saga:
         became = end.what
-    return Act(
+    return AuditEntry(
         time=command.time,
         kind=command.wanted,
         who=command.who,
         why=command.why,
-        what=_in_words(command),
+        what=_describe_command(command),
         became=became,
         shown_by="topic" if entry is None else "history",
         saga=saga,
     )
 
 
-def _became(entry: Entry) -> str:
+def _describe_outcome(entry: Entry) -> str:
     if entry.outcome == "ignored":
         return f"refused: {entry.reason}"
     return "under way" if entry.outcome == "noted" else entry.outcome
 
 
-async def _entries(source: Source, saga: str, said: Said) -> Mapping[str, Entry]:
+async def _entries(source: ServiceStore, saga: str, said: _TopicRecords) -> Mapping[str, Entry]:
     """Last transition of each command in a saga's history, which is checked; none if the service does not know the saga
     any more."""
     try:
-        history = await history_of(source, saga)
+        history = await read_history(source, saga)
         if history is None:
             return {}
         entries = [decode_entry(raw) for raw in history.transitions]
-    except (Unreadable, *UNREADABLE) as why:
+    except (UnreadableHistory, *UNREADABLE) as why:
         said.wrong.append(f"the history of saga {saga} cannot be read: {why}")
         return {}
-    if (broken := verify(history.transitions, history.snapshot)) is not None:
+    if (broken := verify(history.transitions, history.progress)) is not None:
         said.wrong.append(f"the history of saga {saga} is not as it was written: {broken.what}")
     return {entry.message: entry for entry in entries if entry.type in operator_commands.TYPES}
 
 
-def _without_command(said: Said) -> Iterator[Act]:
+def _applied_without_command(said: _TopicRecords) -> Iterator[AuditEntry]:
     """Ends of dead letters that people must have wanted, and no command tells of."""
-    wanted = {(c.saga, f"{c.dead}-{PAST[c.wanted]}") for c in said.commands.values()}
+    wanted = {(c.saga, f"{c.dead}-{OUTCOMES[c.wanted]}") for c in said.commands.values()}
     kinds: Mapping[str, Kind] = {"replayed": "replay", "discarded": "discard", "resolved": "resolve"}
     for letter in said.ends.values():
         if (letter.saga, letter.id) not in wanted:
-            yield Act(
+            yield AuditEntry(
                 time=letter.time,
                 kind=kinds[letter.what],
                 who=None,
@@ -341,7 +347,7 @@ def _without_command(said: Said) -> Iterator[Act]:
             )
 
 
-def _in_words(command: Command) -> str:
+def _describe_command(command: Command) -> str:
     """A command in words: what a step is said to have answered may be sensitive, and is in the saga's history."""
     given = command.answered
     how = ""

@@ -5,10 +5,11 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
+from saga.changes.port import ChangeSource
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.declarations.changes import kind_of
@@ -16,6 +17,7 @@ from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
 from saga.messaging.names import changes_of
 from saga.store.adapter import AsksWho
+from saga.store.port import Store
 from saga.support.adapter_description import Finding
 from saga.support.addresses import scheme_of
 
@@ -33,24 +35,24 @@ class Connector(NamedTuple):
     """Configuration, without the password: that is in the variable KAFKA_COUCHBASE_PASSWORD of the Kafka Connect."""
 
 
-class Asks(Protocol):
+class ConnectQuery(Protocol):
     """Way to ask a Kafka Connect: the JSON at a path below its address; `None` if there is nothing. Raises
     `ConfigurationError` if it cannot be asked."""
 
     async def __call__(self, path: str) -> Any: ...
 
 
-def collections_changed(service: Declared) -> Sequence[str]:
+def changed_collections(service: Declared) -> Sequence[str]:
     """Collections of documents whose changes a service takes."""
     taken = (kind_of(event) for reaction in service.reactions for event in reaction.takes)
     return sorted({kind.collection for kind in taken if kind is not None})
 
 
-def connector_of(service: Declared, settings: Settings, user: str | None = None) -> Connector:
+def make_connector(service: Declared, settings: Settings, user: str | None = None) -> Connector:
     """Connector that brings the changes that a service takes. Raises `ConfigurationError` with all that is in the
     way."""
-    adapter, collections = adapters.store_adapter(settings.store), collections_changed(service)
-    problems = list(_in_the_way(service, settings))
+    adapter, collections = adapters.store_adapter(settings.store), changed_collections(service)
+    problems = list(_find_obstacles(service, settings))
     if problems:
         raise ConfigurationError(f"there is no connector for {service.name!r}:", problems)
     assert isinstance(adapter, AsksWho)
@@ -77,9 +79,9 @@ def connector_of(service: Declared, settings: Settings, user: str | None = None)
     return Connector(f"saga-changes-{service.name}", config)
 
 
-def _in_the_way(service: Declared, settings: Settings) -> Iterator[str]:
+def _find_obstacles(service: Declared, settings: Settings) -> Iterator[str]:
     """Reasons why no connector can bring the changes of a service."""
-    adapter, collections = adapters.store_adapter(settings.store), collections_changed(service)
+    adapter, collections = adapters.store_adapter(settings.store), changed_collections(service)
     if not collections:
         yield f"{service.name!r} takes no Change[...]"
     if not isinstance(adapter, AsksWho):
@@ -98,26 +100,28 @@ def _in_the_way(service: Declared, settings: Settings) -> Iterator[str]:
 # -------------------------------------------------------------------- looking
 
 
-async def findings_about(services: Sequence[Declared], settings: Settings, ask: Asks | None) -> Sequence[Finding]:
+async def check_connectors(
+    services: Sequence[Declared], settings: Settings, ask: ConnectQuery | None
+) -> Sequence[Finding]:
     """Findings about how changes come to these services. `ask`: their Kafka Connect, if it is known."""
     found = []
     for service in services:
-        if collections := collections_changed(service):
+        if collections := changed_collections(service):
             about = f"changes of {', '.join(collections)} for {service.name}"
             found += [each async for each in _about(about, service, settings, ask)]
     return found
 
 
-async def _about(about: str, service: Declared, settings: Settings, ask: Asks | None) -> AsyncIterator[Finding]:
+async def _about(about: str, service: Declared, settings: Settings, ask: ConnectQuery | None) -> AsyncIterator[Finding]:
     if not isinstance(adapters.store_adapter(settings.store), AsksWho):
         yield Finding("ok", about, "the store notes them, and the service takes them on")
         return
-    problems = list(_in_the_way(service, settings))
+    problems = list(_find_obstacles(service, settings))
     for problem in problems:
         yield Finding("error", about, problem, "no document ever starts a saga", "mend the settings")
     if problems:
         return
-    wanted = connector_of(service, settings)
+    wanted = make_connector(service, settings)
     make = f"saga changes connector MODULES, and give what it prints to the Kafka Connect as {wanted.name}"
     if ask is None:
         yield Finding(
@@ -172,7 +176,7 @@ def _states(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     return states if listed else [*states, ("its task", "missing")]
 
 
-def asking(address: str) -> Asks | None:
+def make_query(address: str) -> ConnectQuery | None:
     """Way to ask the Kafka Connect at an address; `None` without one."""
 
     def answer(path: str) -> Any:
@@ -191,3 +195,41 @@ def asking(address: str) -> Asks | None:
         return await asyncio.to_thread(answer, path)
 
     return ask if address else None
+
+
+# -------------------------------------------------------------------- watched collections
+
+
+def check_watched_collections(service: Declared, store: Store) -> Iterator[Finding]:
+    """Find collections whose changes are noted for a service, and that it does not take as it is declared here. Raises
+    `StoreError`."""
+    watched = store.watched(service.name) if isinstance(store, ChangeSource) else ()
+    for collection in sorted(set(watched) - set(changed_collections(service))):
+        yield Finding(
+            "warning",
+            f"changes of {collection} for {service.name}",
+            f"the store notes them, and this release of {service.name} takes none of them",
+            f"if no other release does, they pile up on {changes_of(service.name, collection)} for nothing",
+            f"once no release takes them: saga changes drop MODULE --collection {collection}",
+        )
+
+
+async def stop_watching(service: Declared, collections: Collection[str], store: Store) -> None:
+    """Note changes of these collections for a service no more, and drop those that nobody has relayed. Raises
+    `ConfigurationError` for a name that is not to be dropped, with nothing done, and `StoreError`."""
+    if not isinstance(store, ChangeSource):
+        raise ConfigurationError(
+            "nothing was dropped:", ["this store notes no changes: take the collection out of the connector"]
+        )
+    watched, taken = store.watched(service.name), changed_collections(service)
+    there = ", ".join(sorted(watched)) or "of none"
+    problems = [
+        f"{service.name!r} takes changes of {each!r}: deploy a release first that does not"
+        if each in taken
+        else f"no changes of {each!r} are noted for {service.name!r}; they are of: {there}"
+        for each in collections
+        if each in taken or each not in watched
+    ]
+    if problems:
+        raise ConfigurationError("nothing was dropped:", problems)
+    await store.unwatch(service.name, collections)

@@ -11,17 +11,17 @@ from saga.errors import BadInput, SagaError
 from saga.messages import Headers, Message, Record, texts_of
 from saga.messaging import envelope
 from saga.messaging.names import dead_letters_of
-from saga.ops.sources import administration_of, unmade
+from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
-LETTERS_MAX = 100_000
+RECORDS_MAX = 100_000
 """Letters that are kept in memory, at most: of more only the newest are."""
 ENDS = ("dropped", "replayed", "discarded", "resolved")
 """Kinds of letters that tell of the end of a dead letter: their ids are its id and this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class DeadLetterRecord:
     """One thing that people have to see."""
 
     service: str
@@ -76,7 +76,7 @@ class Which:
     before: str | None = None
     """Time before which they were written."""
 
-    def holds(self, letter: Letter) -> bool:
+    def holds(self, letter: DeadLetterRecord) -> bool:
         """True if the letter is meant."""
         return (
             (not self.sagas or letter.saga in self.sagas)
@@ -98,23 +98,23 @@ ALL = Which()
 """All letters that there are."""
 
 
-class Found(NamedTuple):
+class DeadLetterLog(NamedTuple):
     """Letters that a log has."""
 
-    letters: tuple[Letter, ...]
+    letters: tuple[DeadLetterRecord, ...]
     """Letters newest first; each once, as it was said last."""
-    trouble: str | None
+    problem: str | None
     """Reason that there may be more."""
 
 
-async def letters_of(services: Collection[str], settings: Settings, clock: Clock) -> Found:
+async def read_dead_letters(services: Collection[str], settings: Settings, clock: Clock) -> DeadLetterLog:
     """Letters that these services have written to their topics. It reads each of them from its beginning."""
-    if (file := unmade(settings)) is not None:
-        return Found((), f"no file {file}")
-    known: dict[str, Letter] = {}
+    if (file := missing_broker_file(settings)) is not None:
+        return DeadLetterLog((), f"no file {file}")
+    known: dict[str, DeadLetterRecord] = {}
     more, trouble = False, None
     try:
-        async with administration_of(settings, clock) as broker:
+        async with open_administration(settings, clock) as broker:
             topics = {dead_letters_of(service): service for service in services}
             there = await broker.partitions(topics)
             hidden = [] if broker.makes_topics else [topic for topic in topics if topic not in there]
@@ -122,36 +122,36 @@ async def letters_of(services: Collection[str], settings: Settings, clock: Clock
                 trouble = f"topic {', '.join(hidden)} is missing, or hidden from this user, who needs Read on it"
             for topic in there:
                 async for record in broker.scan(topic):
-                    letter = letter_in(topics[topic], record)
+                    letter = decode_dead_letter(topics[topic], record)
                     if letter is not None:
                         known[letter.id] = letter
-                    if len(known) > 2 * LETTERS_MAX:
+                    if len(known) > 2 * RECORDS_MAX:
                         known, more = {letter.id: letter for letter in _newest(known.values())}, True
     except SagaError as why:
         trouble = str(why)
-    if more or len(known) > LETTERS_MAX:
-        trouble = trouble or f"there are more than {LETTERS_MAX}, these are the newest"
-    return Found(_newest(known.values()), trouble)
+    if more or len(known) > RECORDS_MAX:
+        trouble = trouble or f"there are more than {RECORDS_MAX}, these are the newest"
+    return DeadLetterLog(_newest(known.values()), trouble)
 
 
-async def originals_of(
+async def read_originals(
     service: str, ids: Collection[str], settings: Settings, clock: Clock
 ) -> Mapping[str, Message | BadInput]:
     """Messages of these letters, from the topic alone, by the letter's id; or why one is not whole there. Raises
     `SagaError`: the broker cannot be used."""
     found: dict[str, Message | BadInput] = {}
     topic = dead_letters_of(service)
-    async with administration_of(settings, clock) as broker:
+    async with open_administration(settings, clock) as broker:
         if topic in await broker.partitions([topic]):
             async for record in broker.scan(topic):
-                letter = letter_in(service, record)
+                letter = decode_dead_letter(service, record)
                 if letter is not None and letter.id in ids:
-                    found[letter.id] = _original(record)
+                    found[letter.id] = _decode_original(record)
     return found
 
 
-def _original(record: Record) -> Message | BadInput:
-    theirs, ours = _parted(record.headers)
+def _decode_original(record: Record) -> Message | BadInput:
+    theirs, ours = _split_headers(record.headers)
     said = texts_of(ours)
     if "dead_cut" in said:
         return BadInput(f"its original is not whole in the dead letter: it lies at {said.get('dead_whole', '?')}")
@@ -163,20 +163,20 @@ def _original(record: Record) -> Message | BadInput:
     return replace(message, id=said.get("dead_message") or message.id)
 
 
-def _newest(letters: Iterable[Letter]) -> tuple[Letter, ...]:
-    return tuple(sorted(letters, key=lambda letter: (letter.time, letter.id), reverse=True)[:LETTERS_MAX])
+def _newest(letters: Iterable[DeadLetterRecord]) -> tuple[DeadLetterRecord, ...]:
+    return tuple(sorted(letters, key=lambda letter: (letter.time, letter.id), reverse=True)[:RECORDS_MAX])
 
 
-def letter_in(service: str, record: Record) -> Letter | None:
+def decode_dead_letter(service: str, record: Record) -> DeadLetterRecord | None:
     """Letter in a record; `None` if it is none: anybody may write to a topic."""
-    theirs, ours = _parted(record.headers)
+    theirs, ours = _split_headers(record.headers)
     said = texts_of(ours)
     if not said.get("dead_id") or not said.get("dead_what"):
         return None
     of_theirs = texts_of(theirs)
     attempts = said.get("dead_attempts", "")
     key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
-    return Letter(
+    return DeadLetterRecord(
         service=service,
         id=said["dead_id"],
         what=said["dead_what"],
@@ -189,30 +189,30 @@ def letter_in(service: str, record: Record) -> Letter | None:
         handler=said.get("dead_handler"),
         attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 10 else None,
         where=said.get("dead_where"),
-        stack=_all(ours, "dead_stack"),
+        stack=_values_of(ours, "dead_stack"),
         blame=said.get("dead_class"),
         owner=said.get("dead_owner"),
         state=said.get("dead_state"),
-        headers=in_text(theirs),
+        headers=headers_as_text(theirs),
         whole=said.get("dead_whole") or said.get("dead_position"),
         undoes=said.get("dead_undoes"),
-        calls=_all(ours, "dead_call"),
+        calls=_values_of(ours, "dead_call"),
     )
 
 
-def in_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
+def headers_as_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
     """Headers as people read them, whatever their bytes."""
     return tuple(
         (name, None if value is None else value.decode("utf-8", "backslashreplace")) for name, value in headers
     )
 
 
-def _all(headers: Headers, name: str) -> tuple[str, ...]:
+def _values_of(headers: Headers, name: str) -> tuple[str, ...]:
     """All headers of one name."""
-    return tuple(value or "" for said, value in in_text(headers) if said == name)
+    return tuple(value or "" for said, value in headers_as_text(headers) if said == name)
 
 
-def _parted(headers: Headers) -> tuple[Headers, Headers]:
+def _split_headers(headers: Headers) -> tuple[Headers, Headers]:
     """Headers of the original, and ours behind them: the original may have any, and names like ours among them."""
     first = max((i for i, (name, _) in enumerate(headers) if name == "dead_id"), default=len(headers))
     return headers[:first], headers[first:]

@@ -17,11 +17,11 @@ from saga.engine.persistence.service_record import begun_topics, known_logs, rea
 from saga.engine.prepared_service import reads_of, writes_of
 from saga.errors import BrokerError, ConfigurationError, Problems, SagaError, StoreError
 from saga.messaging.names import PROBE, PROBED, PROGRESS, is_without_events
-from saga.ops import connectors, findings, keys, unknown_types, watched_collections
-from saga.ops.offset_moves import moved_by_hand, partition_states
-from saga.ops.schema_registration import findings_of
-from saga.ops.sources import administration_of, unmade
-from saga.ops.topic_plans import Wanted, wanted_by
+from saga.ops import connectors, findings, keys, unknown_types
+from saga.ops.offsets import partition_states, read_manual_moves
+from saga.ops.schema_registration import check_registry
+from saga.ops.sources import missing_broker_file, open_administration
+from saga.ops.topic_plans import TopicNeeds, collect_needs
 from saga.progress.document import progress_key
 from saga.registry.settings import RegistryOptions
 from saga.store.port import Store
@@ -46,7 +46,7 @@ class Diagnosis:
 
 
 @dataclass(slots=True)
-class Known:
+class _StoreKnowledge:
     """What broker and stores say of the services, to be compared."""
 
     groups: dict[str, tuple[Group, int]] = field(default_factory=dict)
@@ -55,10 +55,10 @@ class Known:
     """Id of the store of each service; `None`: it has never run on it."""
 
 
-async def examined(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
+async def diagnose(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     """Diagnosis of the broker and the stores of these services. Raises `ConfigurationError` for settings that cannot
     work."""
-    wanted, known = wanted_by(services, settings.told), Known()
+    wanted, known = collect_needs(services, settings.told), _StoreKnowledge()
     async with asyncio.TaskGroup() as tasks:  # at once: each may take all of the time there is
         asked = [tasks.create_task(_broker(services, wanted, settings, clock, known))]
         asked.append(tasks.create_task(_registry(services, settings, clock)))
@@ -77,7 +77,7 @@ async def examined(services: Sequence[Declared], settings: Settings, clock: Cloc
     )
 
 
-def _compare(services: Sequence[Declared], known: Known) -> Iterator[Finding]:
+def _compare(services: Sequence[Declared], known: _StoreKnowledge) -> Iterator[Finding]:
     """Findings about what broker and store say of each service, where both have answered."""
     for service in services:
         if service.name in known.groups and service.name in known.stores:
@@ -90,17 +90,21 @@ def _compare(services: Sequence[Declared], known: Known) -> Iterator[Finding]:
 
 
 async def _broker(
-    services: Sequence[Declared], wanted: Mapping[str, Wanted], settings: Settings, clock: Clock, known: Known
+    services: Sequence[Declared],
+    wanted: Mapping[str, TopicNeeds],
+    settings: Settings,
+    clock: Clock,
+    known: _StoreKnowledge,
 ) -> Diagnosis:
     about = f"broker {settings.broker}"
-    if unmade(settings) is not None:
+    if missing_broker_file(settings) is not None:
         return Diagnosis((Finding("ok", about, "not there yet: the first service makes it"),), True)
     seen: list[Finding] = []
     try:
-        async with administration_of(settings, clock) as broker:
+        async with open_administration(settings, clock) as broker:
             seen.append(Finding("ok", about, "it lets us in"))
             await _see(seen, services, wanted, settings, broker, known)
-            seen += await unknown_types.findings_of(services, await _readable(wanted, broker), broker, clock)
+            seen += await unknown_types.check_types(services, await _readable(wanted, broker), broker, clock)
             seen += await _clock(settings, broker, clock)
     except SagaError as why:
         return Diagnosis((*seen, _unasked(about, why) if seen else _unreachable(about, why)), bool(seen))
@@ -110,15 +114,17 @@ async def _broker(
 async def _see(
     seen: list[Finding],
     services: Sequence[Declared],
-    wanted: Mapping[str, Wanted],
+    wanted: Mapping[str, TopicNeeds],
     settings: Settings,
     broker: Administration,
-    known: Known,
+    known: _StoreKnowledge,
 ) -> None:
     """Add to what was seen, which is told even if the broker then fails."""
     found = await broker.found(list(wanted))
     adapter = adapters.broker_adapter(settings.broker)
-    asked = findings.Asked(adapter.copies(settings), settings.record_bytes_max, makes_topics=adapter.makes_topics)
+    asked = findings.TopicRequirements(
+        adapter.copies(settings), settings.record_bytes_max, makes_topics=adapter.makes_topics
+    )
     for name, each in wanted.items():
         wrong = list(findings.about_topic(each, found.get(name), asked))
         seen += wrong or [Finding("ok", name, "as the contracts want it")]
@@ -135,7 +141,7 @@ async def _see(
     seen += await _servers(found, broker)
 
 
-async def _readable(wanted: Mapping[str, Wanted], broker: Administration) -> list[str]:
+async def _readable(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[str]:
     """Topics that are there and that this user may read."""
     found = await broker.found(list(wanted))
     return [name for name, each in found.items() if each.may is None or "read" in each.may]
@@ -181,17 +187,17 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> Se
 
 async def _registry(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
     try:
-        return Diagnosis(tuple(await findings_of(services, settings, clock)), True)
+        return Diagnosis(tuple(await check_registry(services, settings, clock)), True)
     except SagaError as why:
         return Diagnosis((_unreachable(f"registry {settings.of(RegistryOptions).registry}", why),), False)
 
 
 async def _keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> Diagnosis:
-    return Diagnosis(tuple(await keys.findings_of(services, settings, clock)), True)
+    return Diagnosis(tuple(await keys.check_keys(services, settings, clock)), True)
 
 
 async def _changes(services: Sequence[Declared], settings: Settings) -> Diagnosis:
-    found = await connectors.findings_about(services, settings, connectors.asking(settings.connect))
+    found = await connectors.check_connectors(services, settings, connectors.make_query(settings.connect))
     return Diagnosis(tuple(found), True)
 
 
@@ -207,7 +213,7 @@ def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, 
     return shared
 
 
-async def _store(services: Sequence[Declared], settings: Settings, clock: Clock, known: Known) -> Diagnosis:
+async def _store(services: Sequence[Declared], settings: Settings, clock: Clock, known: _StoreKnowledge) -> Diagnosis:
     adapter, name = adapters.store_adapter(settings.store), services[0].name
     about = f"store {adapter.shared_as(settings, name)}"
     if (file := adapter.unmade(settings, name)) is not None:
@@ -225,7 +231,7 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock,
         cas = await _probe(store, clock)
         after_ms = clock.now_ms()
         lasting = await _lasting(about, store, services)
-        untaken = [finding for service in services for finding in watched_collections.findings_about(service, store)]
+        untaken = [finding for service in services for finding in connectors.check_watched_collections(service, store)]
         for each in services:
             record = await read_record(store, each.name)
             known.stores[each.name] = None if record is None else record.store
@@ -265,8 +271,8 @@ async def _logs(services: Sequence[Declared], settings: Settings, clock: Clock) 
     adapter, found = adapters.store_adapter(settings.store), list[Finding]()
     with suppress(SagaError, TimeoutError):
         async with AsyncExitStack() as stack:
-            is_there = unmade(settings) is None
-            broker = await stack.enter_async_context(administration_of(settings, clock)) if is_there else None
+            is_there = missing_broker_file(settings) is None
+            broker = await stack.enter_async_context(open_administration(settings, clock)) if is_there else None
             for service in services:
                 known, is_empty = dict[str, str](), True
                 if adapter.unmade(settings, service.name) is None:
@@ -298,7 +304,7 @@ async def _log_of(
         positions = (await broker.group(service.name)).positions
         handled = {p: at for p, at in positions.items() if at and not is_without_events(p.topic)}
         if handled:  # a person may have said where a new service begins
-            moved = await moved_by_hand(service.name, broker)
+            moved = await read_manual_moves(service.name, broker)
             handled = {p: at for p, at in handled.items() if at > moved.get(p, 0)}
         found += findings.about_empty_store(service, len(handled))
     return found

@@ -5,38 +5,42 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from saga.contracts import codec
+from saga.contracts import codec, registered
 from saga.contracts.codegen import event_class
 from saga.contracts.hiding import hidden
 from saga.contracts.library import Library, Version, find
 from saga.contracts.sealing import opened
 from saga.encryption.port import Keys
 from saga.encryption.text import names_in
+from saga.engine.consumer.event_recognition import Recognized, recognize
+from saga.engine.foreign_values import identify_message, single_object, taken
 from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
-from saga.messages import Event
-from saga.ops.timeline import History
+from saga.messages import Event, Message, Record, Writer
+from saga.messaging import envelope
+from saga.messaging.structured_mode import in_binary_mode
+from saga.ops.timeline import SagaHistory
 from saga.progress.document import Emitted
 
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class EventFields(Struct, frozen=True, kw_only=True):
     """An event with its fields."""
 
     type: str
     id: str
     fields: dict[str, object] | None
     """Fields by name; `None`: they cannot be shown."""
-    trouble: str | None = None
+    problem: str | None = None
     """Reason that they cannot be shown."""
 
 
-Opened: TypeAlias = Callable[[str, bytes, Library], bytes]
+EventDecoder: TypeAlias = Callable[[str, bytes, Library], bytes]
 """Function that opens the sealed fields of an event of a saga."""
 
 
-async def opener_of(histories: Iterable[History], keys: Keys) -> Opened:
+async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDecoder:
     """Opener of all events of these histories: for who is to see what is sensitive. Raises `KeysUnavailable`."""
     names = names_in(*(event.value for history in histories for entry in history.entries for event in entry.events))
     known: dict[str, SubjectKey | KeyMissing | None] = {}
@@ -55,7 +59,7 @@ async def opener_of(histories: Iterable[History], keys: Keys) -> Opened:
     return lambda saga, value, library: opened(value, library, saga, key)
 
 
-def values_of(history: History, opens: Opened | None = None) -> dict[int, list[Said]]:
+def read_event_fields(history: SagaHistory, opens: EventDecoder | None = None) -> dict[int, list[EventFields]]:
     """Events of each transition that emitted any. Without contracts no value is shown, not even in part: nobody could
     tell which ones are sensitive. `opens`: shows those, too."""
     library: Library | None
@@ -67,23 +71,25 @@ def values_of(history: History, opens: Opened | None = None) -> dict[int, list[S
     for entry in history.entries:
         if entry.events:
             found[entry.n] = [
-                Said(type=e.type, id=e.id, fields=None, trouble=f"there are no contracts to read it by: {trouble}")
+                EventFields(
+                    type=e.type, id=e.id, fields=None, problem=f"there are no contracts to read it by: {trouble}"
+                )
                 if library is None
-                else _said(e, history.snapshot.saga, library, opens)
+                else _decode_event(e, history.progress.saga, library, opens)
                 for e in entry.events
             ]
     return found
 
 
-def _said(event: Emitted, saga: str, library: Library, opens: Opened | None) -> Said:
+def _decode_event(event: Emitted, saga: str, library: Library, opens: EventDecoder | None) -> EventFields:
     try:
         value = event.value if opens is None else opens(saga, event.value, library)
-        return Said(type=event.type, id=event.id, fields=fields_in(value, library, hides=opens is None))
+        return EventFields(type=event.type, id=event.id, fields=decode_fields(value, library, hides=opens is None))
     except (BadInput, KeyMissing) as why:
-        return Said(type=event.type, id=event.id, fields=None, trouble=str(why))
+        return EventFields(type=event.type, id=event.id, fields=None, problem=str(why))
 
 
-def fields_in(value: bytes, library: Library, *, hides: bool = True) -> dict[str, object]:
+def decode_fields(value: bytes, library: Library, *, hides: bool = True) -> dict[str, object]:
     """Fields of an event, of whichever version. `hides`: sensitive ones. Raises `BadInput`."""
     version = codec.identify(value, library)
     versions = library.contracts[version.name].versions
@@ -101,3 +107,33 @@ def _class_of(version: Version, library: Library) -> type[Event]:
     if where not in _classes:
         _classes[where] = event_class(library.contracts[version.name], library, version.number)
     return _classes[where]
+
+
+# -------------------------------------------------------------------- event decoding
+
+
+def recognize_record(record: Record, library: Library) -> tuple[Record, Recognized]:
+    """A record in binary mode, and the contract that it is of. Raises `BadInput`: nobody can tell."""
+    if record.value is None:
+        raise BadInput("it has no value: a tombstone, which says nothing")
+    if record.value[:2] != codec.MARKER:
+        record = in_binary_mode(record)
+    return record, recognize(record, library)
+
+
+def decode_message(record: Record, library: Library) -> Message:
+    """Message in a record, of any contract of the library. `value_in` gives its value as it is decoded. Raises
+    `BadInput`: it is none, or no contract is known of it."""
+    record, found = recognize_record(record, library)
+    if not found.name:
+        raise BadInput(f"no contract {found.said} is in {library.folder}")
+    if found.doubt:
+        raise BadInput(found.doubt)
+    contract = library.contracts[found.name]
+    message = envelope.to_message(record, type_=found.name, schema=found.schema, contract=contract)
+    return identify_message(taken(message, record.writer, library), record.topic, contract, library)
+
+
+def decode_value(message: Message, writer: Writer | None, library: Library) -> bytes:
+    """Value of a message as a single object. `writer`: of its record. Raises `BadInput`."""
+    return single_object(message, library, lambda id_: writer or registered.writer_without_registry(id_))

@@ -13,8 +13,8 @@ from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
 from saga.messages import Partition
 from saga.messaging.names import is_wakes, is_without_events
-from saga.ops.offset_moves import PartitionState
-from saga.ops.topic_plans import Wanted, is_kept_as_wanted, kept, retention_ms, span
+from saga.ops.offsets import PartitionState
+from saga.ops.topic_plans import TopicNeeds, describe_duration, describe_retention, has_retention, retention_ms
 from saga.support.adapter_description import Finding, Severity
 from saga.support.printable import counted
 
@@ -40,7 +40,7 @@ protocol makes versions of the time."""
 # -------------------------------------------------------------------- topics
 
 
-class Asked(NamedTuple):
+class TopicRequirements(NamedTuple):
     """Demands of the settings on every topic."""
 
     copies: Copies = Copies()
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
     """True if services make topics that they miss: see `saga.broker.port.Broker.makes_topics`."""
 
 
-def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[Finding]:
+def about_topic(wanted: TopicNeeds, found: Found | None, asked: TopicRequirements) -> Iterator[Finding]:
     """All that is wrong with a topic."""
     name = wanted.topic.name
     if found is None and asked.makes_topics:
@@ -89,9 +89,9 @@ def about_topic(wanted: Wanted, found: Found | None, asked: Asked) -> Iterator[F
     yield from _about_settings(name, found, asked.record_bytes_max)
 
 
-def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
+def _about_retention(wanted: TopicNeeds, found: Found) -> Iterator[Finding]:
     topic = wanted.topic
-    if not is_kept_as_wanted(topic, found):
+    if not has_retention(topic, found):
         letters = topic.retention_days is None
         shorter = found.retention_ms is not None and found.retention_ms < (
             retention_ms(topic) or found.retention_ms + 1
@@ -99,7 +99,7 @@ def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
         yield Finding(
             "error" if letters else "warning",
             topic.name,
-            f"{kept(found.retention_ms)}, and {kept(retention_ms(topic))} is wanted",
+            f"{describe_retention(found.retention_ms)}, and {describe_retention(retention_ms(topic))} is wanted",
             "it vanishes before anybody has seen it"
             if letters
             else "records may be removed before a service that stood still has handled them"
@@ -113,7 +113,8 @@ def _about_retention(wanted: Wanted, found: Found) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 topic.name,
-                f"{kept(found.retention_ms)}, and {reader.name} remembers a saga for {span(memory_ms)} only",
+                f"{describe_retention(found.retention_ms)}, and {reader.name} remembers a saga for "
+                f"{describe_duration(memory_ms)} only",
                 "a message that comes again later than that is not known as handled: it becomes a dead letter, or "
                 "waits where nothing tells when its saga began",
                 f"shorten retention_days in its topic.json and run {APPLY} MODULES, or lengthen memory= of "
@@ -229,7 +230,7 @@ def _about_settings(name: str, found: Found, record_bytes_max: int) -> Iterator[
         )
 
 
-def _about_rights(wanted: Wanted, found: Found) -> Iterator[Finding]:
+def _about_rights(wanted: TopicNeeds, found: Found) -> Iterator[Finding]:
     if found.may is None:
         return
     needed = {"read": wanted.readers, "write": wanted.writers}
@@ -314,7 +315,8 @@ def about_away(away: Away) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"group {away.group}",
-            f"it has no member for {span(away.away_ms)}, and has not handled {counted(away.behind, 'record')}",
+            f"it has no member for {describe_duration(away.away_ms)}, and has not handled "
+            f"{counted(away.behind, 'record')}",
             "what is past its retention is removed, though it has not handled it"
             if away.is_lost
             else "these stay beyond the retention of their topics, and the file grows, for SAGA_EMBEDDED_AWAY_DAYS; "
@@ -417,9 +419,9 @@ def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
         yield Finding(
             "warning",
             about,
-            f"offsets.retention.minutes is {remembered}, and topics are {kept(longest_ms)}",
-            f"a service that stands still for {span(remembered * 60_000)} loses its positions, and reads all that is "
-            "kept once more; what is older than its memory becomes dead letters",
+            f"offsets.retention.minutes is {remembered}, and topics are {describe_retention(longest_ms)}",
+            f"a service that stands still for {describe_duration(remembered * 60_000)} loses its offsets, and "
+            "reads all that is kept once more; what is older than its memory becomes dead letters",
             f"set offsets.retention.minutes={needed} in its configuration",
         )
 
@@ -427,17 +429,17 @@ def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
 def about_clock(about: str, ahead: int) -> Finding:
     """Finding about a clock that is `ahead` milliseconds ahead of this machine's."""
     if abs(ahead) <= CLOCK_MS_WARNING:
-        return Finding("ok", about, f"its clock is that of this machine, to {span(CLOCK_MS_WARNING)}")
+        return Finding("ok", about, f"its clock is that of this machine, to {describe_duration(CLOCK_MS_WARNING)}")
     return Finding(
         "error" if abs(ahead) > CLOCK_MS_ERROR else "warning",
         about,
-        f"its clock is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this machine",
+        f"its clock is {describe_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this machine",
         "what is remembered is forgotten early or late by as much, and the times in histories differ",
         "have both set their clocks by the network (NTP)",
     )
 
 
-class Grouped(NamedTuple):
+class GroupedFinding(NamedTuple):
     """Findings that say the same of several things."""
 
     about: tuple[str, ...]
@@ -445,7 +447,7 @@ class Grouped(NamedTuple):
     """One of them. With several things, `NAME` stands for each of them in its remedy."""
 
 
-def group_findings(found: Iterable[Finding]) -> list[Grouped]:
+def group_findings(found: Iterable[Finding]) -> list[GroupedFinding]:
     """Findings for people: errors first, then warnings, then what is well; those that say the same are one. Within
     each of these the rarest come first: what is so everywhere is mostly a decision, in one place it is an accident.
 
@@ -461,7 +463,7 @@ def group_findings(found: Iterable[Finding]) -> list[Grouped]:
         )
         alike.setdefault(neutral, []).append(each)
     groups = [
-        Grouped(tuple(each.about for each in some), some[0] if len(some) == 1 else neutral)
+        GroupedFinding(tuple(each.about for each in some), some[0] if len(some) == 1 else neutral)
         for neutral, some in alike.items()
     ]
     return sorted(groups, key=lambda group: (SEVERITIES.index(group.finding.severity), len(group.about)))

@@ -6,18 +6,20 @@ from msgspec import Raw
 
 from saga.errors import SagaError, StoreError, StoreUnavailable
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.ops.sources import Source
-from saga.ops.timeline import History
+from saga.ops.sources import ServiceStore
+from saga.ops.timeline import SagaHistory
 from saga.progress import history, spill
 from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
 from saga.store.port import Document, NewestFirst, Store
 
 
-class Unreadable(SagaError):
+class UnreadableHistory(SagaError):
     """Raised if a document of a saga is not as its service wrote it, or was written by a newer version."""
 
 
-async def documents_of(source: Source, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
+async def read_documents(
+    source: ServiceStore, prefix: str = "", *, kept: bool = False
+) -> AsyncIterator[tuple[str, Document]]:
     """Progress documents of a service, with their saga ids, which begin with `prefix`. If the store can: newest first,
     damaged ones unchanged, and with `kept` only those that never expire."""
     whole, store = progress_key(source.service, prefix), source.store
@@ -26,54 +28,54 @@ async def documents_of(source: Source, prefix: str = "", *, kept: bool = False) 
         yield key.removeprefix(progress_key(source.service, "")), document
 
 
-async def document_of(source: Source, saga: str) -> Document | None:
+async def read_document(source: ServiceStore, saga: str) -> Document | None:
     """Progress document of a saga; `None` if the service does not know the saga. Raises `Unreadable` if it is
     damaged."""
-    return await _got(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
+    return await _get(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
 
 
-async def _got(store: Store, collection: str, key: str, what: str) -> Document | None:
+async def _get(store: Store, collection: str, key: str, what: str) -> Document | None:
     """A document. Raises `Unreadable`, which begins with `what`, for one that is damaged."""
     try:
         return await store.get(collection, key)
     except StoreUnavailable:
         raise
     except StoreError as why:
-        raise Unreadable(f"{what}: {why}") from why
+        raise UnreadableHistory(f"{what}: {why}") from why
 
 
-def snapshot_in(source: Source, saga: str, document: Document) -> Snapshot:
+def decode_progress(source: ServiceStore, saga: str, document: Document) -> Snapshot:
     """The progress in a document. Raises `Unreadable`."""
     try:
         return decode(document.content)
     except SagaError as why:
-        raise Unreadable(f"saga {saga} in {source.service}: {why}") from why
+        raise UnreadableHistory(f"saga {saga} in {source.service}: {why}") from why
 
 
-async def history_of(source: Source, saga: str, since: int = 0) -> History | None:
+async def read_history(source: ServiceStore, saga: str, since: int = 0) -> SagaHistory | None:
     """All transitions of a saga in a service, archived ones with them; `None` if the service does not know the saga.
 
     Archives are left alone when the progress itself reaches back to the transition `since`. Raises `Unreadable`.
     """
-    document = await document_of(source, saga)
+    document = await read_document(source, saga)
     if document is None:
         return None
-    return await whole_history(source, snapshot_in(source, saga, document), since)
+    return await complete_history(source, decode_progress(source, saga, document), since)
 
 
-async def histories_of(source: Source) -> AsyncIterator[History]:
+async def read_histories(source: ServiceStore) -> AsyncIterator[SagaHistory]:
     """Histories of all sagas that a service knows, as `history_of` gives them."""
-    async for saga, document in documents_of(source):
-        yield await whole_history(source, snapshot_in(source, saga, document))
+    async for saga, document in read_documents(source):
+        yield await complete_history(source, decode_progress(source, saga, document))
 
 
-async def whole_history(source: Source, p: Snapshot, since: int = 0) -> History:
+async def complete_history(source: ServiceStore, p: Snapshot, since: int = 0) -> SagaHistory:
     """History as `history_of` gives it, of a progress that was read; with the contents of its pages."""
-    p = await _with_pages(source, p)
-    return History(p, p.transitions) if p.first <= since else await with_archives(source.store, p)
+    p = await _add_overflow(source, p)
+    return SagaHistory(p, p.transitions) if p.first <= since else await add_archives(source.store, p)
 
 
-async def with_archives(store: Store, p: Snapshot) -> History:
+async def add_archives(store: Store, p: Snapshot) -> SagaHistory:
     """A progress with the transitions that it outgrew, as far as they are there. Raises `Unreadable`."""
     # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
     # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
@@ -82,7 +84,7 @@ async def with_archives(store: Store, p: Snapshot) -> History:
     try:
         while len(archived) < p.first:
             key = history.archive_key(p.service, p.saga, len(archived))
-            document = await _got(store, ARCHIVES, key, f"{what} cannot be read")
+            document = await _get(store, ARCHIVES, key, f"{what} cannot be read")
             if document is None:
                 break
             archive = history.decode_archive(document.content)
@@ -90,11 +92,11 @@ async def with_archives(store: Store, p: Snapshot) -> History:
                 break
             archived += archive.transitions
     except UNREADABLE as why:
-        raise Unreadable(f"{what} cannot be read: {why}") from why
-    return History(p, (*archived, *p.transitions))
+        raise UnreadableHistory(f"{what} cannot be read: {why}") from why
+    return SagaHistory(p, (*archived, *p.transitions))
 
 
-async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
+async def _add_overflow(source: ServiceStore, p: Snapshot) -> Snapshot:
     """The progress as if it had no bounds. Raises `Unreadable`.
 
     A worker on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
@@ -106,7 +108,7 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
         while left:
             page = left.pop()
             key = spill.page_key(p.service, p.saga, page)
-            document = await _got(source.store, ARCHIVES, key, f"{what} cannot be read")
+            document = await _get(source.store, ARCHIVES, key, f"{what} cannot be read")
             if document is None:
                 is_missing = True
                 continue
@@ -114,13 +116,13 @@ async def _with_pages(source: Source, p: Snapshot) -> Snapshot:
             try:
                 left += spill.pages_in(page, document.content)
             except UNREADABLE as why:
-                raise Unreadable(f"{what} cannot be read: {why}") from why
-        if is_missing and (document := await document_of(source, p.saga)) is not None:
-            now = snapshot_in(source, p.saga, document)
+                raise UnreadableHistory(f"{what} cannot be read: {why}") from why
+        if is_missing and (document := await read_document(source, p.saga)) is not None:
+            now = decode_progress(source, p.saga, document)
             if now.pages != p.pages:
                 p = now
                 continue
         try:
             return spill.whole(p, leaves, now_s=source.clock.now_ms() // 1000)
         except (SagaError, *UNREADABLE) as why:
-            raise Unreadable(f"{what} cannot be read: {why}") from why
+            raise UnreadableHistory(f"{what} cannot be read: {why}") from why

@@ -14,8 +14,12 @@ from msgspec import Raw
 from saga.configuration.settings import Settings
 from saga.errors import BadInput
 from saga.messaging.transition_events import Told, from_record
-from saga.ops.sources import administration_of, unmade
-from saga.progress.history import Break
+from saga.ops.histories import UnreadableHistory, complete_history, decode_progress, read_document, read_documents
+from saga.ops.sources import ServiceStore, missing_broker_file, open_administration, open_stores
+from saga.progress.binding import is_bound
+from saga.progress.document import UNREADABLE
+from saga.progress.history import Break, verify
+from saga.store.port import Document
 from saga.support.clock import Clock, from_iso, iso
 
 CLOCKS_MS = 60_000
@@ -24,7 +28,7 @@ AGAIN = "restore it from a backup that has it, or have it made anew from the mes
 BY_HAND = "look at both with the topic's records, and put right what only one of them knows of"
 
 
-class History(NamedTuple):
+class HistoryId(NamedTuple):
     """One service's part in one saga."""
 
     service: str
@@ -32,10 +36,10 @@ class History(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class PublishedHistory:
     """Transitions of one history that were told."""
 
-    marks: dict[int, int] = field(default_factory=dict)
+    digests: dict[int, int] = field(default_factory=dict)
     """Number -> digest of the hash that was told."""
     last: int = -1
     """The highest number."""
@@ -45,32 +49,32 @@ class Seen:
     """Time until which its service keeps the saga; `None`: it is open, and never expires."""
     forked: int | None = None
     """First number under which two transitions were told."""
-    anew: str | None = None
+    rebuilt: str | None = None
     """Time at which `saga rebuild` made it anew: what was told before counts no more."""
 
 
 @dataclass(slots=True)
-class Witness:
+class HistoryVerifier:
     """All that was told of histories."""
 
-    histories: dict[History, Seen] = field(default_factory=dict)
+    histories: dict[HistoryId, PublishedHistory] = field(default_factory=dict)
     strange: int = 0
     """Records on the topic that are no transitions."""
 
-    def hear(self, told: Told) -> None:
+    def add(self, told: Told) -> None:
         """Take note of a transition that was told; one may be told several times, in any order."""
-        key, mark, time_ms = History(told.service, told.saga), _mark(told.hash), from_iso(told.time)
+        key, mark, time_ms = HistoryId(told.service, told.saga), _digest(told.hash), from_iso(told.time)
         seen = self.histories.get(key)
-        if seen is None or (told.number == 0 and (_is_rebuilt(seen, told) or _is_anew(seen, mark, time_ms))):
-            seen = self.histories[key] = Seen(anew=told.anew)
-        known = seen.marks.setdefault(told.number, mark)
+        if seen is None or (told.number == 0 and (_is_rebuilt(seen, told) or _is_id_reused(seen, mark, time_ms))):
+            seen = self.histories[key] = PublishedHistory(rebuilt=told.anew)
+        known = seen.digests.setdefault(told.number, mark)
         if known != mark and (seen.forked is None or told.number < seen.forked):
             seen.forked = told.number
         if told.number >= seen.last:
             seen.last, seen.last_ms = told.number, time_ms
             seen.kept_until_ms = None if told.kept_s is None else time_ms + told.kept_s * 1000
 
-    def compared(self, history: History, transitions: Sequence[Raw]) -> "Contradiction | None":
+    def compare(self, history: HistoryId, transitions: Sequence[Raw]) -> "Contradiction | None":
         """The first contradiction between what was told and a whole history that agrees with itself."""
         seen = self.histories.get(history)
         if seen is None:
@@ -83,7 +87,7 @@ class Witness:
             )
             return Contradiction(Break(n, what), BY_HAND)
         for n, raw in enumerate(transitions):
-            if seen.marks.get(n, mark := _mark(sha256(bytes(raw)).hexdigest())) != mark:
+            if seen.digests.get(n, mark := _digest(sha256(bytes(raw)).hexdigest())) != mark:
                 what = f"transition {n} is not the one that was told: another history is in the place of this one"
                 return Contradiction(Break(n, what), AGAIN)
         count = len(transitions)
@@ -95,17 +99,17 @@ class Witness:
             return Contradiction(Break(count, what), AGAIN)
         return None
 
-    def is_witnessed(self, history: History, count: int) -> bool | None:
+    def is_published(self, history: HistoryId, count: int) -> bool | None:
         """True if the last of so many transitions was told; `None` if none of this history was."""
         seen = self.histories.get(history)
         return None if seen is None else seen.last >= count - 1
 
-    def is_anew(self, history: History) -> bool:
+    def is_rebuilt(self, history: HistoryId) -> bool:
         """True if `saga rebuild` said that it made the history anew."""
         seen = self.histories.get(history)
-        return seen is not None and seen.anew is not None
+        return seen is not None and seen.rebuilt is not None
 
-    def removed(self, history: History, now_ms: int) -> "Contradiction | None":
+    def find_removed(self, history: HistoryId, now_ms: int) -> "Contradiction | None":
         """The contradiction that there is no document of a history, if it cannot have expired by now."""
         seen = self.histories[history]
         until_ms = seen.kept_until_ms
@@ -115,7 +119,7 @@ class Witness:
         what = f"nothing is there of it, and transition {seen.last} was told, of {iso(seen.last_ms)}: {kept}"
         return Contradiction(Break(seen.last, what), AGAIN)
 
-    def of(self, services: Sequence[str], saga: str | None) -> Iterator[History]:
+    def histories_of(self, services: Sequence[str], saga: str | None) -> Iterator[HistoryId]:
         """Histories of these services, of all sagas or of one."""
         for history in self.histories:
             if history.service in services and saga in (None, history.saga):
@@ -129,31 +133,31 @@ class Contradiction(NamedTuple):
     todo: str
 
 
-def _mark(hash_: str) -> int:
+def _digest(hash_: str) -> int:
     return int.from_bytes(blake2b(hash_.encode(), digest_size=8).digest())
 
 
-def _is_rebuilt(seen: Seen, told: Told) -> bool:
+def _is_rebuilt(seen: PublishedHistory, told: Told) -> bool:
     """True for the first transition of a history that was made anew, as `saga rebuild` tells it."""
-    return told.anew is not None and told.anew != seen.anew
+    return told.anew is not None and told.anew != seen.rebuilt
 
 
-def _is_anew(seen: Seen, mark: int, time_ms: int) -> bool:
+def _is_id_reused(seen: PublishedHistory, mark: int, time_ms: int) -> bool:
     """True for the first transition of a saga whose id was used before, and forgotten."""
     until_ms = seen.kept_until_ms
-    return seen.marks.get(0) != mark and until_ms is not None and time_ms > until_ms - CLOCKS_MS
+    return seen.digests.get(0) != mark and until_ms is not None and time_ms > until_ms - CLOCKS_MS
 
 
-async def witness_of(settings: Settings, clock: Clock, saga: str | None = None) -> Witness | str:
+async def read_published_histories(settings: Settings, clock: Clock, saga: str | None = None) -> HistoryVerifier | str:
     """All that the topic still tells of histories, of all sagas or of one; or the reason that there is no witness.
     Raises `SagaError` for a broker that cannot be read."""
     topic = settings.told
     if topic is None:
         return "SAGA_TRANSITIONS is off"
-    if (file := unmade(settings)) is not None:
+    if (file := missing_broker_file(settings)) is not None:
         return f"no file {file}: say with SAGA_BROKER where the log is"
-    found = Witness()
-    async with administration_of(settings, clock) as broker:
+    found = HistoryVerifier()
+    async with open_administration(settings, clock) as broker:
         if not await broker.found([topic.name]):
             return f"there is no topic {topic.name}: saga topics apply MODULES makes it"
         async for record in broker.scan(topic.name):
@@ -164,5 +168,136 @@ async def witness_of(settings: Settings, clock: Clock, saga: str | None = None) 
                 continue
             for told in several:
                 if saga in (None, told.saga):
-                    found.hear(told)
+                    found.add(told)
     return found
+
+
+# -------------------------------------------------------------------- history check
+
+
+NOT_COMPARED = "nobody was asked"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenHistory:
+    """A history that is not what was written."""
+
+    saga: str
+    service: str
+    transition: int | None
+    """Number of the transition; `None` where the document as a whole cannot be read."""
+    what: str
+    todo: str = ""
+
+
+@dataclass(slots=True)
+class VerificationReport:
+    """Histories that were looked at, and everything wrong that was found."""
+
+    histories: int = 0
+    """One for each saga and service."""
+    transitions: int = 0
+    services: list[str] = field(default_factory=list)
+    older: int = 0
+    """Histories that an older version of the toolkit began or went on with: not bound to their saga, and of their
+    snapshots only the state is known."""
+    broken: list[BrokenHistory] = field(default_factory=list)
+    alone: str | None = None
+    """Reason that there is no witness: what the services told was not compared."""
+    witnessed: int = 0
+    """Histories whose last transition was told, as it is there."""
+    in_part: int = 0
+    """Histories of which transitions were told, and not the last."""
+    rebuilt: int = 0
+    """Histories that `saga rebuild` made anew: what was told of them before was not compared."""
+    strange: int = 0
+    """Records among what was told that are no transitions."""
+
+
+async def verify_histories(
+    addresses: Sequence[str],
+    clock: Clock,
+    saga: str | None = None,
+    witness: HistoryVerifier | str = NOT_COMPARED,
+    settings: Settings | None = None,
+) -> VerificationReport:
+    """Everything wrong with the histories in these stores, of all sagas or of one. `witness`: what the services told
+    before, or the reason that nobody knows. `settings`: see `sources_of`."""
+    async with open_stores(addresses, clock, settings=settings) as sources:
+        return await verify_stores(sources, clock, saga, witness)
+
+
+async def verify_stores(
+    sources: Sequence[ServiceStore],
+    clock: Clock,
+    saga: str | None = None,
+    witness: HistoryVerifier | str = NOT_COMPARED,
+) -> VerificationReport:
+    """Everything wrong with the histories of these services, as `verified` finds it."""
+    found = VerificationReport()
+    if isinstance(witness, str):
+        found.alone, witness = witness, HistoryVerifier()
+    found.strange = witness.strange
+    there = set[HistoryId]()
+    for source in sources:
+        found.services.append(source.service)
+        if saga is not None:
+            if await _verify_saga(found, source, saga, witness):
+                there.add(HistoryId(source.service, saga))
+            continue
+        async for each, document in read_documents(source):
+            there.add(HistoryId(source.service, each))
+            await _verify_document(found, source, each, document, witness)
+    for history in witness.histories_of(found.services, saga):
+        if history not in there and (removed := witness.find_removed(history, clock.now_ms())) is not None:
+            found.histories += 1
+            found.broken.append(_broken_history(history, removed))
+    return found
+
+
+def _broken_history(history: HistoryId, why: Contradiction) -> BrokenHistory:
+    return BrokenHistory(history.saga, history.service, why.broken.n, why.broken.what, why.todo)
+
+
+async def _verify_saga(found: VerificationReport, source: ServiceStore, saga: str, witness: HistoryVerifier) -> bool:
+    """Return whether there is something of the saga."""
+    try:
+        document = await read_document(source, saga)
+    except UnreadableHistory as why:
+        found.histories += 1
+        found.broken.append(BrokenHistory(saga, source.service, None, str(why)))
+        return True
+    if document is not None:
+        await _verify_document(found, source, saga, document, witness)
+    return document is not None
+
+
+async def _verify_document(
+    found: VerificationReport, source: ServiceStore, saga: str, document: Document, witness: HistoryVerifier
+) -> None:
+    """Count one history, and what is wrong with it."""
+    found.histories += 1
+    n, what, history = None, None, HistoryId(source.service, saga)
+    try:
+        whole = await complete_history(source, decode_progress(source, saga, document))
+        found.transitions += len(whole.transitions)
+        p = whole.progress
+        if (p.saga, p.service) != (saga, source.service):
+            what = f"it is of saga {p.saga} in {p.service}, under the key of another"
+        elif broken := verify(whole.transitions, p):
+            n, what = broken.n, broken.what
+        elif (told := witness.compare(history, whole.transitions)) is not None:
+            found.broken.append(_broken_history(history, told))
+            return
+        else:
+            found.older += not is_bound(whole.entries)
+            is_witnessed = witness.is_published(history, len(whole.transitions))
+            found.witnessed += is_witnessed is True
+            found.in_part += is_witnessed is False
+            found.rebuilt += witness.is_rebuilt(history)
+    except UnreadableHistory as why:
+        what = str(why)
+    except UNREADABLE as why:
+        what = f"a transition cannot be read: {why}"
+    if what is not None:
+        found.broken.append(BrokenHistory(saga, source.service, n, what))

@@ -11,8 +11,8 @@ from saga.declarations.values import Declared
 from saga.encryption.port import Keys, KeyState
 from saga.encryption.text import names_in
 from saga.errors import ConfigurationError, KeyMissing, SagaError
-from saga.ops.histories import histories_of
-from saga.ops.sources import Source
+from saga.ops.histories import read_histories
+from saga.ops.sources import ServiceStore
 from saga.support.adapter_description import Finding
 from saga.support.clock import Clock
 from saga.support.printable import counted
@@ -24,7 +24,7 @@ SHOWN_MAX = 5
 AGAIN = "mend that, and run saga doctor again"
 
 
-async def findings_of(services: Sequence[Declared], settings: Settings, clock: Clock) -> list[Finding]:
+async def check_keys(services: Sequence[Declared], settings: Settings, clock: Clock) -> list[Finding]:
     """See whether these services can seal what they have to, and open what is sealed with any of the secrets."""
     if not settings.keys:
         return []
@@ -35,28 +35,30 @@ async def findings_of(services: Sequence[Declared], settings: Settings, clock: C
         state = await asyncio.to_thread(ring.state)
     except ConfigurationError as why:
         return [Finding("error", about, problem, "no service starts", AGAIN) for problem in why.problems]
-    found = list(_of_folder(about, state))
+    found = list(_check_folder(about, state))
     for service in services:
         with suppress(SagaError, TimeoutError):  # a store that cannot be asked, or cannot list, is told by itself
-            found += await _of_sealed(about, service, settings, clock, ring)
+            found += await _check_encrypted(about, service, settings, clock, ring)
     return found
 
 
-async def _of_sealed(about: str, service: Declared, settings: Settings, clock: Clock, keys: Keys) -> Sequence[Finding]:
+async def _check_encrypted(
+    about: str, service: Declared, settings: Settings, clock: Clock, keys: Keys
+) -> Sequence[Finding]:
     """Findings about values that the service has sealed, as far as the secrets are not in this folder."""
     if adapters.store_adapter(settings.store).unmade(settings, service.name) is not None:
         return []
     names, looked = set[str](), 0
     async with AsyncExitStack() as stack:
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock, readonly=True))
-        source = Source(service.name, await clock.within(settings.open_s, opening), clock)
-        async for history in histories_of(source):
+        source = ServiceStore(service.name, await clock.within(settings.open_s, opening), clock)
+        async for history in read_histories(source):
             names |= names_in(*(event.value for entry in history.entries for event in entry.events))
             looked += 1
             if looked == SAMPLED_MAX:
                 break
     missing = [name for name in sorted(names) if await _is_missing(name, keys)]
-    return list(about_missing(about, service.name, len(missing), len(names)))
+    return list(describe_missing(about, service.name, len(missing), len(names)))
 
 
 async def _is_missing(name: str, keys: Keys) -> bool:
@@ -67,7 +69,7 @@ async def _is_missing(name: str, keys: Keys) -> bool:
     return False
 
 
-def about_missing(about: str, service: str, missing: int, sampled: int) -> Iterator[Finding]:
+def describe_missing(about: str, service: str, missing: int, sampled: int) -> Iterator[Finding]:
     """Finding if a service has sealed values with secrets that the folder never had. If it has none of those sampled,
     it is another folder."""
     if missing:
@@ -82,7 +84,7 @@ def about_missing(about: str, service: str, missing: int, sampled: int) -> Itera
         )
 
 
-def _of_folder(about: str, state: KeyState) -> Iterator[Finding]:
+def _check_folder(about: str, state: KeyState) -> Iterator[Finding]:
     for trouble in state.troubles[:SHOWN_MAX]:
         yield Finding(
             "error",

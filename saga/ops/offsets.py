@@ -2,23 +2,176 @@
 refused."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from saga.broker.administration import Administration, Unreadable
+import msgspec
+
+from saga.broker.administration import Administration, Bounds, Group, Unreadable
 from saga.configuration.settings import Settings
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
-from saga.messages import Partition
-from saga.messaging.names import is_wakes, service_of_commands
-from saga.ops import offset_moves
-from saga.ops.offset_moves import Move, PartitionState, partition_states
-from saga.ops.sources import administration_of, unmade
-from saga.support.clock import Clock, from_iso
+from saga.messages import Outgoing, Partition, Topic, texts_of
+from saga.messaging.names import dead_letters_of, is_wakes, service_of_commands
+from saga.ops.sources import missing_broker_file, open_administration
+from saga.progress import ids
+from saga.support.clock import Clock, from_iso, iso
+
+MOVED, STAYED = "position moved", "position not moved"
+"""Names of the record on `<service>.dead`, in its header `dead_what`."""
+
+
+class PartitionState(NamedTuple):
+    """State of a partition for a group: bounds of the log, and the group's position."""
+
+    bounds: Bounds
+    offset: int | None
+    """Position; `None`: nothing was ever committed."""
+
+    @property
+    def next(self) -> int:
+        """The first record that is not handled and still there."""
+        return max(self.bounds.begin, self.bounds.begin if self.offset is None else self.offset)
+
+    @property
+    def lag(self) -> int:
+        """Number of records that are not handled."""
+        return max(0, self.bounds.end - self.next)
+
+
+class OffsetMove(NamedTuple):
+    """One position that is to move."""
+
+    partition: Partition
+    from_: int | None
+    to: int
+
+
+def partition_states(group: Group, bounds: Mapping[Partition, Bounds]) -> dict[Partition, PartitionState]:
+    """States of all partitions for the group."""
+    return {
+        partition: PartitionState(each, group.positions.get(partition)) for partition, each in sorted(bounds.items())
+    }
+
+
+def is_backward(state: PartitionState, to: int) -> bool:
+    """True if records would come again that were handled."""
+    return state.offset is not None and to < state.offset
+
+
+def is_unread(states: Mapping[Partition, PartitionState]) -> bool:
+    """True if the group has no position in any of these partitions, all of one topic: a person may say where it begins.
+    A single partition without a position is one that was added: others of its topic are handled."""
+    return all(state.offset is None for state in states.values())
+
+
+def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = False) -> str | None:
+    """Reason that a position must not move to `to`. `floor`: the first record that is younger than the service's
+    memory; `unread`: see `is_unread`."""
+    begin, end = state.bounds
+    if to < begin:
+        return f"its oldest record is {begin}"
+    if to > end:
+        return f"it ends at {end}"
+    if to > state.next and not unread:
+        return (
+            f"{to - state.next} records from {state.next} on are not handled, and would be skipped: have the service "
+            "handle them; a message that it cannot handle becomes a dead letter"
+        )
+    if is_backward(state, to) and to < floor:
+        return (
+            f"{to} is older than the service's memory: what was handled then is not known any more, and would be "
+            f"handled again; the earliest is {floor}"
+        )
+    return None
+
+
+def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Partition, int]) -> list[OffsetMove]:
+    """Moves of the positions that are not there already."""
+    return [
+        OffsetMove(partition, state.offset, targets[partition])
+        for partition, state in states.items()
+        if partition in targets and targets[partition] != (state.next if state.offset is None else state.offset)
+    ]
+
+
+async def move_offsets(
+    service: str, moves: Sequence[OffsetMove], *, who: str, why: str, broker: Administration, clock: Clock
+) -> None:
+    """Record it, then do it. Raises `BrokerError`, and records what has not moved, if the group has come to life
+    meanwhile."""
+    dead = dead_letters_of(service)
+    if dead not in await broker.found([dead]):
+        await broker.ensure([Topic(dead, retention_days=None)])
+    now_ms = clock.now_ms()
+    # Before, so that no position moves without a trace.
+    await broker.publish([encode_moves(MOVED, service, moves, who, why, now_ms)])
+    try:
+        await broker.move(service, {each.partition: each.to for each in moves})
+    except BrokerError as failed:
+        positions = (await broker.group(service)).positions  # it may only be the answer that was lost
+        stayed = [each for each in moves if positions.get(each.partition) != each.to]
+        if stayed:
+            await broker.publish([encode_moves(STAYED, service, stayed, who, str(failed), now_ms)])
+            raise
+
+
+async def read_manual_moves(service: str, broker: Administration) -> Mapping[Partition, int]:
+    """Return the furthest position to which people have moved the group, of each partition that they moved."""
+    dead, furthest = dead_letters_of(service), dict[Partition, int]()
+    if dead not in await broker.found([dead]):
+        return furthest
+    async for record in broker.scan(dead):
+        if texts_of(record.headers).get("dead_what") != MOVED:
+            continue
+        with suppress(msgspec.DecodeError):  # anybody may write to the topic
+            for each in _move_decoder.decode(record.value or b"").moves:
+                partition = Partition(each.topic, each.partition)
+                furthest[partition] = max(each.to, furthest.get(partition, 0))
+    return furthest
+
+
+class _MovedOffset(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    to: int
+
+
+class _MoveRecord(msgspec.Struct, frozen=True):
+    """Value of the record of a move, as far as it is read again."""
+
+    moves: tuple[_MovedOffset, ...]
+
+
+_move_decoder = msgspec.json.Decoder(_MoveRecord)
+
+
+def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], who: str, why: str, now_ms: int) -> Outgoing:
+    """Record of moves, as a dead letter: people look there for what was done by hand. It belongs to no saga."""
+    told = {
+        "service": service,
+        "who": who,
+        "why": why,
+        "moves": [{"topic": p.topic, "partition": p.number, "from": from_, "to": to} for p, from_, to in moves],
+    }
+    value = msgspec.json.encode(told)
+    headers = {
+        "dead_id": ids.dead_id(service, "", what, f"{now_ms}|{value.decode()}", 0),
+        "dead_what": what,
+        "dead_service": service,
+        "dead_reason": why,
+        "dead_remedy": "nothing: a person did this on purpose"
+        if what == MOVED
+        else "stop the service, then move again",
+        "dead_time": iso(now_ms),
+        "dead_who": who,
+    }
+    encoded = tuple((name, text.encode()) for name, text in headers.items())
+    return Outgoing(dead_letters_of(service), b"", value, encoded)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ServiceOffsets:
     """Group of a service as the broker knows it."""
 
     service: str
@@ -36,13 +189,13 @@ class Shown:
         return sum(state.lag for at, state in self.states.items() if not is_wakes(at.topic))
 
     @property
-    def wakes(self) -> int:
+    def timers(self) -> int:
         """Number of wakes that wait for their time, or are being looked at."""
         return sum(state.lag for at, state in self.states.items() if is_wakes(at.topic))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class OffsetReset:
     """Positions that somebody wants to move, and the target."""
 
     service: str
@@ -58,7 +211,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
+class OffsetSkip:
     """Records of a partition that cannot be read, and are to be stepped over."""
 
     service: str
@@ -67,27 +220,27 @@ class Skip:
     why: str
 
 
-class Answer(NamedTuple):
+class OffsetResult(NamedTuple):
     """Positions that were moved, or the reasons that nothing was."""
 
-    moves: Sequence[Move]
+    moves: Sequence[OffsetMove]
     refused: Mapping[Partition, str]
 
 
-async def shown_of(services: Sequence[str], settings: Settings, clock: Clock) -> list[Shown]:
+async def read_offsets(services: Sequence[str], settings: Settings, clock: Clock) -> list[ServiceOffsets]:
     """Positions of each of these services, in the topics in which it has one or which it reads now. Raises
     `SagaError`."""
-    _check_there(settings)
-    async with administration_of(settings, clock) as broker:
-        return [await shown(service, broker) for service in services]
+    _check_broker_exists(settings)
+    async with open_administration(settings, clock) as broker:
+        return [await read_service_offsets(service, broker) for service in services]
 
 
-async def forgotten(service: str, settings: Settings, clock: Clock) -> tuple[Shown, str | None]:
+async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[ServiceOffsets, str | None]:
     """Have the broker forget a service that never comes back: as it was, and why it is not forgotten; `None`: it is.
     Raises `SagaError`."""
-    _check_there(settings)
-    async with administration_of(settings, clock) as broker:
-        was = await shown(service, broker)
+    _check_broker_exists(settings)
+    async with open_administration(settings, clock) as broker:
+        was = await read_service_offsets(service, broker)
         if not was.is_known:
             return was, f"no service {service} has ever read anything here; is its name right?"
         try:
@@ -99,91 +252,91 @@ async def forgotten(service: str, settings: Settings, clock: Clock) -> tuple[Sho
     return was, None
 
 
-async def find_unattended(settings: Settings, clock: Clock) -> list[Shown]:
+async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffsets]:
     """Services that have something to handle, and no process that does. Raises `SagaError`."""
-    if unmade(settings) is not None:
+    if missing_broker_file(settings) is not None:
         return []
-    async with administration_of(settings, clock) as broker:
+    async with open_administration(settings, clock) as broker:
         names = sorted(filter(None, map(service_of_commands, await broker.topics())))
-        every = [await shown(service, broker) for service in names]
+        every = [await read_service_offsets(service, broker) for service in names]
     return [each for each in every if each.lag and not each.members]
 
 
-async def shown(service: str, broker: Administration) -> Shown:
+async def read_service_offsets(service: str, broker: Administration) -> ServiceOffsets:
     """Positions of a service. What it reads and has committed nothing of counts as not handled."""
     group = await broker.group(service)
     bounds = await broker.bounds(sorted({partition.topic for partition in group.positions} | group.reads))
-    return Shown(service, group.members, partition_states(group, bounds))
+    return ServiceOffsets(service, group.members, partition_states(group, bounds))
 
 
-async def moved(wish: Wish, settings: Settings, clock: Clock) -> Answer:
+async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> OffsetResult:
     """Move all positions that are meant, or none. Raises `ConfigurationError` for a wish that makes no sense, and other
     `SagaError` if the broker cannot be used."""
-    async with _standing(wish.service, wish.topic, wish.partition, settings, clock) as (broker, states, runs):
+    async with _open_partitions(wish.service, wish.topic, wish.partition, settings, clock) as (broker, states, runs):
         if runs:
-            return Answer((), runs)
-        targets = await _targets(wish, states, broker)
-        refused = await _refused(wish, states, targets, broker, clock)
-        moving = offset_moves.moves_of(states, targets)
+            return OffsetResult((), runs)
+        targets = await _resolve_targets(wish, states, broker)
+        refused = await _find_refusals(wish, states, targets, broker, clock)
+        moving = plan_moves(states, targets)
         if refused or not moving:
-            return Answer((), refused)
-        return await _done(moving, states, wish, wish.why, broker, clock)
+            return OffsetResult((), refused)
+        return await _apply_moves(moving, states, wish, wish.why, broker, clock)
 
 
-async def skipped(wish: Skip, settings: Settings, clock: Clock) -> tuple[Answer, Unreadable | None]:
+async def skip_unreadable(wish: OffsetSkip, settings: Settings, clock: Clock) -> tuple[OffsetResult, Unreadable | None]:
     """Step over records that cannot be read at the service's position, and over nothing else; tell what is known of
     them. Raises as `moved`."""
-    async with _standing(wish.service, *wish.partition, settings, clock) as (broker, states, runs):
+    async with _open_partitions(wish.service, *wish.partition, settings, clock) as (broker, states, runs):
         if runs:
-            return Answer((), runs), None
+            return OffsetResult((), runs), None
         state = states[wish.partition]
         unreadable = await broker.unreadable(wish.partition, state.next)
         if unreadable is None:
             readable = f"offset {state.next}, where {wish.service} stands, can be read: start it to go on"
-            return Answer((), {wish.partition: readable}), None
-        moving = [Move(wish.partition, state.position, unreadable.end)]
+            return OffsetResult((), {wish.partition: readable}), None
+        moving = [OffsetMove(wish.partition, state.offset, unreadable.end)]
         why = f"{wish.why} (could not be read: {unreadable})"
-        answer = await _done(moving, states, wish, why, broker, clock)
+        answer = await _apply_moves(moving, states, wish, why, broker, clock)
         return answer, unreadable if answer.moves else None
 
 
 @asynccontextmanager
-async def _standing(
+async def _open_partitions(
     service: str, topic: str, number: int | None, settings: Settings, clock: Clock
 ) -> AsyncIterator[tuple[Administration, Mapping[Partition, PartitionState], Mapping[Partition, str]]]:
     """The broker, the partitions that are meant as they are for a service, and why none of them can move while it
     runs."""
-    _check_there(settings)
-    async with administration_of(settings, clock) as broker:
+    _check_broker_exists(settings)
+    async with open_administration(settings, clock) as broker:
         group = await broker.group(service)
         states = partition_states(group, await broker.bounds([topic]))
         states = {partition: each for partition, each in states.items() if number in (None, partition.number)}
         if not states:
             where = topic if number is None else f"{topic}/{number}"
-            raise _senseless(f"there is no {where}; is its name right?")
+            raise _bad_request(f"there is no {where}; is its name right?")
         runs = f"{service} runs ({', '.join(group.members)}): stop all its processes first"
         yield broker, states, dict.fromkeys(states, runs) if group.members else {}
 
 
-async def _done(
-    moving: Sequence[Move],
+async def _apply_moves(
+    moving: Sequence[OffsetMove],
     states: Iterable[Partition],
-    wish: Wish | Skip,
+    wish: OffsetReset | OffsetSkip,
     why: str,
     broker: Administration,
     clock: Clock,
-) -> Answer:
+) -> OffsetResult:
     try:
-        await offset_moves.move(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
+        await move_offsets(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
     except BrokerError as failed:
         if (await broker.group(wish.service)).members:  # it began in the very moment
-            return Answer((), dict.fromkeys(states, str(failed)))
+            return OffsetResult((), dict.fromkeys(states, str(failed)))
         raise
-    return Answer(moving, {})
+    return OffsetResult(moving, {})
 
 
-async def _targets(
-    wish: Wish, states: Mapping[Partition, PartitionState], broker: Administration
+async def _resolve_targets(
+    wish: OffsetReset, states: Mapping[Partition, PartitionState], broker: Administration
 ) -> Mapping[Partition, int]:
     if wish.to == "earliest":
         return {partition: state.bounds.begin for partition, state in states.items()}
@@ -191,19 +344,19 @@ async def _targets(
         return {partition: state.bounds.end for partition, state in states.items()}
     if wish.to.isdecimal():
         if wish.partition is None:
-            raise _senseless("an offset means a record of one partition: say --partition")
+            raise _bad_request("an offset means a record of one partition: say --partition")
         return dict.fromkeys(states, int(wish.to))
     try:
         time_ms = from_iso(wish.to)
     except ValueError as why:
-        raise _senseless(
+        raise _bad_request(
             f"--to {wish.to}: {why}; say earliest, latest, an offset, or a time as 2026-11-21T08:00:00Z"
         ) from why
     return await broker.since(wish.topic, time_ms)
 
 
-async def _refused(
-    wish: Wish,
+async def _find_refusals(
+    wish: OffsetReset,
     states: Mapping[Partition, PartitionState],
     targets: Mapping[Partition, int],
     broker: Administration,
@@ -213,23 +366,24 @@ async def _refused(
     floors: Mapping[Partition, int] = {}
     if wish.memory_ms is not None:
         floors = await broker.since(wish.topic, clock.now_ms() - wish.memory_ms)
-    elif any(offset_moves.goes_back(state, targets[partition]) for partition, state in states.items()):
-        raise _senseless("this goes back: say --module, so that it is known how far the service remembers")
+    elif any(is_backward(state, targets[partition]) for partition, state in states.items()):
+        raise _bad_request("this goes back: say --module, so that it is known how far the service remembers")
     group = await broker.group(wish.service)
-    unread = offset_moves.is_unread(partition_states(group, await broker.bounds([wish.topic])))
-    reasons = {
-        p: offset_moves.refusal(state, targets[p], floors.get(p, 0), unread=unread) for p, state in states.items()
-    }
+    unread = is_unread(partition_states(group, await broker.bounds([wish.topic])))
+    reasons = {p: refuse_move(state, targets[p], floors.get(p, 0), unread=unread) for p, state in states.items()}
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
 
 
-def _senseless(problem: str) -> ConfigurationError:
+def _bad_request(problem: str) -> ConfigurationError:
     return ConfigurationError("nothing was moved:", [problem])
 
 
-def _check_there(settings: Settings) -> None:
-    if (file := unmade(settings)) is not None:
+def _check_broker_exists(settings: Settings) -> None:
+    if (file := missing_broker_file(settings)) is not None:
         raise ConfigurationError(
             "there is no broker to be asked:",
             [f"no file {file}; run a service first (saga run), or say which broker with SAGA_BROKER"],
         )
+
+
+# -------------------------------------------------------------------- offset moves

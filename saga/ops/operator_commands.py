@@ -14,21 +14,23 @@ from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import mark
 from saga.encryption.text import place_of_recorded
 from saga.engine.prepared_service import commands_topic
-from saga.errors import BadInput, ConfigurationError
+from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
 from saga.messages import Message, Outgoing, texts_of
-from saga.messaging import operator_commands
+from saga.messaging import controls, operator_commands
+from saga.messaging.controls import TYPE, Book, Noted, Switch
 from saga.messaging.message_ids import identity
+from saga.messaging.names import ARCHIVES
 from saga.messaging.operator_commands import OPERATOR, Answered, Wanted
-from saga.ops.dead_letters import Letter
-from saga.ops.histories import Unreadable, document_of, snapshot_in
-from saga.ops.sources import Source, sources_of
+from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.histories import UnreadableHistory, decode_progress, read_document
+from saga.ops.sources import ServiceStore, open_stores
 from saga.progress.document import Entry, Snapshot, decode_entry
 from saga.support.clock import Clock
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
 """Replays of one saga in one service after which each more has to be asked for by name: a loop helps nobody."""
-PAST: Mapping[Wanted, str] = {
+OUTCOMES: Mapping[Wanted, str] = {
     "replay": "replayed", "discard": "discarded", "resolve": "resolved", "release": "released"
 }  # fmt: skip
 """Outcome of each command that is done."""
@@ -36,7 +38,7 @@ NONE: Mapping[str, Message] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class CommandRequest:
     """Wish of a person about dead letters, for the record."""
 
     wanted: Wanted
@@ -47,19 +49,19 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentCommand:
     """Command that is in the log."""
 
-    letter: Letter
+    dead_letter: DeadLetterRecord
     message: str
     """Name of the command in the saga's history."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandAnswer:
     """State of a command."""
 
-    sent: Sent
+    sent: SentCommand
     outcome: str
     """`replayed`, `discarded`, `resolved`, `released`, `ignored`; empty: the service has not come to it yet."""
     reason: str
@@ -67,13 +69,13 @@ class Answer:
     """Outcome of what was tried again, if there is one already."""
 
 
-async def send(
-    letters: Sequence[Letter],
-    wish: Wish,
+async def send_commands(
+    letters: Sequence[DeadLetterRecord],
+    wish: CommandRequest,
     settings: Settings,
     clock: Clock,
     originals: Mapping[str, Message] = NONE,
-) -> list[Sent]:
+) -> list[SentCommand]:
     """Return when all commands are durable. `originals`: messages that go with them, by the letter's id.
 
     Raises `SagaError`: a broker that cannot be used, a topic that is missing; `BadInput` for a text that is too long.
@@ -81,7 +83,8 @@ async def send(
     """
     now_ms, keys = clock.now_ms(), wiring.keys_of(settings, clock)
     records = [
-        _record(letter, await _seal_answer(letter, wish, keys), now_ms, originals.get(letter.id)) for letter in letters
+        _encode_command(letter, await _encrypt_answer(letter, wish, keys), now_ms, originals.get(letter.id))
+        for letter in letters
     ]
     async with wiring.broker_of(None, clock, settings) as broker:
         topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
@@ -91,10 +94,10 @@ async def send(
                 f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
             )
         await broker.publish(records)
-    return [Sent(letter, _name(record)) for letter, record in zip(letters, records, strict=True)]
+    return [SentCommand(letter, _command_id(record)) for letter, record in zip(letters, records, strict=True)]
 
 
-async def _seal_answer(letter: Letter, wish: Wish, keys: Keys | None) -> Wish:
+async def _encrypt_answer(letter: DeadLetterRecord, wish: CommandRequest, keys: Keys | None) -> CommandRequest:
     """Seal the answer that a wish gives, as it lies in the log; the service seals it for the run then. With the key of
     the saga, for whom the run is about cannot be told here. Raises `BadInput` for a saga that was forgotten."""
     given = wish.answered
@@ -108,7 +111,7 @@ async def _seal_answer(letter: Letter, wish: Wish, keys: Keys | None) -> Wish:
     return replace(wish, answered=structs.replace(given, value=value))
 
 
-def _record(letter: Letter, wish: Wish, now_ms: int, original: Message | None) -> Outgoing:
+def _encode_command(letter: DeadLetterRecord, wish: CommandRequest, now_ms: int, original: Message | None) -> Outgoing:
     if not letter.saga:
         raise BadInput(
             f"dead letter {letter.id} belongs to no saga: nothing of it can be replayed, discarded or resolved"
@@ -126,22 +129,22 @@ def _record(letter: Letter, wish: Wish, now_ms: int, original: Message | None) -
     )
 
 
-def _name(record: Outgoing) -> str:
+def _command_id(record: Outgoing) -> str:
     said = texts_of(record.headers)
     return identity(OPERATOR, said["ce_id"], said["ce_type"], "")
 
 
-async def answers(
-    sent: Sequence[Sent], addresses: Sequence[str], clock: Clock, within_s: float
-) -> AsyncIterator[Answer]:
+async def wait_for_answers(
+    sent: Sequence[SentCommand], addresses: Sequence[str], clock: Clock, within_s: float
+) -> AsyncIterator[CommandAnswer]:
     """State of each command, as soon as its service has written it down; those of which nothing is known
     after so many seconds come last. Raises `NoStore`, `StoreUnavailable`."""
     deadline_s, left = clock.monotonic_s() + within_s, list(sent)
-    async with sources_of(addresses, clock, {each.letter.service for each in sent}) as sources:
+    async with open_stores(addresses, clock, {each.dead_letter.service for each in sent}) as sources:
         named = {source.service: source for source in sources}
         while left:
             for each in list(left):
-                answer = await _answer(each, named.get(each.letter.service))
+                answer = await _find_answer(each, named.get(each.dead_letter.service))
                 if answer is not None:
                     left.remove(each)
                     yield answer
@@ -149,43 +152,100 @@ async def answers(
                 break
             await clock.sleep(LOOK_EVERY_S)
     for each in left:
-        yield Answer(each, "", f"{each.letter.service} has not come to it yet: does it run?")
+        yield CommandAnswer(each, "", f"{each.dead_letter.service} has not come to it yet: does it run?")
 
 
-async def _answer(sent: Sent, source: Source | None) -> Answer | None:
+async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> CommandAnswer | None:
     """Answer in the progress; `None` while there is none."""
-    if source is None or not sent.letter.saga:
+    if source is None or not sent.dead_letter.saga:
         return None
     try:
-        document = await document_of(source, sent.letter.saga)
-        p = None if document is None else snapshot_in(source, sent.letter.saga, document)
-    except Unreadable as why:
-        return Answer(sent, "", str(why))
+        document = await read_document(source, sent.dead_letter.saga)
+        p = None if document is None else decode_progress(source, sent.dead_letter.saga, document)
+    except UnreadableHistory as why:
+        return CommandAnswer(sent, "", str(why))
     entries = [] if p is None else [decode_entry(raw) for raw in p.transitions]
     at = next((i for i, entry in enumerate(entries) if entry.message == sent.message), None)
     if p is None or at is None:
         return None
     entry = entries[at]
     if entry.outcome not in ("replayed", "released") and not (entry.outcome == "resolved" and entry.calls):
-        return Answer(sent, entry.outcome, entry.reason or "")
-    return _of_replay(sent, entry, entries[at + 1 :], p)
+        return CommandAnswer(sent, entry.outcome, entry.reason or "")
+    return _answer_of_replay(sent, entry, entries[at + 1 :], p)
 
 
-def _of_replay(sent: Sent, entry: Entry, later: Sequence[Entry], p: Snapshot) -> Answer | None:
+def _answer_of_replay(sent: SentCommand, entry: Entry, later: Sequence[Entry], p: Snapshot) -> CommandAnswer | None:
     """Answer once what is tried again has come to an end; `None` before."""
     ends = ("handled", "compensated", "dead", "retrying")
     end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)
     if end is not None:
-        return Answer(sent, entry.outcome, entry.reason or "", end)
+        return CommandAnswer(sent, entry.outcome, entry.reason or "", end)
     if not (p.intents or p.queue or p.compensating):  # closed meanwhile, or ignored: nothing is left to wait for
-        return Answer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
+        return CommandAnswer(sent, entry.outcome, entry.reason or "", later[-1].outcome if later else "")
     return None
 
 
-def in_words(answer: Answer) -> str:
+def describe_answer(answer: CommandAnswer) -> str:
     """State of a command."""
     if answer.outcome == "ignored":
         return "refused"
     if answer.outcome and answer.after:
         return f"{answer.outcome}, then {answer.after}"
     return answer.outcome or "not yet"
+
+
+# -------------------------------------------------------------------- control changes
+
+
+async def send_switch(service: str, wanted: Switch, who: str, why: str, settings: Settings, clock: Clock) -> str:
+    """Return when the wish is durable: its name in the service's book. Raises `SagaError`."""
+    record = controls.to_record(service, wanted, who=who, why=why, now_ms=clock.now_ms())
+    async with wiring.broker_of(None, clock, settings) as broker:
+        topic = commands_topic(service)
+        if broker.makes_topics and not await broker.partitions([topic.name]):  # a wish would make it, and wait for ever
+            raise ConfigurationError("nothing was sent:", [f"no service {service!r} has ever run here: see its name"])
+        problems = await topic_problems([topic], broker, writes=[topic.name])
+        if problems:
+            raise ConfigurationError(
+                f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
+            )
+        await broker.publish([record])
+    return identity(OPERATOR, texts_of(record.headers)["ce_id"], TYPE, "")
+
+
+async def wait_for_entry(
+    service: str, name: str, addresses: Sequence[str], clock: Clock, within_s: float
+) -> Noted | None:
+    """Entry that the service writes of the wish, which it may refuse; `None`: nothing within so many seconds."""
+    until_s = clock.monotonic_s() + within_s
+    while True:
+        try:
+            async with open_stores(
+                addresses, clock, (service,)
+            ) as sources:  # anew each time: it may just be making its store
+                book = await _find_control_log(service, sources)
+        except NoStore:
+            book = None
+        for entry in () if book is None else controls.entries_of(book):
+            if entry.id == name:
+                return entry
+        if clock.monotonic_s() >= until_s:
+            return None
+        await clock.sleep(LOOK_EVERY_S)
+
+
+async def read_control_log(service: str, addresses: Sequence[str], clock: Clock) -> Book:
+    """The service's book. Raises `SagaError` if there is no store of it, or it cannot be read."""
+    async with open_stores(addresses, clock, (service,)) as sources:
+        book = await _find_control_log(service, sources)
+    if book is None:
+        raise SagaError(f"there is no store of {service!r}: name it with --store, or see whether the service ever ran")
+    return book
+
+
+async def _find_control_log(service: str, sources: Sequence[ServiceStore]) -> Book | None:
+    source = next((source for source in sources if source.service == service), None)
+    if source is None:
+        return None
+    there = await source.store.get(ARCHIVES, controls.book_key(service))
+    return controls.decode(service, None if there is None else there.content)

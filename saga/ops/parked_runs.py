@@ -7,10 +7,10 @@ from saga.configuration.settings import Settings
 from saga.errors import NoListing
 from saga.messages import Partition
 from saga.messaging.timers import tiers_of
-from saga.ops.dead_letters import Letter, Which
-from saga.ops.histories import Unreadable, document_of, snapshot_in
-from saga.ops.saga_list import Choice, Listed, listed
-from saga.ops.sources import Source, Warn, administration_of, sources_of
+from saga.ops.dead_letters import DeadLetterRecord, Which
+from saga.ops.histories import UnreadableHistory, decode_progress, read_document
+from saga.ops.saga_list import Choice, ListedSaga, list_sagas
+from saga.ops.sources import ServiceStore, Warn, open_administration, open_stores
 from saga.progress.actions import Parked
 from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
 from saga.progress.failed_attempts import find_parked_runs
@@ -22,28 +22,28 @@ FAILING = "failing"
 """Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
 
 
-async def parked_runs(
+async def find_parked_runs(
     choice: Choice, which: Which, settings: Settings, clock: Clock, warn: Warn
-) -> AsyncIterator[Letter]:
+) -> AsyncIterator[DeadLetterRecord]:
     """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
     the last attempt, its reason what that said, and until when. Raises `NoStore`."""
-    async with sources_of(choice.addresses, clock, choice.services, settings) as sources:
+    async with open_stores(choice.addresses, clock, choice.services, settings) as sources:
         async for each in _list_parked(choice, sources, settings, clock, warn):
             if each is None:
                 warn(f"there are more than {choice.limit} sagas: --limit shows them")
                 return
             for source in sources:
-                for letter in await _letters(source, each.saga, warn):
+                for letter in await _parked_in_saga(source, each.saga, warn):
                     if which.holds(letter):
                         yield letter
 
 
 async def _list_parked(
-    choice: Choice, sources: Sequence[Source], settings: Settings, clock: Clock, warn: Warn
-) -> AsyncIterator[Listed | None]:
+    choice: Choice, sources: Sequence[ServiceStore], settings: Settings, clock: Clock, warn: Warn
+) -> AsyncIterator[ListedSaga | None]:
     """Sagas that are chosen. Where a store cannot list them, those that have a wake to come: whatever is parked has."""
     try:
-        async for each in listed(choice, clock, warn, settings):
+        async for each in list_sagas(choice, clock, warn, settings):
             yield each
         return
     except NoListing:  # it comes before the first
@@ -52,13 +52,13 @@ async def _list_parked(
             async for saga in _sagas_with_timers(source.service, settings, clock):
                 sagas[saga] = None
     if sagas:
-        async for each in listed(replace(choice, sagas=[*sagas]), clock, warn, settings):
+        async for each in list_sagas(replace(choice, sagas=[*sagas]), clock, warn, settings):
             yield each
 
 
 async def _sagas_with_timers(service: str, settings: Settings, clock: Clock) -> AsyncIterator[str]:
     """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
-    async with administration_of(settings, clock) as broker:
+    async with open_administration(settings, clock) as broker:
         positions = (await broker.group(service)).positions
         for topic in await broker.partitions(list(tiers_of(service))):
             async for record in broker.scan(topic):
@@ -67,27 +67,27 @@ async def _sagas_with_timers(service: str, settings: Settings, clock: Clock) -> 
                     yield record.key.decode("utf-8", "backslashreplace")
 
 
-async def _letters(source: Source, saga: str, warn: Warn) -> list[Letter]:
+async def _parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> list[DeadLetterRecord]:
     try:
-        document = await document_of(source, saga)
-        p = None if document is None else snapshot_in(source, saga, document)
-        return [] if p is None else [_letter(p, run) for run in find_parked_runs(p)]
-    except (Unreadable, *UNREADABLE) as why:
+        document = await read_document(source, saga)
+        p = None if document is None else decode_progress(source, saga, document)
+        return [] if p is None else [_parked_as_record(p, run) for run in find_parked_runs(p)]
+    except (UnreadableHistory, *UNREADABLE) as why:
         warn(f"saga {saga} in {source.service}: {why}")
         return []
 
 
-def failing_in(p: Snapshot) -> list[Letter]:
+def find_failing(p: Snapshot) -> list[DeadLetterRecord]:
     """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
-    found = [_letter(p, run) for run in find_parked_runs(p)]
+    found = [_parked_as_record(p, run) for run in find_parked_runs(p)]
     return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
 
 
-def _letter(p: Snapshot, run: Parked) -> Letter:
+def _parked_as_record(p: Snapshot, run: Parked) -> DeadLetterRecord:
     last = next((e for e in map(decode_entry, reversed(p.transitions)) if _is_of(e, p, run)), None)
     said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
     again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
-    return Letter(
+    return DeadLetterRecord(
         service=p.service,
         id=run.id,
         what=WHAT,

@@ -7,7 +7,7 @@ from saga.errors import SagaError
 from saga.progress.document import FORMAT, UNREADABLE, Kind, Outcome
 
 
-class GlanceKept(Struct, frozen=True, gc=False):
+class SummaryMessage(Struct, frozen=True, gc=False):
     """Kept message: for which handler it is."""
 
     handler: str
@@ -19,7 +19,7 @@ class GlanceKept(Struct, frozen=True, gc=False):
     decides: bool = False
 
 
-class GlanceIntent(Struct, frozen=True, gc=False):
+class SummaryIntent(Struct, frozen=True, gc=False):
     """Open intent: whose it is, and since when."""
 
     handler: str
@@ -28,52 +28,52 @@ class GlanceIntent(Struct, frozen=True, gc=False):
     name: str = ""
 
 
-class GlanceRan(Struct, frozen=True, gc=False):
+class SummaryRun(Struct, frozen=True, gc=False):
     """Run that has ended: whose it was."""
 
     handler: str
 
 
-class GlanceEvent(Struct, frozen=True, gc=False):
+class SummaryEvent(Struct, frozen=True, gc=False):
     """Event: its id."""
 
     id: str
 
 
-class GlanceResult(Struct, frozen=True, gc=False):
+class SummaryResult(Struct, frozen=True, gc=False):
     """Result that can be undone: the event that said it."""
 
-    event: GlanceEvent
+    event: SummaryEvent
 
 
-class GlancePage(Struct, frozen=True, gc=False):
+class SummaryPage(Struct, frozen=True, gc=False):
     """Page in a document of its own: how much is in it."""
 
     of: str
     count: int
 
 
-class GlanceEntry(Struct, frozen=True, gc=False):
+class SummaryTransition(Struct, frozen=True, gc=False):
     """Transition: when it was written, and what became of the message."""
 
     time: str
     outcome: Outcome
 
 
-class GlanceRun(Struct, frozen=True, gc=False):
+class SummaryFailedRun(Struct, frozen=True, gc=False):
     """A run that goes on later."""
 
     handler: str
     due_ms: int
 
 
-class GlanceAttempt(Struct, frozen=True, gc=False):
+class SummaryAttempt(Struct, frozen=True, gc=False):
     """Attempt that failed: the class of the failure."""
 
     blame: str | None = None
 
 
-class GlanceFailure(Struct, frozen=True, gc=False):
+class SummaryFailure(Struct, frozen=True, gc=False):
     """Transition, with why it was written: looked at only where a run is parked."""
 
     time: str
@@ -81,10 +81,10 @@ class GlanceFailure(Struct, frozen=True, gc=False):
     handler: str
     attempt: int = 1
     reason: str | None = None
-    failures: tuple[GlanceAttempt, ...] = ()
+    failures: tuple[SummaryAttempt, ...] = ()
 
 
-class Glance(Struct, frozen=True, kw_only=True, gc=False):
+class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False):
     """A progress, with the names of `saga.progress.document.Snapshot`."""
 
     service: str
@@ -96,30 +96,30 @@ class Glance(Struct, frozen=True, kw_only=True, gc=False):
     outcome: str | None = None
     closed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    ran: tuple[GlanceRan, ...] = ()
-    results: tuple[GlanceResult, ...] = ()
-    intents: tuple[GlanceIntent, ...] = ()
-    queue: tuple[GlanceKept, ...] = ()
-    waiting: tuple[GlanceKept, ...] = ()
-    compensating: tuple[GlanceKept, ...] = ()
-    deadlines: tuple[GlanceKept, ...] = ()
-    later: tuple[GlanceRun, ...] = ()
-    pages: tuple[GlancePage, ...] = ()
+    ran: tuple[SummaryRun, ...] = ()
+    results: tuple[SummaryResult, ...] = ()
+    intents: tuple[SummaryIntent, ...] = ()
+    queue: tuple[SummaryMessage, ...] = ()
+    waiting: tuple[SummaryMessage, ...] = ()
+    compensating: tuple[SummaryMessage, ...] = ()
+    deadlines: tuple[SummaryMessage, ...] = ()
+    later: tuple[SummaryFailedRun, ...] = ()
+    pages: tuple[SummaryPage, ...] = ()
     first: int = 0
     transitions: tuple[Raw, ...] = ()
 
 
-_glances = msgspec.json.Decoder(Glance)
-_entries = msgspec.json.Decoder(GlanceEntry)
-_failures = msgspec.json.Decoder(GlanceFailure)
+_glances = msgspec.json.Decoder(ProgressSummary)
+_entries = msgspec.json.Decoder(SummaryTransition)
+_failures = msgspec.json.Decoder(SummaryFailure)
 
 
-def glance(content: bytes) -> Glance:
+def decode_summary(content: bytes) -> ProgressSummary:
     """A progress as read from a store. Raises `SagaError` for what is none, or of a newer version."""
     try:
         seen = _glances.decode(content)
         if seen.transitions:
-            glance_entry(seen.transitions[-1])
+            decode_last_transition(seen.transitions[-1])
     except (*UNREADABLE, TypeError) as why:
         raise SagaError(f"it cannot be read: {why}") from why
     if seen.format > FORMAT:
@@ -127,12 +127,12 @@ def glance(content: bytes) -> Glance:
     return seen
 
 
-def glance_entry(raw: Raw) -> GlanceEntry:
+def decode_last_transition(raw: Raw) -> SummaryTransition:
     """One transition of a progress."""
     return _entries.decode(raw)
 
 
-def glance_failure(raw: Raw) -> GlanceFailure | None:
+def decode_failure(raw: Raw) -> SummaryFailure | None:
     """One transition of a progress with its reason; `None`: it cannot be read."""
     try:
         return _failures.decode(raw)

@@ -29,7 +29,7 @@ from saga.messaging import envelope, timers
 from saga.messaging.message_ids import could_be_own
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.transition_events import Told, line_of, to_records
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.progress.document import decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.store.port import Store
@@ -43,7 +43,7 @@ death right behind that leave the saga without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
+class RebuiltSaga:
     """A saga whose progress is lost: what was made of it, or the reason that nothing could be."""
 
     service: str
@@ -59,7 +59,7 @@ class Rebuilt:
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundMessages:
     """Records of one saga."""
 
     taken: list[Taken] = field(default_factory=list)
@@ -71,17 +71,17 @@ class _Found:
 
 async def rebuild(
     services: Sequence[Declared], settings: Settings, clock: Clock, *, saga: str | None = None, apply: bool = False
-) -> AsyncIterator[Rebuilt]:
+) -> AsyncIterator[RebuiltSaga]:
     """Go through the sagas of which the topics of these services have something and their stores nothing, or through
     one, and make each progress anew; `apply`: write it. Raises `SagaError` for what cannot be opened or read."""
     for declared in services:
         keys = wiring.keys_of(settings, clock, [declared])
-        async with _opened(declared, settings, clock) as (broker, store):
-            found, oldest = await _found(prepare(declared), broker, store, saga)
+        async with _open(declared, settings, clock) as (broker, store):
+            found, oldest = await _find_messages(prepare(declared), broker, store, saga)
             told = settings.told is not None and bool(await broker.found([settings.told.name]))
-            place = _Place(prepare(declared), broker, store, keys, clock, oldest, told)
+            place = _RebuildTarget(prepare(declared), broker, store, keys, clock, oldest, told)
             for id_, of in sorted(found.items()):
-                one = await _one(place, id_, of, apply=apply)
+                one = await _rebuild_saga(place, id_, of, apply=apply)
                 if one is not None:
                     yield one
 
@@ -97,18 +97,18 @@ async def is_known(saga: str, services: Sequence[Declared], settings: Settings, 
 
 
 @asynccontextmanager
-async def _opened(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
+async def _open(declared: Declared, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Administration, Store]]:
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(administration_of(settings, clock))
+        broker = await stack.enter_async_context(open_administration(settings, clock))
         yield broker, await stack.enter_async_context(wiring.store_of(declared.name, clock, settings))
 
 
 # -------------------------------------------------------------------- looking
 
 
-async def _found(
+async def _find_messages(
     service: PreparedService, broker: Administration, store: Store, saga: str | None
-) -> tuple[Mapping[str, _Found], Mapping[Partition, int | None]]:
+) -> tuple[Mapping[str, _FoundMessages], Mapping[Partition, int | None]]:
     """Records of each saga that the service had taken something of and has no progress of; and of each partition that
     has lost records the time of the oldest that is left, `None` if there is none."""
     positions = (await broker.group(service.name)).positions
@@ -123,16 +123,16 @@ async def _found(
                 oldest[at] = oldest[at] or record.time_ms
             if record.key and record.offset < positions.get(at, 0) and saga in (None, _text(record.key)):
                 keys.setdefault(record.key, set()).add(at)
-    lost = {key: _Found() for key in keys if await _is_lost(service.name, store, _text(key))}
+    lost = {key: _FoundMessages() for key in keys if await _is_lost(service.name, store, _text(key))}
     if lost:
-        async for record in _of_all(broker, [*topics, service.commands], lost):
+        async for record in _scan_all(broker, [*topics, service.commands], lost):
             _sort(service, record, lost[record.key or b""], positions)
     for key, of in lost.items():
-        of.places = sorted({*_places(key, bounds), *keys[key]})  # others may write with another partitioner
+        of.places = sorted({*_partitions_of(key, bounds), *keys[key]})  # others may write with another partitioner
     return {_text(key): of for key, of in lost.items() if of.taken}, oldest
 
 
-def _places(key: bytes, bounds: Mapping[Partition, Bounds]) -> Sequence[Partition]:
+def _partitions_of(key: bytes, bounds: Mapping[Partition, Bounds]) -> Sequence[Partition]:
     """Partitions in which records with that key are, of each topic one."""
     sizes = Counter(at.topic for at in bounds)
     return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]
@@ -142,7 +142,9 @@ async def _is_lost(service: str, store: Store, saga: str) -> bool:
     return await store.get(PROGRESS, progress_key(service, saga)) is None
 
 
-async def _of_all(broker: Administration, topics: Iterable[str], of: Mapping[bytes, _Found]) -> AsyncIterator[Record]:
+async def _scan_all(
+    broker: Administration, topics: Iterable[str], of: Mapping[bytes, _FoundMessages]
+) -> AsyncIterator[Record]:
     """Records of these sagas. Raises `ConfigurationError` for more than there is memory for."""
     count = 0
     there = await broker.found(list(topics))
@@ -157,12 +159,12 @@ async def _of_all(broker: Administration, topics: Iterable[str], of: Mapping[byt
                 yield record
 
 
-def _sort(service: PreparedService, record: Record, of: _Found, positions: Mapping[Partition, int]) -> None:
+def _sort(service: PreparedService, record: Record, of: _FoundMessages, positions: Mapping[Partition, int]) -> None:
     """Put a record to what the service has taken, or has said."""
     if record.topic == service.commands:
         of.commanded = True
         return
-    own = _own(service, record)
+    own = _decode_own(service, record)
     if own is not None:
         of.said[own.id] = own
     elif record.offset < positions.get(Partition(record.topic, record.partition), 0):
@@ -172,7 +174,7 @@ def _sort(service: PreparedService, record: Record, of: _Found, positions: Mappi
             of.taken.append(Taken(taken, position, record.time_ms))
 
 
-def _own(service: PreparedService, record: Record) -> Message | None:
+def _decode_own(service: PreparedService, record: Record) -> Message | None:
     """The event in the record, if this service has emitted it."""
     type_ = envelope.type_of(record)
     if type_ is None or type_ not in service.contracts:
@@ -193,7 +195,7 @@ def _text(key: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RebuildTarget:
     """Service, and where it is."""
 
     service: PreparedService
@@ -206,7 +208,7 @@ class _Place:
     """True if what is made is told on the topic of transitions."""
 
 
-async def _one(place: _Place, saga: str, found: _Found, *, apply: bool) -> Rebuilt | None:
+async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages, *, apply: bool) -> RebuiltSaga | None:
     """One saga; `None`: nothing of it is missing."""
     service = place.service
     try:
@@ -217,21 +219,21 @@ async def _one(place: _Place, saga: str, found: _Found, *, apply: bool) -> Rebui
         if anew is None or _is_forgotten(place, anew, found):
             return None
         _check_begun(place, anew, found)
-        told = _told(service, saga, anew)
+        told = _describe(service, saga, anew)
         if apply:
             await _write(place, saga, anew)
     except (Unknowable, Exists) as why:
-        return Rebuilt(service=service.name, saga=saga, problem=str(why))
+        return RebuiltSaga(service=service.name, saga=saga, problem=str(why))
     return told
 
 
-def _is_forgotten(place: _Place, anew: Anew, found: _Found) -> bool:
+def _is_forgotten(place: _RebuildTarget, anew: Anew, found: _FoundMessages) -> bool:
     """True if the progress is gone because its time is over: that is no loss."""
     last_ms = max(each.time_ms for each in found.taken)
     return not anew.snapshot.is_open and last_ms + place.service.memory_s * 1000 < place.clock.now_ms()
 
 
-def _check_begun(place: _Place, anew: Anew, found: _Found) -> None:
+def _check_begun(place: _RebuildTarget, anew: Anew, found: _FoundMessages) -> None:
     """Check that the log has all of the saga. Raises `Unknowable`."""
     started = anew.snapshot.started
     if started is None:
@@ -246,9 +248,9 @@ def _check_begun(place: _Place, anew: Anew, found: _Found) -> None:
             )
 
 
-def _told(service: PreparedService, saga: str, anew: Anew) -> Rebuilt:
+def _describe(service: PreparedService, saga: str, anew: Anew) -> RebuiltSaga:
     entries = [decode_entry(raw) for raw in anew.snapshot.transitions]
-    return Rebuilt(
+    return RebuiltSaga(
         service=service.name,
         saga=saga,
         did=tuple((entry.handler, entry.outcome) for entry in entries),
@@ -258,13 +260,13 @@ def _told(service: PreparedService, saga: str, anew: Anew) -> Rebuilt:
     )
 
 
-async def _write(place: _Place, saga: str, anew: Anew) -> None:
+async def _write(place: _RebuildTarget, saga: str, anew: Anew) -> None:
     """Publish what was never said, then insert the progress behind its archives, and have the service look at it.
     Raises `Exists` if there is one by now.
 
     What is made is told before it is there: once it is, any worker may tell it, as another history of that saga.
     """
-    await place.broker.publish([_wake(place, saga, AHEAD_S)])
+    await place.broker.publish([_timer(place, saga, AHEAD_S)])
     if place.told:
         await place.broker.publish(to_records(map(line_of, _transitions(place, anew))))
     if anew.unsaid:
@@ -280,10 +282,10 @@ async def _write(place: _Place, saga: str, anew: Anew) -> None:
             what = "an archive of it" if collection == ARCHIVES else "its progress"
             raise Exists(f"{what} is there by now: it is left as it is") from why
         inserted.append((collection, key, cas))
-    await place.broker.publish([_wake(place, saga, 0)])
+    await place.broker.publish([_timer(place, saga, 0)])
 
 
-def _transitions(place: _Place, anew: Anew) -> Iterator[Told]:
+def _transitions(place: _RebuildTarget, anew: Anew) -> Iterator[Told]:
     """All transitions that were made, as a worker would tell them; the first one says that they were."""
     p, raws = anew.snapshot, list[Raw]()
     while len(raws) < p.first:
@@ -294,7 +296,7 @@ def _transitions(place: _Place, anew: Anew) -> Iterator[Told]:
         yield told if number else structs.replace(told, anew=iso(place.clock.now_ms()))
 
 
-def _wake(place: _Place, saga: str, in_s: int) -> Outgoing:
+def _timer(place: _RebuildTarget, saga: str, in_s: int) -> Outgoing:
     """Wake on which the service goes on with whatever of the saga is ready."""
     now_ms = place.clock.now_ms()
     return timers.to_record(place.service.name, saga, "rebuilt", now_ms + in_s * 1000, now_ms)

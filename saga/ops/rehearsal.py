@@ -28,33 +28,33 @@ from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record
 from saga.messaging.names import PROGRESS, is_ours
 from saga.messaging.operator_commands import command_in, to_record
-from saga.ops.dead_letters import Letter
-from saga.ops.event_fields import Said, values_of
-from saga.ops.operator_commands import Wish
-from saga.ops.timeline import History
+from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.event_fields import EventFields, read_event_fields
+from saga.ops.operator_commands import CommandRequest
+from saga.ops.timeline import SagaHistory
 from saga.policies.retry import Retry
 from saga.progress.document import Snapshot, decode, decode_entry, progress_key
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
 from saga.support.printable import shortened
 
-NOWHERE = Position("(rehearsal)", 0, 0)
+NO_POSITION = Position("(rehearsal)", 0, 0)
 ARGUMENT_BYTES_MAX = 100
 """Bytes of each argument of a call that are told, at most."""
 
 
-class Stops(Halted):
+class RehearsalStopped(Halted):
     """End of a rehearsal, where the service would go outside. Its text says what it would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsed:
+class RehearsalResult:
     """All that a replay would do, as far as it can be known without the outside."""
 
-    letter: Letter
+    letter: DeadLetterRecord
     did: tuple[tuple[str, str, str | None], ...]
     """Handler, outcome and reason of each transition that would be written."""
-    emitted: tuple[Said, ...]
+    emitted: tuple[EventFields, ...]
     """Events that would be said."""
     before: Mapping[str, Any]
     """The saga's state as it is."""
@@ -67,20 +67,20 @@ class Rehearsed:
 
 async def rehearse(  # and what it runs on
     declared: Declared,
-    letter: Letter,
-    wish: Wish,
+    letter: DeadLetterRecord,
+    wish: CommandRequest,
     store: Store,
     clock: Clock,
     original: Message | None = None,
     keys: Keys | None = None,
-) -> Rehearsed:
+) -> RehearsalResult:
     """Run what a wish about a dead letter would set off. `store`: read only. `original`: of a message that the service
     does not keep. `keys`: of sealed values. Raises `SagaError`: this version cannot decide about the saga, or the store
     cannot be read."""
-    saga, copy, log = letter.saga, Copy(store), Published()
+    saga, copy, log = letter.saga, StoreOverlay(store), Published()
     if not saga:
         raise BadInput(f"dead letter {letter.id} belongs to no saga")
-    service = _participant(declared, copy, log, clock, keys)
+    service = _make_runtime(declared, copy, log, clock, keys)
     command = to_record(
         declared.name,
         saga,
@@ -93,17 +93,17 @@ async def rehearse(  # and what it runs on
         original=original,
     )
     message = command_in(Record(command.topic, 0, 0, command.key, command.value, command.headers, clock.now_ms()))
-    before = await _progress(copy, declared.name, saga)
+    before = await _read_progress(copy, declared.name, saga)
     stops = None
     try:
-        arrived = await arrival_encryption.sealed(service, message, NOWHERE)
-        await take_turn(service, begin(service, arrived, NOWHERE, None))
-    except Stops as stop:
+        arrived = await arrival_encryption.sealed(service, message, NO_POSITION)
+        await take_turn(service, begin(service, arrived, NO_POSITION, None))
+    except RehearsalStopped as stop:
         stops = str(stop)
-    after = await _progress(copy, declared.name, saga)
+    after = await _read_progress(copy, declared.name, saga)
     entries = [raw for raw in after.transitions if decode_entry(raw).n >= before.n]
-    said = values_of(History(after, tuple(entries)))
-    return Rehearsed(
+    said = read_event_fields(SagaHistory(after, tuple(entries)))
+    return RehearsalResult(
         letter=letter,
         did=tuple((e.handler, e.outcome, e.reason) for e in map(decode_entry, entries)),
         emitted=tuple(event for n in sorted(said) for event in said[n]),
@@ -114,7 +114,7 @@ async def rehearse(  # and what it runs on
     )
 
 
-async def _progress(store: Store, service: str, saga: str) -> Snapshot:
+async def _read_progress(store: Store, service: str, saga: str) -> Snapshot:
     document = await store.get(PROGRESS, progress_key(service, saga))
     return Snapshot(service=service, saga=saga) if document is None else decode(document.content)
 
@@ -123,7 +123,7 @@ async def _progress(store: Store, service: str, saga: str) -> Snapshot:
 
 
 @dataclass(slots=True)
-class Copy:
+class StoreOverlay:
     """Store whose documents are those of another one, and whose writes nobody sees: see `Store` for the promises."""
 
     source: Store
@@ -182,7 +182,9 @@ class Copy:
         return self._cas
 
 
-def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock, keys: Keys | None) -> ServiceRuntime:
+def _make_runtime(
+    declared: Declared, copy: StoreOverlay, log: Published, clock: Clock, keys: Keys | None
+) -> ServiceRuntime:
     async def unreachable(seconds: float, position: Position) -> NoReturn:
         raise SagaError("the store cannot be read, or the rehearsal waits for something: nothing more can be told")
 
@@ -197,22 +199,22 @@ def _participant(declared: Declared, copy: Copy, log: Published, clock: Clock, k
         call_external=_stop,
         keys=keys,
     )
-    resources = {resource.gives: stand_in(resource.gives) for resource in declared.resources}
-    return make_service_runtime(_once(prepare(declared)), resources, ports)
+    resources = {resource.gives: make_stand_in(resource.gives) for resource in declared.resources}
+    return make_service_runtime(_with_one_attempt(prepare(declared)), resources, ports)
 
 
-def _once(prepared: PreparedService) -> PreparedService:
+def _with_one_attempt(prepared: PreparedService) -> PreparedService:
     """The service with one attempt of each handler: what fails in a rehearsal is told at once."""
     once = Retry(attempts_max=1, in_place_s=0)
     handlers = {name: replace(handler, retry=once) for name, handler in prepared.handlers.items()}
     return replace(prepared, handlers=handlers)
 
 
-def stand_in(gives: type) -> object:
+def make_stand_in(gives: type) -> object:
     """Object in the place of a resource: it has its methods, to be named as steps, and nothing of what they need."""
 
     def missing(self: object, name: str) -> NoReturn:
-        raise Stops(f"{gives.__name__}.{name} is used outside of a step")
+        raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")
 
     # Its own end would look for what it does not have.
     ours: dict[str, Any] = {"__getattr__": missing, "__del__": lambda self: None, "__slots__": ()}
@@ -222,15 +224,15 @@ def stand_in(gives: type) -> object:
         return object.__new__(made)
     except TypeError:  # a class written in C, say, lets itself be made in its own way alone
         names = [name for name in dir(gives) if not name.startswith("__") and callable(getattr(gives, name, None))]
-        methods = {name: _named(gives, name) for name in names}
+        methods = {name: _make_method(gives, name) for name in names}
         return object.__new__(type(gives.__name__, (), {**ours, **methods}))
 
 
-def _named(gives: type, name: str) -> Callable[..., Awaitable[None]]:
+def _make_method(gives: type, name: str) -> Callable[..., Awaitable[None]]:
     """Method that is nothing but the name of another one, for a step."""
 
     async def method(self: object, *args: object, **kwargs: object) -> None:
-        raise Stops(f"{gives.__name__}.{name} is used outside of a step")
+        raise RehearsalStopped(f"{gives.__name__}.{name} is used outside of a step")
 
     method.__name__, method.__qualname__ = name, f"{gives.__name__}.{name}"
     return method
@@ -239,7 +241,7 @@ def _named(gives: type, name: str) -> Callable[..., Awaitable[None]]:
 async def _stop(step: ExternalCall) -> NoReturn:
     given = [_in_words(value) for value in step.args] + [f"{n}={_in_words(v)}" for n, v in step.kwargs.items()]
     name = getattr(step.call, "__qualname__", step.record.name)
-    raise Stops(without(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
+    raise RehearsalStopped(without(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
 
 
 def _in_words(value: object) -> str:

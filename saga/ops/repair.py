@@ -21,8 +21,8 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import SagaError
 from saga.messages import Outgoing
 from saga.messaging.names import PROGRESS
-from saga.ops.histories import with_archives
-from saga.ops.sources import administration_of
+from saga.ops.histories import add_archives
+from saga.ops.sources import open_administration
 from saga.progress.document import UNREADABLE, Snapshot, decode, decode_entry, progress_key
 from saga.progress.stranded_work import Unattended, unattended
 from saga.store.port import Document, Store
@@ -37,7 +37,7 @@ NOTHING = Unattended()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
+class RepairedSaga:
     """A saga of a service with something to do: the transitions that were written, or the reason that none could be."""
 
     service: str
@@ -59,7 +59,7 @@ async def repair(
     *,
     saga: str | None = None,
     dry_run: bool = False,
-) -> AsyncIterator[Repaired]:
+) -> AsyncIterator[RepairedSaga]:
     """Go through the sagas of these services, or through one, and go on with those that need it; each is told as it is
     done. `dry_run`: they are only told. Raises `SagaError` for what cannot be opened, and a saga that none knows."""
     is_known = saga is None
@@ -70,11 +70,11 @@ async def repair(
                 is_known = await store.get(PROGRESS, progress_key(service.name, saga)) is not None or is_known
             log_ids = await broker.log_ids(writes_of(declared))
             lost = replaced_logs(await known_logs(store, declared.name), log_ids)
-            async for each in _lost(service, frozenset(lost) - service.wakes.keys(), saga, dry_run=dry_run):
+            async for each in _find_lost_topics(service, frozenset(lost) - service.wakes.keys(), saga, dry_run=dry_run):
                 is_whole = is_whole and each.problem is None
                 yield each
-            async for each in _needing(service, store, saga):
-                done = each if dry_run or each.problem is not None else await _done(service, each)
+            async for each in _find_sagas(service, store, saga):
+                done = each if dry_run or each.problem is not None else await _repair_saga(service, each)
                 is_whole = is_whole and done.problem is None
                 yield done
                 if telling is not None:  # what cannot be told now is told by the worker that loads the saga next
@@ -86,9 +86,9 @@ async def repair(
         raise SagaError(f"{names} {'knows' if len(services) == 1 else 'know'} no saga {saga}: see its id")
 
 
-async def _lost(
+async def _find_lost_topics(
     service: ServiceRuntime, topics: Collection[str], saga: str | None, *, dry_run: bool
-) -> AsyncIterator[Repaired]:
+) -> AsyncIterator[RepairedSaga]:
     """Publish again what lay in these topics, as transitions have it: in their order, with the same ids."""
     if not topics:
         return
@@ -98,23 +98,23 @@ async def _lost(
             if not dry_run:
                 await service.ports.publisher.publish(records)
         except (SagaError, *UNREADABLE) as why:
-            yield Repaired(service=service.name, saga=id_, problem=str(why))
+            yield RepairedSaga(service=service.name, saga=id_, problem=str(why))
         else:
             if records:
-                yield Repaired(service=service.name, saga=id_, again=len(records))
+                yield RepairedSaga(service=service.name, saga=id_, again=len(records))
 
 
 async def _published_records(service: ServiceRuntime, p: Snapshot, topics: Collection[str]) -> list[Outgoing]:
     """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
     records = list[Outgoing]()
-    for entry in map(decode_entry, (await with_archives(service.ports.store, p)).transitions):
+    for entry in map(decode_entry, (await add_archives(service.ports.store, p)).transitions):
         if unknown := sorted({event.type for event in entry.events} - service.contracts.keys()):
             raise SagaError(f"transition {entry.n} emitted {', '.join(unknown)}, which this release does not know")
         records += [record for record in records_of(service, p, entry) if record.topic in topics]
     return records
 
 
-async def _done(service: ServiceRuntime, needing: Repaired) -> Repaired:
+async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> RepairedSaga:
     try:
         if needing.work.is_wake_alone:  # whoever runs the service is woken: nothing of it is run twice
             await woken_again(service, needing.saga)
@@ -124,17 +124,17 @@ async def _done(service: ServiceRuntime, needing: Repaired) -> Repaired:
         return replace(needing, problem=str(why))
 
 
-async def _needing(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[Repaired]:
+async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[RepairedSaga]:
     """Sagas with something to do that may have nobody to do it; or with the reason that they cannot be read."""
     quiet_ms = _quiet_ms(service)
     async for id_, document in _documents(service, store, saga):
         try:
             work = unattended(decode(document.content), service.roles, service.ports.clock.now_ms(), quiet_ms)
         except (SagaError, *UNREADABLE) as why:
-            yield Repaired(service=service.name, saga=id_, problem=str(why))
+            yield RepairedSaga(service=service.name, saga=id_, problem=str(why))
             continue
         if work.is_any:
-            yield Repaired(service=service.name, saga=id_, work=work)
+            yield RepairedSaga(service=service.name, saga=id_, work=work)
 
 
 async def _documents(service: ServiceRuntime, store: Store, saga: str | None) -> AsyncIterator[tuple[str, Document]]:
@@ -170,7 +170,7 @@ async def _at_work(
         telling = Telling(prepared, broker, watching, NAME) if settings.told is not None and not dry_run else None
         assignment = WorkerAssignment(watching)
         if not dry_run:
-            async with administration_of(settings, clock) as tools:
+            async with open_administration(settings, clock) as tools:
                 positions = (await tools.group(declared.name)).positions
                 may_act(assignment, positions, await broker.log_ids({each.topic for each in positions}))
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)

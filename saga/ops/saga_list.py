@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from saga.configuration.settings import Settings
 from saga.errors import SagaError
-from saga.ops.histories import Unreadable, document_of, documents_of
-from saga.ops.progress_summary import Glance, glance
-from saga.ops.sources import Source, Warn, sources_of
-from saga.ops.timeline import ServiceStatus, status_of
+from saga.ops.histories import UnreadableHistory, read_document, read_documents
+from saga.ops.progress_summary import ProgressSummary, decode_summary
+from saga.ops.sources import ServiceStore, Warn, open_stores
+from saga.ops.timeline import ServiceStatus, compute_status
 from saga.progress.document import progress_key
 from saga.store.port import Document, NewestFirst
 from saga.support.clock import Clock, iso
@@ -39,12 +39,12 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SagaSummary:
     """A progress at a glance, or the reason that it cannot be read."""
 
-    source: Source
+    source: ServiceStore
     saga: str
-    progress: Glance | None
+    progress: ProgressSummary | None
     damage: str = ""
 
     @property
@@ -58,12 +58,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedSaga:
     """One saga, as the services that know it see it."""
 
     saga: str
     statuses: tuple[ServiceStatus, ...]
-    damaged: tuple[Seen, ...] = ()
+    damaged: tuple[SagaSummary, ...] = ()
     """Progresses of it that cannot be read."""
     now_ms: int = 0
 
@@ -105,22 +105,22 @@ class Listed:
         return sum(s.waiting for s in self.statuses)
 
 
-async def listed(
+async def list_sagas(
     choice: Choice, clock: Clock, warn: Warn, settings: Settings | None = None
-) -> AsyncIterator[Listed | None]:
+) -> AsyncIterator[ListedSaga | None]:
     """Sagas that are chosen, newest first, or as they are named, no more than `limit`; then `None` if others were not
     looked at. Raises `NoListing` before the first, where a store cannot list them and none is named."""
     async with AsyncExitStack() as stack:
-        mine = await stack.enter_async_context(sources_of(choice.addresses, clock, choice.services, settings))
+        mine = await stack.enter_async_context(open_stores(choice.addresses, clock, choice.services, settings))
         shown = set[str]()
-        named = _named(mine, [s for s in choice.sagas if s.startswith(choice.prefix)]) if choice.sagas else None
+        named = _summaries_of(mine, [s for s in choice.sagas if s.startswith(choice.prefix)]) if choice.sagas else None
         async for seen in named or _newest_first(mine, choice.prefix, warn, kept=choice.only_dead):
             if seen.saga in shown or not _may_be_chosen(choice, seen):
                 continue
             if len(shown) == choice.limit:
                 yield None
                 return
-            found = await _whole(seen, mine, clock, warn)
+            found = await _complete(seen, mine, clock, warn)
             if (choice.only_open and not found.open) or (
                 choice.only_dead and not any(status.needs_person for status in found.statuses)
             ):
@@ -129,61 +129,61 @@ async def listed(
             yield found
 
 
-async def seen_of(source: Source, saga: str) -> Seen | None:
+async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
     """Progress of a saga at a glance; `None` if the service does not know it."""
     try:
-        document = await document_of(source, saga)
-    except Unreadable as why:
-        return Seen(source, saga, None, str(why))
-    return None if document is None else _seen_in(source, saga, document)
+        document = await read_document(source, saga)
+    except UnreadableHistory as why:
+        return SagaSummary(source, saga, None, str(why))
+    return None if document is None else _decode_summary(source, saga, document)
 
 
-def _may_be_chosen(choice: Choice, seen: Seen) -> bool:
+def _may_be_chosen(choice: Choice, seen: SagaSummary) -> bool:
     """True if it is worth while to ask the other services. A damaged progress may be anything."""
     if seen.progress is None:
         return not choice.only_dead
     if choice.principal is not None and seen.progress.principal != choice.principal:
         return False
-    status = status_of(seen.progress) if choice.only_open or choice.only_dead else None
+    status = compute_status(seen.progress) if choice.only_open or choice.only_dead else None
     return status is None or (status.needs_person if choice.only_dead else status.is_open)
 
 
-async def _whole(seen: Seen, sources: Sequence[Source], clock: Clock, warn: Warn) -> Listed:
+async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], clock: Clock, warn: Warn) -> ListedSaga:
     """The saga in every service; progresses that cannot be read are told."""
     every = []
     for source in sources:
         if source is seen.source:
             every.append(seen)
             continue
-        found = await seen_of(source, seen.saga)
+        found = await read_summary(source, seen.saga)
         if found is not None:
             every.append(found)
     damaged = tuple(each for each in every if each.progress is None)
     for each in damaged:
         warn(f"saga {each.saga} in {each.source.service} (document {each.key}): {each.damage}")
-    statuses = tuple(status_of(each.progress) for each in every if each.progress is not None)
-    return Listed(seen.saga, statuses, damaged, clock.now_ms())
+    statuses = tuple(compute_status(each.progress) for each in every if each.progress is not None)
+    return ListedSaga(seen.saga, statuses, damaged, clock.now_ms())
 
 
-def _seen_in(source: Source, saga: str, document: Document) -> Seen:
+def _decode_summary(source: ServiceStore, saga: str, document: Document) -> SagaSummary:
     try:
-        return Seen(source, saga, glance(document.content))
+        return SagaSummary(source, saga, decode_summary(document.content))
     except SagaError as why:
-        return Seen(source, saga, None, str(why))
+        return SagaSummary(source, saga, None, str(why))
 
 
-async def _named(sources: Sequence[Source], sagas: Sequence[str]) -> AsyncIterator[Seen]:
+async def _summaries_of(sources: Sequence[ServiceStore], sagas: Sequence[str]) -> AsyncIterator[SagaSummary]:
     """Progresses of these sagas."""
     for saga in dict.fromkeys(sagas):
         for source in sources:
-            seen = await seen_of(source, saga)
+            seen = await read_summary(source, saga)
             if seen is not None:
                 yield seen
 
 
 async def _newest_first(
-    sources: Sequence[Source], prefix: str, warn: Warn, *, kept: bool = False
-) -> AsyncIterator[Seen]:
+    sources: Sequence[ServiceStore], prefix: str, warn: Warn, *, kept: bool = False
+) -> AsyncIterator[SagaSummary]:
     """Progresses of all these services whose saga id begins with `prefix`, newest saga first, as far as the stores know
     an order: each gives those first of which it heard last. `kept`: only those that never expire, where the store can
     tell."""
@@ -200,11 +200,11 @@ async def _newest_first(
             heads[which] = head, stream
 
 
-async def _newest_of(source: Source, prefix: str, warn: Warn, kept: bool) -> AsyncIterator[Seen]:
-    documents, found = documents_of(source, prefix, kept=kept), list[tuple[str, str]]()
+async def _newest_of(source: ServiceStore, prefix: str, warn: Warn, kept: bool) -> AsyncIterator[SagaSummary]:
+    documents, found = read_documents(source, prefix, kept=kept), list[tuple[str, str]]()
     if isinstance(source.store, NewestFirst):
         async for saga, document in documents:
-            yield _seen_in(source, saga, document)
+            yield _decode_summary(source, saga, document)
         return
     async for saga, document in documents:
         if len(found) == LOOKED_AT_MAX:
@@ -213,8 +213,8 @@ async def _newest_of(source: Source, prefix: str, warn: Warn, kept: bool) -> Asy
                 "name the beginning of an id with --prefix to see others"
             )
             break
-        found.append((_seen_in(source, saga, document).rank, saga))
+        found.append((_decode_summary(source, saga, document).rank, saga))
     for _, saga in sorted(found, reverse=True):
-        seen = await seen_of(source, saga)
+        seen = await read_summary(source, saga)
         if seen is not None:
             yield seen

@@ -32,12 +32,12 @@ class Registration:
     """Reason of the registry."""
 
 
-def registrable(library: Library, names: Collection[str] = ()) -> list[Contract]:
+def find_registrable(library: Library, names: Collection[str] = ()) -> list[Contract]:
     """Contracts of topics that are in the registry's wire format: all, or those of these names."""
     return [each for each in library.contracts.values() if each.subject and (not names or each.name in names)]
 
 
-async def registered(contracts: Iterable[Contract], settings: Settings, clock: Clock) -> list[Registration]:
+async def register(contracts: Iterable[Contract], settings: Settings, clock: Clock) -> list[Registration]:
     """Register all versions of contracts, the oldest first. One that is refused keeps the newer ones of its contract
     from being registered. Raises `ConfigurationError`, `RegistryUnavailable`."""
     done: list[Registration] = []
@@ -45,13 +45,13 @@ async def registered(contracts: Iterable[Contract], settings: Settings, clock: C
         known = Known(registry, clock)
         for contract in contracts:
             for version in contract.versions:
-                done.append(await _registered(known, contract, version))
+                done.append(await _register_version(known, contract, version))
                 if done[-1].id is None:
                     break
     return done
 
 
-async def _registered(known: Known, contract: Contract, version: Version) -> Registration:
+async def _register_version(known: Known, contract: Contract, version: Version) -> Registration:
     id_ = await known.id_of(contract, version)
     if id_ is not None:
         return Registration(version.path, contract.subject, id_, was_there=True)
@@ -69,7 +69,7 @@ def _registry(settings: Settings) -> SchemaRegistry:
     return registry
 
 
-async def findings_of(services: Collection[Declared], settings: Settings, clock: Clock) -> list[Finding]:
+async def check_registry(services: Collection[Declared], settings: Settings, clock: Clock) -> list[Finding]:
     """See whether the registry is as these services need it. Raises `RegistryUnavailable`."""
     emitted, heard = emitted_by(services), heard_by(services)
     needed = [contract for contract, _ in emitted if contract.subject] + [each for each in heard if each.subject]

@@ -30,7 +30,7 @@ NAMES_S_MAX = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ServiceStore:
     """One service in one store."""
 
     service: str
@@ -39,9 +39,9 @@ class Source:
 
 
 @asynccontextmanager
-async def sources_of(
+async def open_stores(
     addresses: Sequence[str], clock: Clock, services: Collection[str] = (), settings: Settings | None = None
-) -> AsyncIterator[list[Source]]:
+) -> AsyncIterator[list[ServiceStore]]:
     """Every service in the stores at `addresses`, or at the setting `SAGA_STORE`, by name; or these services.
 
     Nothing is created or changed, and no saga is read. `settings`: those with the broker that is asked for the names of
@@ -49,7 +49,7 @@ async def sources_of(
     or one cannot be read; or for a service that neither a store, nor the broker, nor a manifest knows.
     """
     async with AsyncExitStack() as stack:
-        sources, told, known = list[Source](), set[str](), _Known(services, clock, settings)
+        sources, told, known = list[ServiceStore](), set[str](), _KnownServices(services, clock, settings)
         for address in [a for a in addresses if a.strip()] or [Settings.from_environment().store]:
             for each in await _stores_at(address, known):
                 if each.service is not None and services and each.service not in services:
@@ -63,14 +63,14 @@ async def sources_of(
                         raise
                     continue  # a broker, say, that lies beside the stores
                 names = [each.service] if each.service else await _services_in(store, known)
-                sources += [Source(name, store, clock) for name in names]
+                sources += [ServiceStore(name, store, clock) for name in names]
                 if each.service is not None or isinstance(store, KeysInOrder):
                     told |= {*names}
         await known.check(told)
         yield sorted((each for each in sources if not services or each.service in services), key=lambda s: s.service)
 
 
-class _Known:
+class _KnownServices:
     """Services that are known without a look at any saga. They are asked for when they are needed."""
 
     def __init__(self, services: Collection[str], clock: Clock, settings: Settings | None) -> None:
@@ -88,16 +88,16 @@ class _Known:
             with suppress(SagaError):
                 names |= manifests_in(folder_beside(find())).keys()
             with suppress(SagaError, TimeoutError):  # without it, only what is found can be told
-                names |= await self._clock.within(NAMES_S_MAX, self._told_by_the_broker())
+                names |= await self._clock.within(NAMES_S_MAX, self._names_on_broker())
                 self._is_all = True
             self._names = frozenset(names)
         return self._names
 
-    async def _told_by_the_broker(self) -> set[str]:
+    async def _names_on_broker(self) -> set[str]:
         settings = self._settings or Settings.from_environment()
-        if unmade(settings) is not None:
+        if missing_broker_file(settings) is not None:
             return set()
-        async with administration_of(settings, self._clock) as broker:
+        async with open_administration(settings, self._clock) as broker:
             return {name for topic in await broker.topics() if (name := service_of_commands(topic)) is not None}
 
     async def check(self, found: Collection[str]) -> None:
@@ -108,10 +108,10 @@ class _Known:
             raise SagaError(f"no service {', '.join(missing)} is known here, there are: {there}")
 
 
-async def _stores_at(address: str, known: _Known) -> Sequence[StoreAddress]:
+async def _stores_at(address: str, known: _KnownServices) -> Sequence[StoreAddress]:
     """Stores that an address means, of each service that is known where nothing else can tell."""
     try:
-        return addresses_of(address)
+        return resolve_addresses(address)
     except ServiceNeeded:
         names = known.named or await known.names()
         if not names:
@@ -119,7 +119,7 @@ async def _stores_at(address: str, known: _Known) -> Sequence[StoreAddress]:
         return [StoreAddress(address.replace("{service}", name), name) for name in sorted(names)]
 
 
-def addresses_of(address: str) -> Sequence[StoreAddress]:
+def resolve_addresses(address: str) -> Sequence[StoreAddress]:
     """Stores that an address means. Raises `ConfigurationError`, `NoStore` if there is none."""
     try:
         return adapters.store_adapter(address).stores_of(address)
@@ -135,7 +135,7 @@ def _settings_of(address: str) -> Settings:
     return Settings.from_environment(store=address)
 
 
-async def _services_in(store: Store, known: _Known) -> Collection[str]:
+async def _services_in(store: Store, known: _KnownServices) -> Collection[str]:
     """Services whose progress is in a store, if its address does not say. All sagas are read only where nobody knows
     any service."""
     if isinstance(store, KeysInOrder):
@@ -153,13 +153,13 @@ async def _in_order(store: KeysInOrder) -> AsyncIterator[str]:
         key = await store.next_key(PROGRESS, f"{service}:;")  # `;` follows `:`, so it is behind all sagas of it
 
 
-def unmade(settings: Settings) -> Path | None:
+def missing_broker_file(settings: Settings) -> Path | None:
     """File of a broker that nobody has made yet, if it is one: looking must not make it."""
     return adapters.broker_adapter(settings.broker).unmade(settings)
 
 
 @asynccontextmanager
-async def administration_of(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
+async def open_administration(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
     """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
     async with AsyncExitStack() as stack:
         closed = tools_behind(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)

@@ -10,9 +10,8 @@ from saga.contracts.library import Library, find
 from saga.errors import BadInput, ConfigurationError, ContractError, DeclarationError
 from saga.messages import Partition, Record, Standstill, texts_of
 from saga.messaging.names import OURS, is_dead_letters, is_without_events
-from saga.ops.dead_letters import letter_in
-from saga.ops.event_decoding import message_in, recognize_record, value_in
-from saga.ops.event_fields import fields_in
+from saga.ops.dead_letters import decode_dead_letter
+from saga.ops.event_fields import decode_fields, decode_message, decode_value, recognize_record
 from saga.ops.sources import Warn
 from saga.support.clock import iso
 from saga.support.printable import shortened
@@ -26,7 +25,7 @@ TEXT_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class TailedRecord:
     """Record as people see it."""
 
     topic: str
@@ -41,22 +40,24 @@ class Seen:
     source: str | None = None
     fields: Mapping[str, object] | None = None
     """Fields by name, sensitive ones hidden; `None`: they cannot be shown."""
-    trouble: str | None = None
+    problem: str | None = None
     """Reason that they cannot be shown, or what is odd about them; of a letter, what it says."""
 
 
-class What(NamedTuple):
+class TailTarget(NamedTuple):
     """Records that are meant: those of some topics, or only those of one saga in them."""
 
     topics: tuple[str, ...]
     saga: str | None = None
 
 
-async def meant(name: str, broker: Administration, library: Library | None, *, as_saga: bool = False) -> What:
+async def resolve_target(
+    name: str, broker: Administration, library: Library | None, *, as_saga: bool = False
+) -> TailTarget:
     """Records that a name means: a topic's, if there is one, else those of the saga with this id in the topics of all
     contracts. `as_saga`: it is a saga's id, whatever topics there are. Raises `ConfigurationError`: it is neither."""
     if not as_saga and await broker.partitions([name]):
-        return What((name,))
+        return TailTarget((name,))
     if library is None:
         problem = f"there is no topic {name}, and no contracts/ that says in which topics a saga {name} could be"
         raise ConfigurationError("nothing to tail:", [problem])
@@ -65,12 +66,12 @@ async def meant(name: str, broker: Administration, library: Library | None, *, a
         known = ", ".join(sorted(library.topics))
         problem = f"there is no topic {name}, and none of those of the contracts in {library.folder}: {known}"
         raise ConfigurationError("nothing to tail:", [problem])
-    return What(tuple(sorted(there)), name)
+    return TailTarget(tuple(sorted(there)), name)
 
 
 async def tail(
-    what: What, broker: Administration, library: Library | None, warn: Warn, *, since_ms: int | None, follow: bool
-) -> AsyncIterator[Seen]:
+    what: TailTarget, broker: Administration, library: Library | None, warn: Warn, *, since_ms: int | None, follow: bool
+) -> AsyncIterator[TailedRecord]:
     """Records that are meant, those of each partition in their order.
 
     `since_ms`: what the log took then or later; `None`: what comes from now on. `follow`: goes on with what comes; else
@@ -83,19 +84,19 @@ async def tail(
         begins |= {partition: at for partition, at in found.items() if partition in ends}
     told: set[Standstill] = set()
     async with broker.read(begins) as reading:
-        while follow or not is_over(reading, ends):
+        while follow or not is_at_end(reading, ends):
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
             for record in sorted(records, key=lambda each: each.time_ms):  # stable: the order of a partition stays
                 is_meant = what.saga is None or record.key == what.saga.encode()
                 if is_meant and (follow or record.offset < ends[Partition(*record[:2])]):
-                    yield seen(record, library)
+                    yield describe_record(record, library)
             for standstill in reading.standstills():
                 if standstill not in told:
                     told.add(standstill)
                     warn(standstill.reason)
 
 
-def is_over(reading: Reading, ends: Mapping[Partition, int]) -> bool:
+def is_at_end(reading: Reading, ends: Mapping[Partition, int]) -> bool:
     """True if all that was there has been read, but for what stands still."""
     still = {(each.topic, each.partition) for each in reading.standstills()}
     return all(
@@ -104,7 +105,7 @@ def is_over(reading: Reading, ends: Mapping[Partition, int]) -> bool:
     )
 
 
-def contracts_here() -> tuple[Library | None, str]:
+def find_contracts() -> tuple[Library | None, str]:
     """Contracts to read by, or the reason that there are none."""
     try:
         return find(), ""
@@ -115,23 +116,23 @@ def contracts_here() -> tuple[Library | None, str]:
 # -------------------------------------------------------------------- one record
 
 
-def seen(record: Record, library: Library | None) -> Seen:
+def describe_record(record: Record, library: Library | None) -> TailedRecord:
     """Record as people see it. Anybody may have written it: nothing that it holds raises. Of what no contract knows no
     value is shown, for nobody could tell what is sensitive in it."""
-    told = _place_of(record)
+    told = _describe_place(record)
     try:
         if is_dead_letters(record.topic):
-            return _letter(record, told)
+            return _describe_dead_letter(record, told)
         if is_without_events(record.topic) or record.topic.startswith(f"{OURS}."):
-            return replace(told, fields=_json_in(record))
-        return _event(record, told, library)
+            return replace(told, fields=_decode_json(record))
+        return _describe_event(record, told, library)
     except BadInput as why:
-        return replace(told, trouble=str(why))
+        return replace(told, problem=str(why))
     except Exception as why:  # noqa: BLE001 - see above; its text may quote a value, and that sensitive
-        return replace(told, trouble=f"it cannot be read as a message: {type(why).__name__}")
+        return replace(told, problem=f"it cannot be read as a message: {type(why).__name__}")
 
 
-def _place_of(record: Record) -> Seen:
+def _describe_place(record: Record) -> TailedRecord:
     """Place of a record, and what its headers say of it."""
     try:
         time = iso(record.time_ms)
@@ -139,7 +140,7 @@ def _place_of(record: Record) -> Seen:
         time = f"{record.time_ms} ms"
     said = {name: shortened(text, TEXT_BYTES_MAX) for name, text in texts_of(record.headers).items() if text}
     key = None if record.key is None else shortened(record.key.decode("utf-8", "backslashreplace"), TEXT_BYTES_MAX)
-    return Seen(
+    return TailedRecord(
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,
@@ -151,16 +152,16 @@ def _place_of(record: Record) -> Seen:
     )
 
 
-def _letter(record: Record, told: Seen) -> Seen:
-    letter = letter_in(record.topic.rpartition(".")[0], record)
+def _describe_dead_letter(record: Record, told: TailedRecord) -> TailedRecord:
+    letter = decode_dead_letter(record.topic.rpartition(".")[0], record)
     if letter is None:
         raise BadInput("it is no letter of a service")
     return replace(
-        told, type=letter.type, id=letter.id, source=letter.service, trouble=f"{letter.what}: {letter.reason}"
+        told, type=letter.type, id=letter.id, source=letter.service, problem=f"{letter.what}: {letter.reason}"
     )
 
 
-def _json_in(record: Record) -> Mapping[str, object]:
+def _decode_json(record: Record) -> Mapping[str, object]:
     """JSON object of the toolkit's own. Raises `BadInput`."""
     try:
         found, _ = read_json(record.value or b"")
@@ -171,14 +172,14 @@ def _json_in(record: Record) -> Mapping[str, object]:
     return found
 
 
-def _event(record: Record, told: Seen, library: Library | None) -> Seen:
+def _describe_event(record: Record, told: TailedRecord, library: Library | None) -> TailedRecord:
     """Event in a record, in whichever form services would take it. Raises `BadInput`."""
     if library is None:
         raise BadInput("there is no contracts/ to read it by")
-    message = message_in(record, library)
+    message = decode_message(record, library)
     remark = recognize_record(record, library)[1].remark or None
-    told = replace(told, type=message.type, id=message.id, source=message.source, trouble=remark)
+    told = replace(told, type=message.type, id=message.id, source=message.source, problem=remark)
     try:
-        return replace(told, fields=fields_in(value_in(message, record.writer, library), library))
+        return replace(told, fields=decode_fields(decode_value(message, record.writer, library), library))
     except BadInput as why:
-        return replace(told, trouble=str(why))
+        return replace(told, problem=str(why))

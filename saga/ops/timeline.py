@@ -7,7 +7,13 @@ from typing import Any
 from msgspec import Raw
 
 from saga.encryption.sensitive_fields import hidden
-from saga.ops.progress_summary import Glance, GlanceFailure, GlanceKept, glance_entry, glance_failure
+from saga.ops.progress_summary import (
+    ProgressSummary,
+    SummaryFailure,
+    SummaryMessage,
+    decode_failure,
+    decode_last_transition,
+)
 from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
 from saga.progress.history import fold
 from saga.progress.spill import claim_key
@@ -15,17 +21,17 @@ from saga.support.clock import LATEST_MS, iso
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SagaHistory:
     """All that one service has written down of a saga."""
 
-    snapshot: Snapshot
+    progress: Snapshot
     transitions: tuple[Raw, ...]
     """Transitions, oldest first, archived ones with them, as they were written: `saga.progress.history.verify` checks
     them."""
 
     @property
     def service(self) -> str:
-        return self.snapshot.service
+        return self.progress.service
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -34,7 +40,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TimelineEntry:
     """One transition of one service."""
 
     time: str
@@ -55,9 +61,9 @@ class Line:
     """The types of the events that it emitted."""
     steps: tuple[str, ...]
     """Calls of the handler, as people read them: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
-    calls: tuple["Made", ...]
+    calls: tuple["TimelineStep", ...]
     """The same calls, with what is recorded of each."""
-    failures: tuple["Failed", ...]
+    failures: tuple["FailedAttempt", ...]
     """Attempts that failed since the transition before; of very many the last ones."""
     delta: dict[str, Any]
     """The fields of the state that changed; with a new version all of them."""
@@ -66,7 +72,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class TimelineStep:
     """One step, update or read of a run."""
 
     kind: str
@@ -94,7 +100,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class FailedAttempt:
     """One attempt of a run that failed."""
 
     attempt: int
@@ -107,7 +113,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class ParkedRun:
     """Run that has failed, or was put off, and waits for its next attempt, and its saga with it."""
 
     handler: str
@@ -161,7 +167,7 @@ class ServiceStatus:
     compensating: int
     parked: int
     """Runs that wait for their next attempt; they are not counted in `queue` and `compensating`."""
-    retries: tuple[Parked, ...]
+    retries: tuple[ParkedRun, ...]
     """The same, each with why and until when."""
     deadlines: int
     """Deadlines that are open."""
@@ -182,24 +188,24 @@ class ServiceStatus:
         return bool(kept or self.later or self.intents or self.dead)
 
 
-def _in_pages(p: Snapshot | Glance, of: PageOf) -> int:
+def _in_pages(p: Snapshot | ProgressSummary, of: PageOf) -> int:
     """Number of messages that are kept in pages."""
     return sum(page.count for page in p.pages if page.of == of)
 
 
-def is_left(p: Snapshot | Glance, kept: Kept | GlanceKept) -> bool:
+def can_never_run(p: Snapshot | ProgressSummary, kept: Kept | SummaryMessage) -> bool:
     """True if the handler that a message waits for can never run any more."""
     if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
         return True
     return kept.decides and p.outcome is not None
 
 
-def status_of(p: Snapshot | Glance) -> ServiceStatus:
+def compute_status(p: Snapshot | ProgressSummary) -> ServiceStatus:
     """Status of the saga in the service whose progress this is."""
-    last = glance_entry(p.transitions[-1]) if p.transitions else None
-    left = sum(1 for kept in p.waiting if is_left(p, kept))
+    last = decode_last_transition(p.transitions[-1]) if p.transitions else None
+    left = sum(1 for kept in p.waiting if can_never_run(p, kept))
     dead = sum(1 for kept in (*p.queue, *p.compensating) if kept.dead)
-    retries = tuple(_parked(p))
+    retries = tuple(_parked_runs(p))
     waiting = len(p.waiting) - left + _in_pages(p, "waiting")
     compensating = sum(1 for kept in p.compensating if not (kept.dead or kept.due_ms))
     if dead:
@@ -234,22 +240,22 @@ def status_of(p: Snapshot | Glance) -> ServiceStatus:
     )
 
 
-def _parked(p: Snapshot | Glance) -> Iterator[Parked]:
+def _parked_runs(p: Snapshot | ProgressSummary) -> Iterator[ParkedRun]:
     """Runs that are parked. Transitions are read only if there is one."""
     for kept in p.queue:
         if kept.due_ms and not kept.dead:
-            yield _as_parked(p, kept, kept.handler, undoes=None)
+            yield _parked_run(p, kept, kept.handler, undoes=None)
     for kept in p.compensating:
         if kept.due_ms and not kept.dead:
             intents = [i for i in p.intents if i.kind == "undo" and i.handler == kept.handler]
-            yield _as_parked(p, kept, intents[0].name if intents else "", undoes=kept.handler)
+            yield _parked_run(p, kept, intents[0].name if intents else "", undoes=kept.handler)
 
 
-def _as_parked(p: Snapshot | Glance, kept: Kept | GlanceKept, name: str, undoes: str | None) -> Parked:
+def _parked_run(p: Snapshot | ProgressSummary, kept: Kept | SummaryMessage, name: str, undoes: str | None) -> ParkedRun:
     """`name`: of what runs; empty: its last failure has to tell."""
-    last = next((said for raw in reversed(p.transitions) if (said := _said(raw, kept, name, undoes))), None)
-    first = glance_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
-    return Parked(
+    last = next((said for raw in reversed(p.transitions) if (said := _read_failure(raw, kept, name, undoes))), None)
+    first = decode_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
+    return ParkedRun(
         handler=name or (last.handler if last else kept.handler),
         undoes=undoes,
         attempts=kept.attempts,
@@ -261,15 +267,15 @@ def _as_parked(p: Snapshot | Glance, kept: Kept | GlanceKept, name: str, undoes:
     )
 
 
-def _said(raw: Raw, kept: Kept | GlanceKept, name: str, undoes: str | None) -> GlanceFailure | None:
+def _read_failure(raw: Raw, kept: Kept | SummaryMessage, name: str, undoes: str | None) -> SummaryFailure | None:
     """The transition, if it tells of this failure: a compensation of which nothing has begun is named there alone."""
-    said = glance_failure(raw)
+    said = decode_failure(raw)
     if said is None or (said.outcome, said.attempt) != ("retrying", kept.attempts):
         return None
     return said if said.handler == name or (not name and said.handler != undoes) else None
 
 
-def timeline(histories: Iterable[History]) -> list[Line]:
+def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
     """The transitions of all services in one order: by time, but never before the transition that emitted the message.
 
     So an effect stands below its cause even where the clocks of two machines differ, and within a service the numbers
@@ -294,22 +300,22 @@ def timeline(histories: Iterable[History]) -> list[Line]:
 
         # Chains that were tampered with may name each other as causes: then time alone decides.
         chosen = min([s for s in left if is_due(s)] or left, key=lambda service: nexts[service].time)
-        lines.append(_line(known[chosen], nexts[chosen]))
+        lines.append(_timeline_entry(known[chosen], nexts[chosen]))
         heads[chosen] += 1
     return lines
 
 
-def as_of(history: History, n: int) -> tuple[Line, dict[str, Any]]:
+def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[str, Any]]:
     """Transition `n`, and the state as it was when it had been written, with the fields that had ever been assigned.
     Raises `LookupError` if there is none."""
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
-    return _line(history, entry), hidden(fold(history.entries, before=n + 1))
+    return _timeline_entry(history, entry), hidden(fold(history.entries, before=n + 1))
 
 
-def _line(history: History, entry: Entry) -> Line:
-    return Line(
+def _timeline_entry(history: SagaHistory, entry: Entry) -> TimelineEntry:
+    return TimelineEntry(
         time=entry.time,
         service=history.service,
         transition=entry.n,
@@ -322,22 +328,22 @@ def _line(history: History, entry: Entry) -> Line:
         attempt=entry.attempt,
         emitted=tuple(event.type for event in entry.events),
         steps=tuple(map(_step, entry.calls)),
-        calls=tuple(_made(history.snapshot, call) for call in entry.calls),
+        calls=tuple(_timeline_step(history.progress, call) for call in entry.calls),
         delta=hidden(entry.delta),
         version=entry.version,
         failures=tuple(_failures(entry)),
     )
 
 
-def _failures(entry: Entry) -> Iterator[Failed]:
+def _failures(entry: Entry) -> Iterator[FailedAttempt]:
     """Attempts of a transition that failed, numbered: all that it counts, or all but the one that did not fail."""
     last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
     for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
-        yield Failed(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
+        yield FailedAttempt(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
 
 
-def _made(p: Snapshot, call: Call) -> Made:
-    return Made(
+def _timeline_step(p: Snapshot, call: Call) -> TimelineStep:
+    return TimelineStep(
         kind=call.kind,
         name=call.name,
         number=call.number,

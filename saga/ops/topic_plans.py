@@ -10,12 +10,12 @@ from saga.declarations.values import Declared
 from saga.engine.prepared_service import reads_of, topics_of, writes_of
 from saga.errors import BrokerError, ConfigurationError
 from saga.messages import Topic
-from saga.ops.offset_moves import partition_states
+from saga.ops.offsets import partition_states
 from saga.support.printable import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TopicNeeds:
     """A topic, and the services that want it."""
 
     topic: Topic
@@ -28,7 +28,7 @@ class Wanted:
         return tuple(sorted({service.name for service in (*self.readers, *self.writers)}))
 
 
-def wanted_by(services: Sequence[Declared], told: Topic | None = None) -> dict[str, Wanted]:
+def collect_needs(services: Sequence[Declared], told: Topic | None = None) -> dict[str, TopicNeeds]:
     """The topics of all these services, by name; with the one on which they tell their transitions, `told`. Raises
     `ConfigurationError` if two want one differently."""
     topics: dict[str, set[Topic]] = {}
@@ -39,7 +39,7 @@ def wanted_by(services: Sequence[Declared], told: Topic | None = None) -> dict[s
     if differing:
         raise ConfigurationError("services of different contracts want a topic differently:", differing)
     wanted = {
-        name: Wanted(
+        name: TopicNeeds(
             topic=kind,
             readers=tuple(service for service in services if name in reads_of(service)),
             writers=tuple(service for service in services if name in writes_of(service)),
@@ -47,7 +47,7 @@ def wanted_by(services: Sequence[Declared], told: Topic | None = None) -> dict[s
         for name, (kind,) in sorted(topics.items())
     }
     if told is not None:
-        wanted[told.name] = Wanted(topic=told, readers=(), writers=tuple(services))
+        wanted[told.name] = TopicNeeds(topic=told, readers=(), writers=tuple(services))
     return wanted
 
 
@@ -57,7 +57,7 @@ Doing: TypeAlias = Literal["create", "retention", "dates", "partitions", "nothin
 UNITS = (("day", DAY_MS), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("millisecond", 1))
 
 
-class Reader(NamedTuple):
+class TopicReader(NamedTuple):
     """Group that is at work on a topic, which so cannot get other partitions."""
 
     members: int
@@ -66,7 +66,7 @@ class Reader(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TopicStep:
     """One thing to do about one topic."""
 
     topic: Topic
@@ -81,7 +81,7 @@ def retention_ms(topic: Topic) -> int | None:
     return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
 
 
-def is_kept_as_wanted(topic: Topic, found: Found) -> bool:
+def has_retention(topic: Topic, found: Found) -> bool:
     """True if its records are kept as wanted: brokers round to milliseconds, each in its way."""
     wanted_ms = retention_ms(topic)
     if wanted_ms is None or found.retention_ms is None:
@@ -89,16 +89,16 @@ def is_kept_as_wanted(topic: Topic, found: Found) -> bool:
     return abs(wanted_ms - found.retention_ms) <= 1
 
 
-def kept(ms: int | None) -> str:
+def describe_retention(ms: int | None) -> str:
     """Time that records are kept, for people.
 
     >>> kept(7 * 86_400_000), kept(5_400_000), kept(None)
     ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
     """
-    return "kept for ever" if ms is None else f"kept {span(ms)}"
+    return "kept for ever" if ms is None else f"kept {describe_duration(ms)}"
 
 
-def span(ms: float) -> str:
+def describe_duration(ms: float) -> str:
     """A time in the largest unit that it fills.
 
     >>> span(86_400_000), span(1_500), span(20)
@@ -112,36 +112,37 @@ def span(ms: float) -> str:
 def plan(
     wanted: Iterable[Topic],
     found: Mapping[str, Found],
-    readers: Mapping[str, Mapping[str, Reader]],
+    readers: Mapping[str, Mapping[str, TopicReader]],
     *,
     can_grow: bool,
-) -> list[Step]:
+) -> list[TopicStep]:
     """Steps that `apply` would take. `readers`: for topics whose number of partitions differs, the groups at work on
     them."""
-    steps: list[Step] = []
+    steps: list[TopicStep] = []
     for topic in wanted:
         there = found.get(topic.name)
         if there is None:
-            says = f"{_partitions(topic.partitions)}, {kept(retention_ms(topic))}"
-            steps.append(Step(topic=topic, doing="create", says=says))
+            says = f"{_partitions(topic.partitions)}, {describe_retention(retention_ms(topic))}"
+            steps.append(TopicStep(topic=topic, doing="create", says=says))
             continue
-        differing: list[Step] = []
-        if not is_kept_as_wanted(topic, there):
-            says = f"{kept(retention_ms(topic))} instead of {kept(there.retention_ms).removeprefix('kept ')}"
-            differing.append(Step(topic=topic, doing="retention", says=says))
+        differing: list[TopicStep] = []
+        if not has_retention(topic, there):
+            kept = describe_retention(there.retention_ms).removeprefix("kept ")
+            says = f"{describe_retention(retention_ms(topic))} instead of {kept}"
+            differing.append(TopicStep(topic=topic, doing="retention", says=says))
         if not there.is_dated_by_log:
             says = f"{DATED_BY} {BY_LOG} instead of {there.settings[DATED_BY]}"
-            differing.append(Step(topic=topic, doing="dates", says=says))
+            differing.append(TopicStep(topic=topic, doing="dates", says=says))
         if there.partitions != topic.partitions:
             says = f"{topic.partitions} partitions instead of {there.partitions}, only with the group drained"
             why = _refusal(topic, there, readers.get(topic.name, {}), can_grow)
-            differing.append(Step(topic=topic, doing="partitions", says=says, refused=why))
-        as_it_is = f"{_partitions(there.partitions)}, {kept(there.retention_ms)}"
-        steps += differing or [Step(topic=topic, doing="nothing", says=as_it_is)]
+            differing.append(TopicStep(topic=topic, doing="partitions", says=says, refused=why))
+        as_it_is = f"{_partitions(there.partitions)}, {describe_retention(there.retention_ms)}"
+        steps += differing or [TopicStep(topic=topic, doing="nothing", says=as_it_is)]
     return steps
 
 
-def _refusal(topic: Topic, there: Found, readers: Mapping[str, Reader], can_grow: bool) -> str | None:
+def _refusal(topic: Topic, there: Found, readers: Mapping[str, TopicReader], can_grow: bool) -> str | None:
     if topic.partitions < there.partitions:
         return "a topic never gets fewer partitions: put the number in its contracts back"
     if not can_grow:
@@ -156,7 +157,7 @@ def _refusal(topic: Topic, there: Found, readers: Mapping[str, Reader], can_grow
     return f"{', '.join(busy)}: stop whoever reads or publishes here" if busy else None
 
 
-async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[Step]:
+async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[TopicStep]:
     """Plan for the topics as they are now. Raises `BrokerError` if this user may not see them."""
     found = await broker.found(list(wanted))
     if hidden := [name for name, each in found.items() if each.hidden]:
@@ -165,21 +166,23 @@ async def planned(wanted: Mapping[str, Wanted], broker: Administration) -> list[
             "on these topics, or ask as an administrator"
         )
     differing = [name for name in wanted if name in found and found[name].partitions != wanted[name].topic.partitions]
-    readers = {name: await _at_work(wanted[name], broker) for name in differing if broker.can_grow}
+    readers = {name: await _find_readers(wanted[name], broker) for name in differing if broker.can_grow}
     return plan([each.topic for each in wanted.values()], found, readers, can_grow=broker.can_grow)
 
 
-async def _at_work(wanted: Wanted, broker: Administration) -> dict[str, Reader]:
+async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str, TopicReader]:
     """Groups that read the topic, and services that write it: they know how many partitions it had."""
     topic = wanted.topic.name
     reading = await broker.readers(topic)
     writing = {name: await broker.group(name) for name in wanted.users if name not in reading}
     bounds = await broker.bounds([topic])
     behind = {name: sum(each.lag for each in partition_states(g, bounds).values()) for name, g in reading.items()}
-    return {name: Reader(len(group.members), behind.get(name, 0)) for name, group in {**reading, **writing}.items()}
+    return {
+        name: TopicReader(len(group.members), behind.get(name, 0)) for name, group in {**reading, **writing}.items()
+    }
 
 
-async def apply(steps: Sequence[Step], broker: Administration) -> None:
+async def apply(steps: Sequence[TopicStep], broker: Administration) -> None:
     """Take all steps; none at all if any is refused."""
     if any(step.refused for step in steps):
         return

@@ -11,8 +11,8 @@ from saga.engine.persistence.service_record import begun_topics
 from saga.engine.prepared_service import prepare
 from saga.errors import BadInput
 from saga.messages import Partition, Record
-from saga.ops.event_decoding import recognize_record
-from saga.ops.tail import POLL_S, RECORDS_MAX, is_over
+from saga.ops.event_fields import recognize_record
+from saga.ops.tail import POLL_S, RECORDS_MAX, is_at_end
 from saga.support.adapter_description import Finding
 from saga.support.clock import Clock
 from saga.support.printable import counted, printable, quoted, shortened
@@ -27,7 +27,7 @@ LOOK_S_MAX = 10.0
 
 
 @dataclass(slots=True)
-class Unknown:
+class UnknownTypeSample:
     """Records of a topic with one type that no contract has."""
 
     count: int
@@ -37,23 +37,23 @@ class Unknown:
 
 
 @dataclass(slots=True)
-class Looked:
+class TopicSample:
     """All that was found in one topic."""
 
     count: int = 0
-    unknown: dict[str, Unknown] = field(default_factory=dict)
+    unknown: dict[str, UnknownTypeSample] = field(default_factory=dict)
 
-    def note(self, record: Record, libraries: Iterable[Library]) -> None:
+    def add(self, record: Record, libraries: Iterable[Library]) -> None:
         """Note a record."""
         self.count += 1
-        unknown = unknown_in(record, libraries)
+        unknown = find_unknown_type(record, libraries)
         if unknown is not None:
             type_, contract = unknown
-            found = self.unknown.setdefault(type_, Unknown(0, record, contract))
+            found = self.unknown.setdefault(type_, UnknownTypeSample(0, record, contract))
             found.count += 1
 
 
-def unknown_in(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
+def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str, str] | None:
     """Type of a record of which no contract is, and the contract of which it is all the same, by its bytes or schema.
     `None`: a contract has it, or nobody can tell what it is: then it is a dead letter, or a tombstone."""
     found = None
@@ -69,7 +69,7 @@ def unknown_in(record: Record, libraries: Iterable[Library]) -> tuple[str, str] 
     return found
 
 
-async def findings_of(
+async def check_types(
     services: Sequence[Declared], topics: Collection[str], broker: Administration, clock: Clock
 ) -> list[Finding]:
     """Findings about the newest records of the topics that these services read, as far as they are there. Raises
@@ -81,21 +81,21 @@ async def findings_of(
             for topic in read:
                 libraries.setdefault(topic, []).append(library)
     bounds = {at: each for at, each in (await broker.bounds(sorted(libraries))).items() if each.begin < each.end}
-    looked = {topic: Looked() for topic in sorted({at.topic for at in bounds})}
+    looked = {topic: TopicSample() for topic in sorted({at.topic for at in bounds})}
     if not looked:
         return []
     found, late = list[Finding](), False
     try:
-        await clock.within(LOOK_S_MAX, _look(looked, libraries, bounds, broker))
+        await clock.within(LOOK_S_MAX, _sample(looked, libraries, bounds, broker))
     except TimeoutError:
         late = True
     for topic, each in looked.items():
-        found += about_types(topic, each, late=late)
+        found += describe_types(topic, each, late=late)
     return found
 
 
-async def _look(
-    looked: Mapping[str, Looked],
+async def _sample(
+    looked: Mapping[str, TopicSample],
     libraries: Mapping[str, Sequence[Library]],
     bounds: Mapping[Partition, Bounds],
     broker: Administration,
@@ -105,13 +105,13 @@ async def _look(
     ends = {at: each.end for at, each in bounds.items()}
     begins = {at: max(each.begin, each.end - max(1, NEWEST_MAX // partitions[at.topic])) for at, each in bounds.items()}
     async with broker.read(begins) as reading:
-        while not is_over(reading, ends):
+        while not is_at_end(reading, ends):
             for record in await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S):
                 if record.offset < ends[Partition(*record[:2])]:
-                    looked[record.topic].note(record, libraries[record.topic])
+                    looked[record.topic].add(record, libraries[record.topic])
 
 
-def about_types(topic: str, looked: Looked, *, late: bool = False) -> Iterator[Finding]:
+def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> Iterator[Finding]:
     """Findings about one topic."""
     most = sorted(looked.unknown.items(), key=lambda each: (-each[1].count, each[0]))
     for type_, each in most[:TYPES_MAX]:

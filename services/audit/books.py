@@ -15,9 +15,9 @@ from saga.configuration.settings import Settings
 from saga.contracts.codec import decode as decode_event
 from saga.contracts.library import Library, find
 from saga.messages import name_of
-from saga.ops.histories import histories_of, history_of
-from saga.ops.sources import Source
-from saga.ops.timeline import History
+from saga.ops.histories import read_histories, read_history
+from saga.ops.sources import ServiceStore
+from saga.ops.timeline import SagaHistory
 from saga.progress.document import Entry
 from saga.store.port import Store
 from saga.support.clock import SystemClock
@@ -43,7 +43,7 @@ StoreOf: TypeAlias = Callable[[str], AbstractAsyncContextManager[Store]]
 class Sources:
     """All records that were read, before they are put together."""
 
-    kept: Mapping[str, Mapping[str, History]]
+    kept: Mapping[str, Mapping[str, SagaHistory]]
     """Progress of each order, by service and order."""
     stock: Mapping[str, Stock]
     bank: Iterable[ledger.Row]
@@ -74,11 +74,11 @@ async def read_books_at(
 
     `by_key`: the stores cannot list what is in them, so nothing is looked at but the orders that are `expected`.
     """
-    kept: dict[str, Mapping[str, History]] = {}
+    kept: dict[str, Mapping[str, SagaHistory]] = {}
     stock: dict[str, Stock] = {}
     for service in SERVICES:
         async with store_of(service) as store:
-            source = Source(service, store)
+            source = ServiceStore(service, store)
             kept[service] = await (orders_of(source, expected) if by_key else all_orders(source))
             if service == "inventory":
                 stock = await _stock_by_key(store) if by_key else await _stock(store)
@@ -92,14 +92,14 @@ async def read_books_at(
     return assemble(sources, find(Path(__file__).parent), expected)
 
 
-async def all_orders(source: Source) -> dict[str, History]:
+async def all_orders(source: ServiceStore) -> dict[str, SagaHistory]:
     """Progresses that a service keeps, by order."""
-    return {history.snapshot.saga: history async for history in histories_of(source)}
+    return {history.progress.saga: history async for history in read_histories(source)}
 
 
-async def orders_of(source: Source, orders: Iterable[str]) -> dict[str, History]:
+async def orders_of(source: ServiceStore, orders: Iterable[str]) -> dict[str, SagaHistory]:
     """Progresses of these orders in a service, each asked for by its key."""
-    found = {id_: await history_of(source, id_) for id_ in orders}
+    found = {id_: await read_history(source, id_) for id_ in orders}
     return {id_: history for id_, history in found.items() if history is not None}
 
 
@@ -129,7 +129,7 @@ def assemble(sources: Sources, library: Library, expected: frozenset[str] = froz
     )
 
 
-def _order(id_: str, kept: Mapping[str, History], library: Library) -> Order:
+def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order:
     """One order as the services tell it; its charges and bookings by their ids alone."""
 
     entries = {service: history.entries for service, history in kept.items()}
@@ -159,7 +159,7 @@ def _order(id_: str, kept: Mapping[str, History], library: Library) -> Order:
         set_aside=goods(InventoryReserved),
         handed_out=goods(InventoryHandedOut),
         put_back=goods(InventoryPutBack),
-        open_in=tuple(service for service in kept if kept[service].snapshot.is_open),
+        open_in=tuple(service for service in kept if kept[service].progress.is_open),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from saga.broker.port import Broker, Membership, Subscription
 from saga.messages import Partition, name_of
 from saga.messaging import envelope
-from saga.ops.sources import Source
+from saga.ops.sources import ServiceStore
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock
 from services.audit.books import SERVICES, all_orders
@@ -94,11 +94,11 @@ async def unsettled(folder: Path, orders: Collection[str], clock: Clock) -> dict
     waiting: dict[str, list[str]] = {}
     for service in SERVICES:
         async with SqliteStore(folder / f"{service}.db", clock=clock, readonly=True) as store:
-            kept = await all_orders(Source(service, store))
+            kept = await all_orders(ServiceStore(service, store))
         settled = {
             id_
             for id_, of in kept.items()
-            if not of.snapshot.is_open and (of.snapshot.outcome or any(e.type in _OUTCOMES for e in of.entries))
+            if not of.progress.is_open and (of.progress.outcome or any(e.type in _OUTCOMES for e in of.entries))
         }
         if left := sorted(set(orders) - settled):
             waiting[service] = left

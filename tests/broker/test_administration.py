@@ -20,8 +20,8 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Topic
-from saga.ops.offsets import shown
-from saga.ops.topic_plans import Step, apply, plan
+from saga.ops.offsets import read_service_offsets
+from saga.ops.topic_plans import TopicStep, apply, plan
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import CLOCK, until
 
@@ -168,7 +168,7 @@ async def test_kafka_dates_records_again_where_senders_did(kafka_settings: Kafka
     topic = Topic(f"{name}.wake.1h", 1, None)
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
 
-        async def planned() -> list[Step]:
+        async def planned() -> list[TopicStep]:
             return plan([topic], await broker.found([topic.name]), {}, can_grow=True)
 
         await broker.ensure([topic])
@@ -224,7 +224,7 @@ async def test_what_a_service_reads_and_has_committed_nothing_of_is_not_handled(
     await broker.ensure([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
     async with a_member(broker, name, name, 2, commits=None):
-        assert (await shown(name, broker)).lag == 6
+        assert (await read_service_offsets(name, broker)).lag == 6
 
 
 async def test_a_time_is_found_in_each_partition(broker: Tools, name: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from saga import Client, Service
 from saga.broker.partitioner import partition_of
 from saga.configuration.settings import Settings
-from saga.ops.sources import administration_of
-from saga.ops.tail import What, tail
+from saga.ops.sources import open_administration
+from saga.ops.tail import TailTarget, tail
 from saga.telemetry.events import OtherPartitioner
 from services.payment.events import OrderPlaced
 from tests.clients.test_outcomes import CLOCK, Shop
@@ -97,7 +97,7 @@ async def test_an_outcome_from_before_partitions_were_raised_is_found(
 async def test_a_saga_is_shown_wherever_its_records_lie(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     [saga] = moved(1, 3)
     await said_by_others(shop, monkeypatch, shop.confirmed(order_id=saga))
-    async with administration_of(Settings.from_environment(), CLOCK) as broker:
-        what = What(topics=(shop.topic,), saga=saga)
+    async with open_administration(Settings.from_environment(), CLOCK) as broker:
+        what = TailTarget(topics=(shop.topic,), saga=saga)
         seen = [each async for each in tail(what, broker, None, print, since_ms=0, follow=False)]
     assert len(seen) == 1

@@ -15,7 +15,7 @@ from saga.engine.consumer.change_relay import Relay
 from saga.engine.outage_watch import OutageWatch
 from saga.messages import Outgoing
 from saga.messaging.names import changes_of
-from saga.ops.connectors import connector_of
+from saga.ops.connectors import make_connector
 from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -145,7 +145,7 @@ class ConnectorTeller:
 
     async def begin(self, *, changes_from: Literal["beginning", "now"]) -> None:
         settings = Settings(store=SETTINGS.store, broker=SETTINGS.broker, changes_from=changes_from)
-        begins = connector_of(self.service.declared, settings).config["couchbase.stream.from"]
+        begins = make_connector(self.service.declared, settings).config["couchbase.stream.from"]
         self.position = {"SAVED_OFFSET_OR_BEGINNING": 0, "SAVED_OFFSET_OR_NOW": len(self.kept)}[begins]
 
     async def tell(self, broker: Broker, *, twice: bool = False) -> None:

@@ -14,7 +14,7 @@ from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
 from saga.configuration.settings import Settings
 from saga.messages import Outgoing, Partition, Topic
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import until
@@ -138,7 +138,7 @@ def a_pottery(folder: Path, *, partitions: int = 2, memory_days: float = 30) -> 
 @asynccontextmanager
 async def the_broker() -> AsyncIterator[Administration]:
     """The broker of the settings."""
-    async with administration_of(Settings.from_environment(), CLOCK) as broker:
+    async with open_administration(Settings.from_environment(), CLOCK) as broker:
         yield broker
 
 

@@ -76,7 +76,7 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
         ("move", "eve", None, "topic"),
     ]
     assert [act["became"].partition(":")[0] for act in acts] == [
-        "replayed", "replayed", "refused", "discarded", "switched", audit.OPEN.partition(":")[0], "moved"
+        "replayed", "replayed", "refused", "discarded", "switched", audit.NOT_APPLIED_YET.partition(":")[0], "moved"
     ]  # fmt: skip
     assert "it may have gone before" in acts[2]["became"]
     assert acts[0]["what"] == f"replay of {first} in cup-1"

@@ -14,8 +14,8 @@ import pytest
 
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
-from saga.ops import watched_collections
-from saga.ops.connectors import asking, connector_of, findings_about
+from saga.ops import connectors
+from saga.ops.connectors import check_connectors, make_connector, make_query
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import Finding
@@ -26,7 +26,7 @@ from tests.service.documents import intake
 STORE, BROKER = "couchbase://db1:11210,db2/shop/{service}", "kafka://k1:9092"
 SETTINGS = Settings(store=STORE, broker=BROKER, connect="http://connect:8083")
 MODULE = "tests.service.documents"
-WANTED = connector_of(intake.declared, SETTINGS)
+WANTED = make_connector(intake.declared, SETTINGS)
 RUNS: dict[str, Any] = {"connector": {"state": "RUNNING"}, "tasks": [{"id": 0, "state": "RUNNING"}]}
 
 
@@ -46,7 +46,7 @@ def connect_with(config: object, status: object) -> Connect:
 
 
 async def looked(connect: Connect | None, settings: Settings = SETTINGS) -> list[Finding]:
-    return list(await findings_about([intake.declared], settings, connect))
+    return list(await check_connectors([intake.declared], settings, connect))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_what_no_connector_can_bring_is_refused_and_the_doctor_says_so(
 ) -> None:
     settings = Settings(store=store, broker=broker)
     with pytest.raises(ConfigurationError) as refused:
-        connector_of(intake.declared, settings)
+        make_connector(intake.declared, settings)
     assert any(told in problem for problem in refused.value.problems)
     (found,) = await looked(None, settings)
     if store.startswith("sqlite"):
@@ -150,7 +150,7 @@ async def test_a_connector_that_is_missing_is_an_error_with_the_command() -> Non
 async def test_nobody_looks_where_nobody_is_named() -> None:
     (found,) = await looked(None)
     assert (found.severity, found.what) == ("warning", "SAGA_CONNECT does not say where the Kafka Connect is")
-    assert asking("") is None
+    assert make_query("") is None
 
 
 # -------------------------------------------------------------------- over HTTP
@@ -186,24 +186,24 @@ async def test_it_is_asked_over_http() -> None:
     path = f"/connectors/{WANTED.name}"
     answers = {f"{path}/config": (200, json.dumps(WANTED.config).encode()), f"{path}/status": (200, b"{}")}
     with a_connect(answers) as address:
-        ask = asking(address)
+        ask = make_query(address)
         assert ask is not None
         assert await ask(f"{path}/config") == WANTED.config
         assert await ask("/connectors/other/config") is None
-        (found,) = await findings_about([intake.declared], SETTINGS, ask)
+        (found,) = await check_connectors([intake.declared], SETTINGS, ask)
         assert "does not run" in found.what
         answers[f"{path}/status"] = (200, json.dumps(RUNS).encode())
-        (found,) = await findings_about([intake.declared], SETTINGS, ask)
+        (found,) = await check_connectors([intake.declared], SETTINGS, ask)
         assert found.severity == "ok"
 
 
 @pytest.mark.parametrize(("code", "body", "told"), [(500, b"", "it answers 500"), (200, b"<html>", "cannot be asked")])
 async def test_one_that_cannot_be_asked_is_told(code: int, body: bytes, told: str) -> None:
     with a_connect({f"/connectors/{WANTED.name}/config": (code, body)}) as address:
-        (found,) = await findings_about([intake.declared], SETTINGS, asking(address))
+        (found,) = await check_connectors([intake.declared], SETTINGS, make_query(address))
         assert found.severity == "error"
         assert told in found.what
-    (found,) = await findings_about([intake.declared], SETTINGS, asking(address))
+    (found,) = await check_connectors([intake.declared], SETTINGS, make_query(address))
     assert "it cannot be asked" in found.what
 
 
@@ -268,8 +268,8 @@ def test_where_a_connector_brings_changes_nothing_is_dropped_here(saga: Call, wa
         """Store that notes no changes."""
 
     with pytest.raises(ConfigurationError, match="this store notes no changes: take the collection out of the conn"):
-        asyncio.run(watched_collections.drop(intake.declared, ["returns"], cast(Store, Plain())))
-    assert not list(watched_collections.findings_about(intake.declared, cast(Store, Plain())))
+        asyncio.run(connectors.stop_watching(intake.declared, ["returns"], cast(Store, Plain())))
+    assert not list(connectors.check_watched_collections(intake.declared, cast(Store, Plain())))
 
 
 def test_of_a_module_with_several_services_none_is_guessed(saga: Call, watched_too: Path, tmp_path: Path) -> None:

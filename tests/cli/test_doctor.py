@@ -20,8 +20,8 @@ from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Topic
 from saga.messaging.names import wakes_of
 from saga.ops import findings
-from saga.ops.offset_moves import PartitionState
-from saga.ops.topic_plans import Wanted
+from saga.ops.offsets import PartitionState
+from saga.ops.topic_plans import TopicNeeds
 from saga.store.couchbase.adapter import COUCHBASE, CouchbaseOptions
 from saga.store.sqlite.store import SqliteStore
 from saga.support.adapter_description import Finding, Severity
@@ -355,15 +355,15 @@ def test_a_bucket_that_is_not_there_is_told_in_time(
 # -------------------------------------------------------------------- decided
 
 POTTER = Declared(name="potter", state=None, memory=timedelta(days=30))
-CUPS = Wanted(topic=Topic("cups", 4, 7), readers=(POTTER,), writers=())
-LETTERS = Wanted(topic=Topic("potter.dead", 12, None), readers=(), writers=(POTTER,))
+CUPS = TopicNeeds(topic=Topic("cups", 4, 7), readers=(POTTER,), writers=())
+LETTERS = TopicNeeds(topic=Topic("potter.dead", 12, None), readers=(), writers=(POTTER,))
 SOUND = Found(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, frozenset({"read", "write"}))
 
 
-def about(wanted: Wanted, found: Found | None, replication: int = 3, in_sync: int = 2) -> list[str]:
+def about(wanted: TopicNeeds, found: Found | None, replication: int = 3, in_sync: int = 2) -> list[str]:
     return [
         f"{each.severity} {each.what}"
-        for each in findings.about_topic(wanted, found, findings.Asked(Copies(replication, in_sync)))
+        for each in findings.about_topic(wanted, found, findings.TopicRequirements(Copies(replication, in_sync)))
     ]
 
 
@@ -402,22 +402,22 @@ def test_each_thing_that_is_wrong_with_a_topic_is_found_alone(found: Found, says
 
 
 def test_a_topic_of_timers_has_to_be_dated_by_the_log() -> None:
-    wakes = Wanted(topic=Topic("potter.wake.1h", 4, 7), readers=(POTTER,), writers=(POTTER,))
+    wakes = TopicNeeds(topic=Topic("potter.wake.1h", 4, 7), readers=(POTTER,), writers=(POTTER,))
     found = SOUND._replace(settings={"message.timestamp.type": "CreateTime"})
     assert about(wakes, found) == ["error message.timestamp.type is CreateTime"]
     assert about(wakes, SOUND._replace(settings={"message.timestamp.type": "LogAppendTime"})) == []
 
 
 def test_of_a_missing_topic_is_said_what_happens_where_it_is_missing() -> None:
-    [told] = findings.about_topic(CUPS, None, findings.Asked())
+    [told] = findings.about_topic(CUPS, None, findings.TopicRequirements())
     assert told.severity == "error"
     assert told.risk.startswith("no service that reads or writes it starts")
-    [fine] = findings.about_topic(CUPS, None, findings.Asked(makes_topics=True))
+    [fine] = findings.about_topic(CUPS, None, findings.TopicRequirements(makes_topics=True))
     assert fine.severity == "ok"
 
 
 def test_a_topic_takes_what_the_setting_says_that_services_send() -> None:
-    asked = findings.Asked(record_bytes_max=2_000_000)
+    asked = findings.TopicRequirements(record_bytes_max=2_000_000)
     [told] = findings.about_topic(CUPS, SOUND._replace(settings={"max.message.bytes": "1048588"}), asked)
     assert told.what == "max.message.bytes is 1048588, and SAGA_RECORD_BYTES_MAX 2000000"
     assert told.remedy.endswith("max.message.bytes=2000000; or SAGA_RECORD_BYTES_MAX=1048588 everywhere")
@@ -431,8 +431,8 @@ def test_a_topic_kept_for_longer_than_sagas_are_remembered_is_told() -> None:
     assert about(_kept(30), SOUND._replace(retention_ms=30 * DAY_MS)) == []
 
 
-def _kept(days: float | None) -> Wanted:
-    return Wanted(topic=Topic("cups", 4, days), readers=(POTTER,), writers=())
+def _kept(days: float | None) -> TopicNeeds:
+    return TopicNeeds(topic=Topic("cups", 4, days), readers=(POTTER,), writers=())
 
 
 def test_dead_letters_that_vanish_are_an_error_and_need_no_reader() -> None:
@@ -466,7 +466,7 @@ def test_whoever_does_what_is_advised_can_still_publish_while_a_broker_is_away(
     found = SOUND._replace(replicas=replicas, in_sync=replicas, settings={"min.insync.replicas": str(least)})
     [remedy] = [
         each.remedy
-        for each in findings.about_topic(CUPS, found, findings.Asked())
+        for each in findings.about_topic(CUPS, found, findings.TopicRequirements())
         if each.what.startswith("min.insync.replicas")
     ]
     assert remedy.startswith(to_do)

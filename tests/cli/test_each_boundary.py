@@ -19,10 +19,10 @@ from saga.errors import SagaError
 from saga.messages import Outgoing, texts_of
 from saga.messaging import controls, operator_commands
 from saga.messaging.controls import Switch
-from saga.ops.dead_letters import letter_in
-from saga.ops.histories import history_of
-from saga.ops.sources import Source
-from saga.ops.timeline import History
+from saga.ops.dead_letters import decode_dead_letter
+from saga.ops.histories import read_history
+from saga.ops.sources import ServiceStore
+from saga.ops.timeline import SagaHistory
 from saga.progress.history import verify
 from saga.store.port import Store
 from saga.support.clock import iso
@@ -155,7 +155,7 @@ async def the_store(service: str) -> AsyncIterator[Store]:
 async def cure(pottery: Pottery) -> None:
     """Have what cracked tried again, each dead letter once."""
     async with the_broker() as broker:
-        letters = [letter_in(pottery.service, record) async for record in broker.scan(pottery.dead)]
+        letters = [decode_dead_letter(pottery.service, record) async for record in broker.scan(pottery.dead)]
         ended = {letter.ends for letter in letters if letter is not None}
         await broker.publish(
             [
@@ -179,9 +179,9 @@ async def say(*records: Outgoing) -> None:
         await broker.publish(records)
 
 
-async def histories(service: str, cups: Sequence[str] = CUPS) -> Mapping[str, History | None]:
+async def histories(service: str, cups: Sequence[str] = CUPS) -> Mapping[str, SagaHistory | None]:
     async with the_store(service) as store:
-        return {cup: await history_of(Source(service, store), cup) for cup in cups}
+        return {cup: await read_history(ServiceStore(service, store), cup) for cup in cups}
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -194,7 +194,7 @@ def is_settled(pottery: Pottery) -> bool:
         return False
     with suppress(SagaError):
         return all(
-            each is not None and not each.snapshot.is_open for each in asyncio.run(histories(pottery.service)).values()
+            each is not None and not each.progress.is_open for each in asyncio.run(histories(pottery.service)).values()
         )
     return False
 
@@ -245,12 +245,12 @@ def test_whichever_boundary_it_dies_at_all_is_done_once(painter: str, kafka_pott
     assert {cup: len(ids) for cup, ids in made.items()} == dict.fromkeys(CUPS, 1)
     for cup, history in asyncio.run(histories(service)).items():
         assert history is not None
-        assert verify(history.transitions, history.snapshot) is None, cup
+        assert verify(history.transitions, history.progress) is None, cup
         begun = [e.time for e in history.entries if e.handler == "make" and e.outcome in ("later", "dead", "handled")]
         assert min(begun) >= iso(ends_ms), f"{cup} was begun while that was paused"
 
 
-def is_paused(history: History | None) -> bool:
+def is_paused(history: SagaHistory | None) -> bool:
     return history is not None and "make is paused by ada" in str([each.reason for each in history.entries])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.ops.keys import about_missing
+from saga.ops.keys import describe_missing
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import blocked, until
@@ -101,7 +101,7 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
     (secret,) = (folder / "keys" / "subjects").glob("??/*.json")
     secret.rename(folder / "aside")
     shown = json.loads(saga("show", "cup-1", "--values", "--reveal", *WHO, "--json").output)
-    assert "restore what it lacks" in shown["timeline"][0]["values"][0]["trouble"]
+    assert "restore what it lacks" in shown["timeline"][0]["values"][0]["problem"]
     (folder / "aside").rename(secret)
     assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
     assert "1 secret wrapped anew" not in saga("keys", "rewrap", *WHO).output
@@ -207,7 +207,7 @@ def test_the_doctor_sees_that_a_service_seals_with_another_folder_of_keys(
 
 @pytest.mark.parametrize(("missing", "severity"), [(0, None), (1, "warning"), (3, "error")])
 def test_a_secret_that_is_missing_is_no_other_folder_yet(missing: int, severity: str | None) -> None:
-    found = [each.severity for each in about_missing("keys", "potter", missing, 3)]
+    found = [each.severity for each in describe_missing("keys", "potter", missing, 3)]
     assert found == ([severity] if severity else [])
 
 

@@ -12,9 +12,9 @@ from random import Random  # noqa: TID251 - drawn from a seed
 import pytest
 
 from saga.messaging.names import PROGRESS
-from saga.ops.histories import history_of
-from saga.ops.sources import Source
-from saga.ops.timeline import History
+from saga.ops.histories import read_history
+from saga.ops.sources import ServiceStore
+from saga.ops.timeline import SagaHistory
 from saga.progress.history import verify
 from saga.progress.spill import BOUNDS, is_claim, is_page
 from tests.cli.conftest import Call
@@ -161,10 +161,10 @@ def numbers(what: str) -> list[int]:
     return [number for done, number in noted() if done == what]
 
 
-def history(service: str) -> History | None:
-    async def read() -> History | None:
+def history(service: str) -> SagaHistory | None:
+    async def read() -> SagaHistory | None:
         async with the_store(service) as store:
-            return await history_of(Source(service, store), CUP)
+            return await read_history(ServiceStore(service, store), CUP)
 
     return asyncio.run(read())
 
@@ -190,7 +190,7 @@ def test_large_results_are_made_once_and_undone_in_reverse_whoever_is_killed(
 
     def waits() -> bool:
         found = history(service) if len(numbers("stamp")) == COVERED + LEFT else None
-        return found is not None and bool(found.snapshot.later) and found.snapshot.later[0].turn == COVERED + LEFT
+        return found is not None and bool(found.progress.later) and found.progress.later[0].turn == COVERED + LEFT
 
     is_killed_and_goes_on(scanner, [random.randrange(40, 120) for _ in range(2)], waits)
     assert numbers("scan") == numbers("stamp") == list(range(COVERED + LEFT))
@@ -198,7 +198,7 @@ def test_large_results_are_made_once_and_undone_in_reverse_whoever_is_killed(
 
     def is_undone() -> bool:
         found = history(service) if len(numbers("undo")) == COVERED else None
-        return found is not None and not found.snapshot.is_open
+        return found is not None and not found.progress.is_open
 
     is_killed_and_goes_on(scanner, [random.randrange(20, 50) for _ in range(2)], is_undone)
     assert numbers("forget") == [*reversed(range(COVERED, COVERED + LEFT))], "what no result covers, newest first"
@@ -207,7 +207,7 @@ def test_large_results_are_made_once_and_undone_in_reverse_whoever_is_killed(
     check_documents()
     found = history(service)
     assert found is not None
-    assert verify(found.transitions, found.snapshot) is None
+    assert verify(found.transitions, found.progress) is None
     assert asyncio.run(dead(kafka_pottery)) == 0
 
 

@@ -15,10 +15,10 @@ from saga.contracts.library import contract_of
 from saga.engine.persistence import dead_letters
 from saga.messages import Message, Outgoing, Position, Record, Topic
 from saga.ops import histories, saga_list
-from saga.ops.dead_letters import letter_in
-from saga.ops.open_work import UNSTARTED, open_in
-from saga.ops.progress_summary import glance
-from saga.ops.timeline import status_of
+from saga.ops.dead_letters import decode_dead_letter
+from saga.ops.progress_summary import decode_summary
+from saga.ops.saga_details import UNSTARTED, describe_open_work
+from saga.ops.timeline import compute_status
 from saga.progress.document import DeadLetter, Snapshot, decode, decode_entry, encode
 from saga.store.sqlite.documents import checksum
 from saga.store.sqlite.store import SqliteStore
@@ -71,9 +71,9 @@ def glanced(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     def counting(content: bytes) -> object:
         seen.append(content)
-        return glance(content)
+        return decode_summary(content)
 
-    monkeypatch.setattr(saga_list, "glance", counting)
+    monkeypatch.setattr(saga_list, "decode_summary", counting)
     return seen
 
 
@@ -239,7 +239,7 @@ def parts(*, decides: bool = False, **fields: object) -> Snapshot:
     ],
 )
 def test_a_part_is_open_until_its_handler_can_never_run(p: Snapshot, waiting: int, left: int) -> None:
-    for each in (status_of(p), status_of(glance(encode(p)))):
+    for each in (compute_status(p), compute_status(decode_summary(encode(p)))):
         assert (each.waiting, each.left) == (waiting, left)
         assert each.is_open == bool(waiting)
 
@@ -271,13 +271,13 @@ def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path,
 
 def test_an_outcome_of_a_saga_without_a_start_is_shown_apart_with_what_it_waits_for() -> None:
     p = replace(blank(), started=None, compensating=(kept("reserve", a_message("Cancelled")),))
-    for each in (status_of(p), status_of(glance(encode(p)))):
+    for each in (compute_status(p), compute_status(decode_summary(encode(p)))):
         assert (each.unstarted, each.compensating, each.is_open) == (1, 0, True)
-    assert open_in(p, status_of(p), {}) == [
+    assert describe_open_work(p, compute_status(p), {}) == [
         f"Cancelled waits {UNSTARTED}: whether reserve did something to be undone is not known"
     ]
     waits = replace(blank(), started=None, waiting=(kept("reserve", a_message("A")),))
-    assert open_in(waits, status_of(waits), {}) == [f"A for reserve waits {UNSTARTED}"]
+    assert describe_open_work(waits, compute_status(waits), {}) == [f"A for reserve waits {UNSTARTED}"]
 
 
 def content_of(shop: Path, service: str, name: str) -> bytes:
@@ -406,7 +406,7 @@ def test_letters_are_listed_by_saga_and_handler(shop: Path, saga: Call, args: tu
 def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr("saga.ops.dead_letters.LETTERS_MAX", 3)
+    monkeypatch.setattr("saga.ops.dead_letters.RECORDS_MAX", 3)
     say(shop, *(dead_letters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
     listed = saga("list", "--json", "--dead")
     told = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
@@ -489,8 +489,8 @@ def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Pa
 def test_headers_of_the_original_are_never_taken_for_ours() -> None:
     theirs = (("dead_id", b"forged"), ("dead_handler", b"forged"), ("ce_type", b"x.OrderPlaced"), ("dead_reason", None))
     ours = (("dead_id", b"real"), ("dead_what", b"dead letter"), ("dead_attempts", b"\xff"))
-    found = letter_in("payment", Record("payment.dead", 0, 0, b"\xff", b"", (*theirs, *ours), 0))
+    found = decode_dead_letter("payment", Record("payment.dead", 0, 0, b"\xff", b"", (*theirs, *ours), 0))
     assert found is not None
     assert (found.id, found.handler, found.reason, found.attempts) == ("real", None, "", None)
     assert (found.saga, found.type) == ("\\xff", "OrderPlaced")
-    assert letter_in("payment", Record("payment.dead", 0, 0, None, None, theirs, 0)) is None
+    assert decode_dead_letter("payment", Record("payment.dead", 0, 0, None, None, theirs, 0)) is None

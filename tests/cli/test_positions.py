@@ -14,17 +14,17 @@ from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic, texts_of
-from saga.ops import offset_moves
-from saga.ops.offset_moves import (
+from saga.ops import offsets
+from saga.ops.offsets import (
     MOVED,
     STAYED,
-    Move,
+    OffsetMove,
     PartitionState,
-    goes_back,
+    encode_moves,
+    is_backward,
     is_unread,
-    moves_of,
-    record_of,
-    refusal,
+    plan_moves,
+    refuse_move,
 )
 from saga.testing.conformance.listening import Listening
 from tests.cli.conftest import Call
@@ -153,14 +153,14 @@ def test_a_partition_that_was_added_to_a_topic_is_not_skipped() -> None:
         Partition("t", 1): PartitionState(Bounds(0, 9), None),
     }
     assert not is_unread(states)
-    assert is_unread({at: state._replace(position=None) for at, state in states.items()})
+    assert is_unread({at: state._replace(offset=None) for at, state in states.items()})
     unread = states[Partition("t", 1)]
-    assert refusal(unread, 9, 0) == (
+    assert refuse_move(unread, 9, 0) == (
         "9 records from 0 on are not handled, and would be skipped: have the service handle them; a message that it "
         "cannot handle becomes a dead letter"
     )
-    assert refusal(unread, 9, 0, unread=True) is None
-    assert refusal(unread, 10, 0, unread=True) == "it ends at 9"
+    assert refuse_move(unread, 9, 0, unread=True) is None
+    assert refuse_move(unread, 10, 0, unread=True) == "it ends at 9"
 
 
 def test_one_partition_moves_alone(saga: Call, pottery: Pottery) -> None:
@@ -226,10 +226,10 @@ async def test_nothing_moves_while_the_service_runs(saga: Call, pottery_on: Pott
 
 async def test_a_service_that_begins_in_the_very_moment_keeps_its_positions(pottery_on: Pottery) -> None:
     await handled(pottery_on, {0: 2, 1: 3})
-    going = [Move(Partition(pottery_on.topic, 0), 2, 0)]
+    going = [OffsetMove(Partition(pottery_on.topic, 0), 2, 0)]
     async with a_worker(pottery_on, {}), the_broker() as broker:
         with pytest.raises(BrokerError, match="has members"):
-            await offset_moves.move(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+            await offsets.move_offsets(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
         assert (await broker.group(pottery_on.service)).positions[going[0].partition] == 2
         recorded = [texts_of(record.headers)["dead_what"] async for record in broker.scan(pottery_on.dead)]
     assert recorded == [MOVED, STAYED]
@@ -250,11 +250,13 @@ async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
     embedded_pottery: Pottery, moved: Collection[int], stayed: list[int]
 ) -> None:
     await handled(embedded_pottery, {0: 2, 1: 3})
-    going = [Move(Partition(embedded_pottery.topic, number), at, 0) for number, at in ((0, 2), (1, 3))]
+    going = [OffsetMove(Partition(embedded_pottery.topic, number), at, 0) for number, at in ((0, 2), (1, 3))]
     async with Interrupted(Path(".saga/broker.db"), clock=CLOCK) as broker:
         broker.moved = moved
         with pytest.raises(BrokerUnavailable) if stayed else nullcontext():
-            await offset_moves.move(embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+            await offsets.move_offsets(
+                embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK
+            )
         first, *rest = [record async for record in broker.scan(embedded_pottery.dead)]
     assert texts_of(first.headers)["dead_what"] == MOVED
     assert [texts_of(record.headers)["dead_what"] for record in rest] == [STAYED][: len(stayed)]
@@ -308,14 +310,14 @@ def test_the_module_has_to_declare_the_service(saga: Call, pottery: Pottery) -> 
 def test_each_reason_to_refuse(
     bounds: tuple[int, int], position: int | None, floor: int, to: int, says: str | None
 ) -> None:
-    reason = refusal(PartitionState(Bounds(*bounds), position), to, floor)
+    reason = refuse_move(PartitionState(Bounds(*bounds), position), to, floor)
     assert reason is None if says is None else says in (reason or "")
 
 
 def test_only_who_was_further_goes_back() -> None:
-    assert goes_back(PartitionState(Bounds(0, 10), 5), 4)
-    assert not goes_back(PartitionState(Bounds(0, 10), 5), 5)
-    assert not goes_back(PartitionState(Bounds(0, 10), None), 0)
+    assert is_backward(PartitionState(Bounds(0, 10), 5), 4)
+    assert not is_backward(PartitionState(Bounds(0, 10), 5), 5)
+    assert not is_backward(PartitionState(Bounds(0, 10), None), 0)
 
 
 def test_what_is_there_already_does_not_move() -> None:
@@ -324,15 +326,15 @@ def test_what_is_there_already_does_not_move() -> None:
         Partition("cups", 1): PartitionState(Bounds(3, 10), None),
         Partition("cups", 2): PartitionState(Bounds(3, 10), 1),
     }
-    assert moves_of(places, {Partition("cups", 0): 5, Partition("cups", 1): 3, Partition("cups", 2): 3}) == [
-        Move(Partition("cups", 2), 1, 3)
+    assert plan_moves(places, {Partition("cups", 0): 5, Partition("cups", 1): 3, Partition("cups", 2): 3}) == [
+        OffsetMove(Partition("cups", 2), 1, 3)
     ]
 
 
 def test_two_moves_have_different_ids() -> None:
-    going = [Move(Partition("cups", 0), 5, 4)]
+    going = [OffsetMove(Partition("cups", 0), 5, 4)]
     ids = {
-        dict(record_of(what, "potter", going, "ada", why, now_ms).headers)["dead_id"]
+        dict(encode_moves(what, "potter", going, "ada", why, now_ms).headers)["dead_id"]
         for what in (MOVED, STAYED)
         for why in ("a", "b")
         for now_ms in (1, 2)

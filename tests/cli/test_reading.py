@@ -17,9 +17,9 @@ import pytest
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.ops.saga_details import followed
-from saga.ops.sources import sources_of
-from saga.ops.timeline import Line
+from saga.ops.saga_details import follow_saga
+from saga.ops.sources import open_stores
+from saga.ops.timeline import TimelineEntry
 from saga.progress.document import decode, decode_entry, encode
 from saga.progress.history import decode_archive
 from saga.store.sqlite.adapter import files_of
@@ -176,7 +176,7 @@ def test_a_pattern_finds_the_service_of_each_file(folder: Path) -> None:
 
 async def test_reading_changes_nothing(shop: Path) -> None:
     before = {path.name: path.read_bytes() for path in (shop / ".saga").glob("*.db")}
-    async with sources_of([], SystemClock()) as sources:
+    async with open_stores([], SystemClock()) as sources:
         assert [source.service for source in sources] == ALL
         with pytest.raises(SagaError, match="for reading only"):
             await sources[0].store.insert("saga", "x", b"{}")
@@ -282,11 +282,11 @@ class Paced(ShopClock):
 
 
 async def test_following_waits_for_the_saga_and_tells_each_transition_once(folder: Path) -> None:
-    seen: list[Line] = []
+    seen: list[TimelineEntry] = []
     warned = list[object]()
     clock = Paced(folder / ".saga")
     with suppress(Interrupted):
-        async for lines in followed("order-9", [], clock, warned.append):
+        async for lines in follow_saga("order-9", [], clock, warned.append):
             seen += lines
     assert (clock.sleeps, warned) == (6, [])
     of_payment = [line.transition for line in seen if line.service == "payment"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.ops.rehearsal import Stops, stand_in
+from saga.ops.rehearsal import RehearsalStopped, make_stand_in
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery
 from tests.cli.test_dead import SAID, blocked, outcomes, until
@@ -164,9 +164,9 @@ class Closing:
     [(Closing, "execute"), (Needy, "execute"), (sqlite3.Connection, "execute"), (dict, "get"), (re.Pattern, "match")],
 )
 def test_whatever_a_resource_gives_has_a_stand_in_whose_methods_can_be_named(gives: type, name: str) -> None:
-    made = stand_in(gives)
+    made = make_stand_in(gives)
     assert getattr(made, name).__name__ == name
-    with pytest.raises(Stops, match=rf"{gives.__name__}\.heat is used outside of a step"):
+    with pytest.raises(RehearsalStopped, match=rf"{gives.__name__}\.heat is used outside of a step"):
         _ = made.heat  # type: ignore[attr-defined]  # what it does not have
     del made
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from saga.configuration.wiring import load_services
 from saga.messages import texts_of
 from saga.messaging.timers import tiers_of
-from saga.ops.offset_moves import partition_states
+from saga.ops.offsets import partition_states
 from saga.progress.document import decode, encode
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -201,7 +201,7 @@ async def _has_timers(service: str) -> bool:
     """True if timers lie behind a position of the service's group."""
     async with the_broker() as broker:
         states = partition_states(await broker.group(service), await broker.bounds(list(tiers_of(service))))
-    return any(state.position is not None and state.position < state.bounds.end for state in states.values())
+    return any(state.offset is not None and state.offset < state.bounds.end for state in states.values())
 
 
 async def _made(pottery: Pottery) -> list[str]:

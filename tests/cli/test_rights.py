@@ -23,7 +23,7 @@ from saga.messages import Message
 from saga.messaging.envelope import to_record
 from saga.messaging.names import TRANSITIONS
 from saga.ops import audit
-from saga.ops.dead_letters import letters_of
+from saga.ops.dead_letters import read_dead_letters
 from saga.telemetry.events import Handled, Moment, Stuck, Unavailable
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, handled, the_broker
@@ -448,7 +448,7 @@ def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_with
     show = ("positions", "show", pottery.service)
 
     def trouble() -> str | None:
-        return asyncio.run(letters_of([pottery.service], of_potter(guarded), CLOCK)).trouble
+        return asyncio.run(read_dead_letters([pottery.service], of_potter(guarded), CLOCK)).problem
 
     shown = saga(*show)
     assert (shown.exit_code, pottery.topic in shown.stdout) == (0, True), shown.output
@@ -463,7 +463,7 @@ def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_with
     )
 
     def unaudited() -> Sequence[str]:
-        return asyncio.run(audit.said_on_topics(pottery.service, of_potter(guarded), CLOCK)).wrong
+        return asyncio.run(audit.read_topic_records(pottery.service, of_potter(guarded), CLOCK)).wrong
 
     assert unaudited() == []
     asyncio.run(guarded.take(right_on(rights, pottery.commands, READ)))

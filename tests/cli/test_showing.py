@@ -18,7 +18,7 @@ from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType
 from saga.engine.persistence import dead_letters
 from saga.messages import Topic
-from saga.ops.timeline import History, Line, timeline
+from saga.ops.timeline import SagaHistory, TimelineEntry, build_timeline
 from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot, decode, decode_entry, encode
 from saga.progress.document import Call as Made
 from saga.store.sqlite.documents import checksum
@@ -160,12 +160,12 @@ def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monke
     entry = decode_entry(edit(shop, "payment", "order-1").transitions[0])
     attempts = (Attempt(time="2026-01-01T00:00:00.000Z", ms=7, reason="OSError: shut"),)
     failed = replace(entry, outcome="retrying", attempt=1, failures=attempts)
-    history = History(Snapshot(service="payment", saga="order-1"), (Raw(encode(failed)),))
+    history = SagaHistory(Snapshot(service="payment", saga="order-1"), (Raw(encode(failed)),))
 
-    async def once(*_: object) -> AsyncIterator[list[Line]]:
-        yield timeline([history])
+    async def once(*_: object) -> AsyncIterator[list[TimelineEntry]]:
+        yield build_timeline([history])
 
-    monkeypatch.setattr("saga.cli.show.followed", once)
+    monkeypatch.setattr("saga.cli.show.follow_saga", once)
     told = saga("show", "order-1", "--follow").stdout.splitlines()
     assert told[1:] == ["    attempt 1 failed at 2026-01-01T00:00:00.000Z after 7 ms: OSError: shut"]
 
@@ -204,7 +204,7 @@ def test_the_fields_of_events_are_shown_with_what_is_sensitive_hidden(saga: Call
     [line] = [line for line in timeline if "PaymentReserved" in line["emitted"]]
     [value] = line["values"]
     assert value["fields"] == {"order_id": "order-1", "charge_id": HIDDEN, "amount": "9.80"}
-    assert value["trouble"] is None
+    assert value["problem"] is None
     assert all("values" in line for line in timeline)
 
 

@@ -81,10 +81,10 @@ def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedd
     records = [json.loads(line) for line in told.stdout.splitlines()]
     assert [record["offset"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["fields"] for record in records] == [None, None, None, None, {"cup_id": "cup-1"}]
-    assert "has the fingerprint" in records[0]["trouble"]
-    assert records[1]["trouble"] == "it has no value: a tombstone, which says nothing"
-    assert records[2]["trouble"].startswith("no contract Nonsense is in ")
-    assert "JSON" in records[3]["trouble"]
+    assert "has the fingerprint" in records[0]["problem"]
+    assert records[1]["problem"] == "it has no value: a tombstone, which says nothing"
+    assert records[2]["problem"].startswith("no contract Nonsense is in ")
+    assert "JSON" in records[3]["problem"]
     text = saga("tail", topic, "--no-follow").stdout
     assert "\x1b" not in text
     assert "secret" not in text

@@ -8,7 +8,7 @@ import pytest
 
 from saga.broker.administration import DATED_BY, DAY_MS, Administration, Found
 from saga.messages import Topic
-from saga.ops.topic_plans import Reader, Step, apply, is_kept_as_wanted, plan, span
+from saga.ops.topic_plans import TopicReader, TopicStep, apply, describe_duration, has_retention, plan
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 
@@ -169,15 +169,15 @@ CUPS = Topic("cups", 4, 7)
         (Found(4, 7 * DAY_MS, settings={DATED_BY: "LogAppendTime"}), {}, ["nothing"], None),
         (Found(4, 7 * DAY_MS, settings={DATED_BY: "CreateTime"}), {}, ["dates"], None),
         (Found(2, 7 * DAY_MS), {}, ["partitions"], None),
-        (Found(2, 7 * DAY_MS), {"potter": Reader(0, 0)}, ["partitions"], None),
-        (Found(2, 7 * DAY_MS), {"potter": Reader(2, 0)}, ["partitions"], "potter has 2 members"),
-        (Found(2, 7 * DAY_MS), {"potter": Reader(0, 3)}, ["partitions"], "potter has not handled 3 records"),
-        (Found(2, 1), {"potter": Reader(1, 0)}, ["retention", "partitions"], "potter has 1 member"),
+        (Found(2, 7 * DAY_MS), {"potter": TopicReader(0, 0)}, ["partitions"], None),
+        (Found(2, 7 * DAY_MS), {"potter": TopicReader(2, 0)}, ["partitions"], "potter has 2 members"),
+        (Found(2, 7 * DAY_MS), {"potter": TopicReader(0, 3)}, ["partitions"], "potter has not handled 3 records"),
+        (Found(2, 1), {"potter": TopicReader(1, 0)}, ["retention", "partitions"], "potter has 1 member"),
         (Found(5, 7 * DAY_MS), {}, ["partitions"], "fewer"),
     ],
 )
 def test_each_difference_is_a_step(
-    there: Found, readers: Mapping[str, Reader], doing: list[str], refused: str | None
+    there: Found, readers: Mapping[str, TopicReader], doing: list[str], refused: str | None
 ) -> None:
     steps = plan([CUPS], {"cups": there}, {"cups": readers}, can_grow=True)
     assert [step.doing for step in steps] == doing
@@ -187,9 +187,9 @@ def test_each_difference_is_a_step(
 
 def test_for_ever_is_only_kept_by_for_ever() -> None:
     for_ever = Topic("cups", retention_days=None)
-    assert is_kept_as_wanted(for_ever, Found(12, None))
-    assert not is_kept_as_wanted(for_ever, Found(12, 10**15))
-    assert not is_kept_as_wanted(CUPS, Found(4, None))
+    assert has_retention(for_ever, Found(12, None))
+    assert not has_retention(for_ever, Found(12, 10**15))
+    assert not has_retention(CUPS, Found(4, None))
 
 
 async def test_of_a_plan_with_a_refusal_nothing_is_done() -> None:
@@ -198,8 +198,8 @@ async def test_of_a_plan_with_a_refusal_nothing_is_done() -> None:
             raise AssertionError(f"{name} was called")
 
     untouched: Administration = Untouched()  # type: ignore[assignment]  # that is what it shows
-    create = Step(topic=CUPS, doing="create", says="")
-    await apply([create, Step(topic=Topic("mugs"), doing="partitions", says="", refused="no")], untouched)
+    create = TopicStep(topic=CUPS, doing="create", says="")
+    await apply([create, TopicStep(topic=Topic("mugs"), doing="partitions", says="", refused="no")], untouched)
     with pytest.raises(AssertionError, match="ensure"):
         await apply([create], untouched)
 
@@ -208,7 +208,7 @@ async def test_of_a_plan_with_a_refusal_nothing_is_done() -> None:
     ("ms", "text"), [(0, "0 milliseconds"), (1, "1 millisecond"), (36 * HOUR_MS, "1.5 days"), (90_000, "1.5 minutes")]
 )
 def test_times_are_told_in_words(ms: float, text: str) -> None:
-    assert span(ms) == text
+    assert describe_duration(ms) == text
 
 
 def test_the_topic_on_which_transitions_are_told_is_made_and_kept_as_the_settings_say(

@@ -7,7 +7,7 @@ import pytest
 from saga.contracts.library import binding_of
 from saga.messages import Outgoing, Record
 from saga.ops import unknown_types
-from saga.ops.unknown_types import Looked, about_types, unknown_in
+from saga.ops.unknown_types import TopicSample, describe_types, find_unknown_type
 from services.payment.events import OrderPlaced
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, the_broker
@@ -38,21 +38,21 @@ def record(type_: bytes | None, value: bytes | None = VALUE, offset: int = 0) ->
 def test_a_type_is_unknown_where_neither_header_nor_bytes_say_a_contract_or_they_contradict(
     given: Record, found: tuple[str, str] | None
 ) -> None:
-    assert unknown_in(given, [OURS]) == found
-    assert unknown_in(given, [OURS, OURS]) == found
+    assert find_unknown_type(given, [OURS]) == found
+    assert find_unknown_type(given, [OURS, OURS]) == found
 
 
 def test_the_types_of_most_records_are_told_with_count_and_place() -> None:
-    looked = Looked()
+    looked = TopicSample()
     for offset in range(20):
-        looked.note(record(f"type-{offset % 7 if offset < 18 else 0}".encode(), b"{}", offset), [OURS])
-    looked.note(record(b"shop.placed", offset=20), [OURS])
-    told = [each.what for each in about_types("orders", looked)]
+        looked.add(record(f"type-{offset % 7 if offset < 18 else 0}".encode(), b"{}", offset), [OURS])
+    looked.add(record(b"shop.placed", offset=20), [OURS])
+    told = [each.what for each in describe_types("orders", looked)]
     assert len(told) == unknown_types.TYPES_MAX
     assert told[0] == (
         "5 records of the newest 21 are of the type 'type-0', of which no contract is; orders/0 has one at offset 0"
     )
-    [late] = [each.what for each in about_types("orders", Looked(count=3), late=True)]
+    [late] = [each.what for each in describe_types("orders", TopicSample(count=3), late=True)]
     assert late == "of its newest records 3 could be looked at within 10 s"
 
 

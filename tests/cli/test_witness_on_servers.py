@@ -10,9 +10,8 @@ import pytest
 from saga import Client
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
-from saga.ops.history_check import Broken, Verified, verified_in
-from saga.ops.history_verifier import witness_of
-from saga.ops.sources import Source
+from saga.ops.history_verifier import BrokenHistory, VerificationReport, read_published_histories, verify_stores
+from saga.ops.sources import ServiceStore
 from saga.progress.document import decode, progress_key
 from saga.store.port import Document, Store
 from tests.cli.conftest import Call
@@ -36,12 +35,12 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await CLOCK.sleep(0.05)
 
 
-async def found_in(store: Store, service: str, cup: str) -> Verified:
-    witness = await witness_of(Settings.from_environment(), CLOCK, cup)
-    return await verified_in([Source(service, store, CLOCK)], CLOCK, cup, witness)
+async def found_in(store: Store, service: str, cup: str) -> VerificationReport:
+    witness = await read_published_histories(Settings.from_environment(), CLOCK, cup)
+    return await verify_stores([ServiceStore(service, store, CLOCK)], CLOCK, cup, witness)
 
 
-async def broken_in(store: Store, service: str, cup: str) -> Broken:
+async def broken_in(store: Store, service: str, cup: str) -> BrokenHistory:
     (broken,) = (await found_in(store, service, cup)).broken
     return broken
 

@@ -21,7 +21,7 @@ from saga.encryption.key_folder import KeyFolder
 from saga.errors import BrokerUnavailable, UnknownSchema
 from saga.messages import Outgoing, Partition
 from saga.messaging.names import CLIENTS
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
 from tests.clients.test_outcomes import a_task, outgoing
 from tests.contracts.folders import field, generated, put, schema, write
@@ -52,7 +52,7 @@ class Shop:
 
     async def say(self, *events: Event | Outgoing) -> None:
         records = [event if isinstance(event, Outgoing) else outgoing(event) for event in events]
-        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
             await broker.ensure([binding_of(self.sent).library.topics[self.topic]])
             await broker.publish(records)
 
@@ -153,7 +153,7 @@ async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> Non
 
     async with Client() as one, Client() as two:
         tasks = [a_task(listening(number, client)) for number, client in enumerate((one, two))]
-        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
 
             async def shared() -> None:
                 while len((await broker.group(f"{CLIENTS}mailer")).members) < 2:
@@ -179,7 +179,7 @@ async def test_what_was_heard_is_committed_while_more_is_waiting(
     await embedded.say(*(embedded.sent(order_id="o-1") for _ in range(10)))
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
         await heard(events, 6)
-        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
             assert 5 in (await broker.group(f"{CLIENTS}mailer")).positions.values()
 
 
@@ -275,7 +275,7 @@ async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedd
         for _ in range(2):
             with pytest.raises(UnknownSchema, match="get the newest contracts"):
                 await CLOCK.within(WITHIN_S, anext(events))
-    async with administration_of(Settings.from_environment(), CLOCK) as broker:
+    async with open_administration(Settings.from_environment(), CLOCK) as broker:
         assert set((await broker.group(f"{CLIENTS}mailer")).positions.values()) <= {0}
 
 

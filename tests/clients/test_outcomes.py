@@ -23,7 +23,7 @@ from saga.contracts.library import binding_of
 from saga.errors import BrokerBroken, BrokerUnavailable
 from saga.messages import Message, Outgoing
 from saga.messaging.envelope import to_record
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
 from tests.broker.waiting import until
 from tests.contracts.folders import field, generated, put, schema, write
@@ -68,7 +68,7 @@ class Shop:
         self.cancelled: Any = events.Cancelled
 
     async def say(self, *events: Event) -> None:
-        async with administration_of(Settings.from_environment(), CLOCK) as broker:
+        async with open_administration(Settings.from_environment(), CLOCK) as broker:
             await broker.ensure([binding_of(self.placed).library.topics[self.topic]])
             await broker.publish([outgoing(event) for event in events])
 

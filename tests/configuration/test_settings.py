@@ -12,7 +12,7 @@ from saga.broker.kafka.adapter import KafkaOptions, kafka_servers, kafka_setting
 from saga.configuration.settings import Settings, all_options, known
 from saga.configuration.wiring import limits_of
 from saga.errors import ConfigurationError
-from saga.ops.sources import sources_of
+from saga.ops.sources import open_stores
 from saga.policies.concurrency import INFLIGHT_MIN
 from saga.store.couchbase.adapter import CouchbaseOptions, couchbase_place
 from saga.store.sqlite.adapter import SQLITE, sqlite_path
@@ -175,7 +175,7 @@ def test_an_address_gives_its_file() -> None:
 
 async def test_an_address_that_somebody_gave_is_refused_as_settings_are() -> None:
     with pytest.raises(ConfigurationError, match=r"'redis://here' cannot work\n  - there is no store 'redis'"):
-        async with sources_of(["redis://here"], SystemClock()):
+        async with open_stores(["redis://here"], SystemClock()):
             pass
 
 

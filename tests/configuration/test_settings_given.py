@@ -17,7 +17,7 @@ from saga.broker.kafka.settings import KafkaSettings
 from saga.configuration import wiring
 from saga.configuration.settings import LINK, OTHERS, Settings, known
 from saga.errors import ConfigurationError
-from saga.ops.sources import addresses_of
+from saga.ops.sources import resolve_addresses
 from saga.store.couchbase.adapter import NAME, CouchbaseSettings, couchbase_place, couchbase_settings
 from saga.store.sqlite.adapter import sqlite_template
 from saga.support.addresses import is_plain
@@ -154,7 +154,7 @@ def test_whoever_takes_an_address_apart_repeats_no_secret(address: str) -> None:
             takes(address)
         assert SECRET not in "".join(traceback.format_exception(refusal.value))
     with pytest.raises(ConfigurationError) as raised:
-        addresses_of(address)
+        resolve_addresses(address)
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 

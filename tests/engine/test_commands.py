@@ -13,7 +13,7 @@ from saga.errors import BadInput, Permanent
 from saga.messages import Outgoing, Record
 from saga.messaging import operator_commands
 from saga.messaging.operator_commands import Answered, Wanted
-from saga.ops.dead_letters import letter_in
+from saga.ops.dead_letters import decode_dead_letter
 from saga.progress import history
 from saga.progress.document import Snapshot
 from saga.telemetry.events import ReplayEnded
@@ -483,14 +483,16 @@ async def test_what_a_person_said_happened_is_told_when_the_run_is_discarded(
         await place.broker.publish([a_command(place, "discard", again)])
         await place.at_rest(service)
         (calls,) = [
-            letter_in("payment", Record(*r)) for r, h in await place.dead(service) if h["dead_what"] == "escalation"
+            decode_dead_letter("payment", Record(*r))
+            for r, h in await place.dead(service)
+            if h["dead_what"] == "escalation"
         ]
         assert calls is not None
         assert sorted(calls.calls) == ["step first ran", "step second ran, as ada says"]
         await place.broker.publish([a_command(place, "resolve", calls.id, who="bob")])
         await place.at_rest(service)
         assert (await outcomes(place, service))[-2:] == [("reserve", "discarded"), ("reserve", "resolved")]
-        found = [letter_in("payment", Record(*r)) for r, _ in await place.dead(service)]
+        found = [decode_dead_letter("payment", Record(*r)) for r, _ in await place.dead(service)]
         assert [letter.ends for letter in found if letter is not None][-1] == calls.id
 
 

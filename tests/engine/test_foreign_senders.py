@@ -8,7 +8,7 @@ import pytest
 from saga import Saga, Service
 from saga.contracts import codec
 from saga.messages import Headers, Outgoing, Record, texts_of
-from saga.ops.timeline import History, timeline
+from saga.ops.timeline import SagaHistory, build_timeline
 from saga.support.clock import iso
 from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -179,8 +179,8 @@ async def test_what_a_service_says_that_is_not_the_owner_has_one_name_everywhere
         async with at_work(place, payment):
             await place.at_rest(payment)
         assert await outcomes(place, payment) == [("reserve", "handled", event.id)]
-        parts = [History(p, p.transitions) for s in (shop, payment) if (p := await place.progress(s)) is not None]
-        assert [line.service for line in timeline(parts)] == ["shop", "payment"]
+        parts = [SagaHistory(p, p.transitions) for s in (shop, payment) if (p := await place.progress(s)) is not None]
+        assert [line.service for line in build_timeline(parts)] == ["shop", "payment"]
 
 
 async def test_messages_without_an_id_are_as_many_as_their_places(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from saga import DeclarationError, Later, Retry, Saga, Service
 from saga.messages import Outgoing
 from saga.messaging.operator_commands import Answered, Wanted
 from saga.messaging.operator_commands import to_record as commanded
-from saga.ops.open_work import open_in
-from saga.ops.timeline import status_of
+from saga.ops.saga_details import describe_open_work
+from saga.ops.timeline import compute_status
 from saga.progress.document import CONTINUED, PLAIN, RELEASED, Entry, Snapshot, encode
 from saga.telemetry.events import Parked
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
@@ -121,7 +121,7 @@ async def test_a_release_that_has_not_got_the_version_leaves_the_run_alone_and_a
 
 
 def open_lines(p: Snapshot) -> list[str]:
-    return open_in(p, status_of(p), {})
+    return describe_open_work(p, compute_status(p), {})
 
 
 async def test_in_the_end_it_is_a_dead_letter_that_names_both_versions_and_goes_on_under_the_newer_one(

@@ -16,7 +16,7 @@ from saga.engine.errors import format_stack
 from saga.engine.persistence import dead_letters
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, texts_of
-from saga.ops.dead_letters import letter_in
+from saga.ops.dead_letters import decode_dead_letter
 from saga.progress.actions import Run
 from saga.progress.document import DeadLetter, Snapshot
 from saga.progress.failed_attempts import Failure, give_up
@@ -318,7 +318,7 @@ async def test_a_dead_letter_says_whose_it_is_what_led_there_and_the_state_befor
         await place.until(lambda: bool(place.told_dead()))
         await place.at_rest(asking)
         ((record, headers),) = await place.dead(asking)
-    found = letter_in("payment", Record(*record))
+    found = decode_dead_letter("payment", Record(*record))
     assert found is not None
     assert (found.blame, found.owner, found.state) == ("outside", "order", '{"seen":"ch-1"}')
     assert ("x-shop", "berlin") in found.headers

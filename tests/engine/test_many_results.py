@@ -21,8 +21,8 @@ from saga.messages import Position
 from saga.messaging import timers
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.timers import Wake
-from saga.ops.histories import Unreadable, history_of
-from saga.ops.sources import Source
+from saga.ops.histories import UnreadableHistory, read_history
+from saga.ops.sources import ServiceStore
 from saga.progress import history, journal, spill
 from saga.progress.document import Snapshot, encode
 from saga.store.port import Document, Store
@@ -239,21 +239,21 @@ async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_ho
 
 async def test_tools_see_all_results_whatever_page_lies_below_another(tmp_path: Path) -> None:
     async with with_tiny_pages(tmp_path, a_bank(), 20) as workers:
-        source = Source("payment", workers.store, workers.clock)
-        found = await history_of(source, SAGA)
+        source = ServiceStore("payment", workers.store, workers.clock)
+        found = await read_history(source, SAGA)
         assert found is not None
-        p = found.snapshot
+        p = found.progress
         assert [r.cause for r in p.results] == [f"order-{n}" for n in range(20)]
         assert history.verify(found.transitions, p) is None
         pages = [(key, d) async for key, d in workers.store.scan(ARCHIVES) if spill.is_page(key)]
         assert len(pages) > 3
         lowest, _ = pages[0]
         await workers.archive(lowest, None)
-        with pytest.raises(Unreadable, match="is gone"):
-            await history_of(source, SAGA)
+        with pytest.raises(UnreadableHistory, match="is gone"):
+            await read_history(source, SAGA)
         await workers.archive(lowest, b"[")
-        with pytest.raises(Unreadable, match="cannot be read"):
-            await history_of(source, SAGA)
+        with pytest.raises(UnreadableHistory, match="cannot be read"):
+            await read_history(source, SAGA)
 
 
 async def test_a_version_that_takes_more_own_events_withdraws_those_of_results_in_pages_too(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.encryption.sensitive_fields import hidden
 from saga.errors import BadInput
-from saga.ops.dead_letters import Letter, letter_in
-from saga.ops.operator_commands import Wish
+from saga.ops.dead_letters import DeadLetterRecord, decode_dead_letter
+from saga.ops.operator_commands import CommandRequest
 from saga.ops.rehearsal import rehearse
 from saga.support.clock import SystemClock
 from saga.telemetry.alert_hook import body_of
@@ -185,7 +185,7 @@ async def counted(moments: Iterable[Moment]) -> str:
     return (await Page(metrics, SystemClock()).text("text/plain"))[0].decode()
 
 
-async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[Letter]]:
+async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetterRecord]]:
     """All that is told of these sagas, by where it stands; and their letters."""
     seen: dict[str, str] = {}
     async with workplace(folder) as place:
@@ -203,10 +203,10 @@ async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[Letter]]:
         for collection in ("saga", "saga-archive"):
             async for key, document in place.store.scan(collection):
                 seen[f"{collection} {key}"] = json.dumps(hidden(json.loads(document.content)), ensure_ascii=False)
-        letters = [letter for record, _ in dead if (letter := letter_in("payment", record)) is not None]
+        letters = [letter for record, _ in dead if (letter := decode_dead_letter("payment", record)) is not None]
         for letter in letters:
             if letter.what == "dead letter":
-                wish = Wish(wanted="replay", who="me", why="to see")
+                wish = CommandRequest(wanted="replay", who="me", why="to see")
                 told = await rehearse(payment.declared, letter, wish, place.store, place.clock)
                 seen[f"rehearsal of {letter.id}"] = str(told)
     return seen, letters

@@ -29,8 +29,8 @@ from saga.engine.processing_state import Measurements, ProcessingState, RunKey
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Position
-from saga.ops.dead_letters import Letter
-from saga.ops.operator_commands import Wish, send
+from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.operator_commands import CommandRequest, send_commands
 from saga.progress.document import Call, decode, progress_key
 from saga.progress.spill import is_claim
 from saga.telemetry.events import Parked, Unavailable
@@ -460,12 +460,12 @@ async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_
             p = await place.progress(payment)
             assert p is not None
             dead = p.queue[0].dead or ""
-            letter = Letter(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
+            letter = DeadLetterRecord(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
             answer = answer_of("tokenize", "token-ANSWERED", None)
-            wish = Wish(wanted="resolve", who="ada", why="it is in the bank's list", answered=answer)
+            wish = CommandRequest(wanted="resolve", who="ada", why="it is in the bank's list", answered=answer)
             folder = str(keys.folder) if tool == "has keys" else ""
             settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=folder)
-            await send([letter], wish, settings, place.clock)
+            await send_commands([letter], wish, settings, place.clock)
             await place.until(lambda: bool(bank.handed))
             await place.at_rest(payment)
         assert bank.handed == ["reserve token-ANSWERED"]
@@ -479,11 +479,11 @@ async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) ->
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         keys.forget(SAGA, "ada", "asked for it")
-        letter = Letter(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
-        wish = Wish(wanted="resolve", who="ada", why="-", answered=answer_of("tokenize", "token", None))
+        letter = DeadLetterRecord(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
+        wish = CommandRequest(wanted="resolve", who="ada", why="-", answered=answer_of("tokenize", "token", None))
         settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=str(keys.folder))
         with pytest.raises(BadInput, match="saga order-1 was forgotten: nothing can be sealed for it"):
-            await send([letter], wish, settings, place.clock)
+            await send_commands([letter], wish, settings, place.clock)
 
 
 async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_path: Path) -> None:

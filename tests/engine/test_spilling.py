@@ -19,9 +19,9 @@ from saga.engine.progress_cache import ROOM_BYTES, OverflowCache
 from saga.errors import StoreError
 from saga.messages import Position
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.ops.histories import Unreadable
-from saga.ops.histories import whole_history as whole_history_of
-from saga.ops.sources import Source
+from saga.ops.histories import UnreadableHistory
+from saga.ops.histories import complete_history as whole_history_of
+from saga.ops.sources import ServiceStore
 from saga.progress import history, spill
 from saga.progress.document import Snapshot, decode, decode_entry, encode, progress_key
 from saga.telemetry.events import Handled, Retrying, Stuck
@@ -276,21 +276,21 @@ async def test_whoever_looks_while_messages_are_taken_out_of_pages_sees_the_saga
             for n in range(60):
                 await place.publish(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
             await place.at_rest(payment)
-        source = Source("payment", place.store)
+        source = ServiceStore("payment", place.store)
         before = await progress_of(place, payment)
         assert any(page.of == "queue" for page in before.pages)
         async with at_work(place, payment):
             await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
             await place.at_rest(payment)
         seen = await whole_history_of(source, before)
-        assert history.verify(seen.transitions, seen.snapshot) is None
-        assert not seen.snapshot.queue
+        assert history.verify(seen.transitions, seen.progress) is None
+        assert not seen.progress.queue
         now = await progress_of(place, payment)
         page = spill.page_key("payment", SAGA, now.pages[0])
         document = await place.store.get(ARCHIVES, page)
         assert document is not None
         await place.store.remove(ARCHIVES, page, cas=document.cas)
-        with pytest.raises(Unreadable, match="is gone"):
+        with pytest.raises(UnreadableHistory, match="is gone"):
             await whole_history_of(source, now)
 
 

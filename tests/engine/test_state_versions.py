@@ -21,7 +21,7 @@ from saga.contracts.library import find
 from saga.errors import Permanent
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
-from saga.ops.timeline import History, as_of
+from saga.ops.timeline import SagaHistory, find_transition
 from saga.progress import history
 from saga.progress.document import PLAIN, VERSIONED, Snapshot, decode_entry, encode
 from saga.progress.history import archive_key, decode_archive, fold, verify
@@ -155,8 +155,8 @@ async def test_the_end_of_the_first_run_holds_the_whole_state_and_its_version(tm
         assert third.state == {"cents": 981, "moved": 1}
         assert decode_entry(third.transitions[-1]).delta == {"cents": 981}
         assert verify(third.transitions, third) is None
-        shown = History(third, third.transitions)
-        assert [as_of(shown, n)[1] for n in range(3)] == [{"total": "9.80"}, new.state, third.state]
+        shown = SagaHistory(third, third.transitions)
+        assert [find_transition(shown, n)[1] for n in range(3)] == [{"total": "9.80"}, new.state, third.state]
 
 
 async def test_people_are_shown_the_state_in_the_version_of_then(tmp_path: Path) -> None:

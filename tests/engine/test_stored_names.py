@@ -12,7 +12,7 @@ import pytest
 from saga import Saga, Service
 from saga.errors import Permanent
 from saga.messages import Record
-from saga.ops.dead_letters import letter_in
+from saga.ops.dead_letters import decode_dead_letter
 from saga.progress.document import progress_key
 from services.order.events import OrderCancelled
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -90,7 +90,7 @@ async def undone(place: Workplace, old: str, new: str) -> list[str]:
     async with at_work(place, payment):
         await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
         await place.at_rest(payment)
-        records = [letter_in("payment", Record(*r)) for r, _ in await place.dead(payment)]
+        records = [decode_dead_letter("payment", Record(*r)) for r, _ in await place.dead(payment)]
     return [call for each in records if each is not None and each.what == "escalation" for call in each.calls]
 
 

@@ -19,8 +19,8 @@ from saga.messages import Partition, Record, texts_of
 from saga.messaging import envelope
 from saga.messaging.message_ids import could_be_own
 from saga.messaging.structured_mode import in_binary_mode
-from saga.ops.histories import history_of
-from saga.ops.sources import Source
+from saga.ops.histories import read_history
+from saga.ops.sources import ServiceStore
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Moment, PassedOver, Stuck
@@ -179,8 +179,8 @@ async def _end_of(
         if not could_be_own(message.id, message.type):
             raise BadInput("its sender calls itself as the service does")
         return "the copy of an own event"
-    history = await history_of(Source(service.name, store), message.saga)  # with what is put aside in pages
-    if history is not None and unaccounted(history.snapshot, service.roles, message.type, message.id) is None:
+    history = await read_history(ServiceStore(service.name, store), message.saga)  # with what is put aside in pages
+    if history is not None and unaccounted(history.progress, service.roles, message.type, message.id) is None:
         outcomes = {entry.message: entry.outcome for entry in history.entries}
         return f"in the progress: {outcomes[message.id]}"
     if message.id in letters:

@@ -17,7 +17,7 @@ from saga.clients import events as client_events
 from saga.configuration.settings import Settings
 from saga.contracts.library import Library, binding_of
 from saga.messages import Record
-from saga.ops.schema_registration import registered, registrable
+from saga.ops.schema_registration import find_registrable, register
 from saga.registry.edge import RegistryEdge
 from saga.registry.http import HttpRegistry
 from saga.registry.settings import RegistryOptions
@@ -119,7 +119,7 @@ class Sales:
             put(folder / "contracts" / topic / "topic.json", json.dumps({"partitions": PARTITIONS, "wire": wire}))
             self.modules[topic] = generated(folder, "Sold")
         library = Library.load(self.folder / "framed" / "contracts")
-        (done,) = await registered(registrable(library), Settings.read({"SAGA_REGISTRY": self.registry}), CLOCK)
+        (done,) = await register(find_registrable(library), Settings.read({"SAGA_REGISTRY": self.registry}), CLOCK)
         assert done.id is not None
         async with self.broker() as broker:
             for topic in (self.single, self.framed, self.theirs):

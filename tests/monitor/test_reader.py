@@ -17,7 +17,7 @@ from saga.monitor import reader as reader_module
 from saga.monitor.answers import Answers
 from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
-from saga.ops.sources import administration_of, unmade
+from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import SystemClock
 from tests.monitor.telling import BEGIN_MS, S, record_of, told
 
@@ -108,7 +108,7 @@ async def test_it_begins_anew_at_each_start_and_knows_the_same(either: Settings)
 
 async def test_it_is_in_no_group(either: Settings) -> None:
     await publish(either, *some("nobody-"))
-    async with administration_of(either, CLOCK) as broker:
+    async with open_administration(either, CLOCK) as broker:
         before = set(await broker.readers(TRANSITIONS))
         async with following(either) as (reader, _):
             await until(lambda: len(sagas(reader, "nobody-")) == 3)
@@ -121,7 +121,7 @@ async def test_it_reads_partitions_that_the_topic_gets_while_it_reads(
 ) -> None:
     monkeypatch.setattr(reader_module, "LOOK_S", 0.1)
     monkeypatch.setattr(reader_module, "TRANSITIONS", topic := f"growing-{CLOCK.now_ms()}")
-    async with administration_of(either, CLOCK) as broker:
+    async with open_administration(either, CLOCK) as broker:
         await broker.ensure([Topic(topic, 1)])
         async with following(either) as (reader, _):
             await broker.publish([record_of(told("order", 0, 0))._replace(topic=topic)])
@@ -166,7 +166,7 @@ async def test_it_waits_for_a_log_and_a_topic_and_says_so_once(settings: Setting
 async def test_reading_all_that_is_there_makes_nothing(settings: Settings) -> None:
     reader = Reader(Folds(), CLOCK, lambda _: None)
     assert not await reader.read_all(settings)
-    assert unmade(settings) is not None
+    assert missing_broker_file(settings) is not None
     async with broker_of(None, CLOCK, settings):
         assert not await reader.read_all(settings)
     await publish(settings, *some("a-"))

@@ -26,7 +26,7 @@ from saga.monitor.folds import Folds
 from saga.monitor.reader import Reader
 from saga.monitor.shared.parts import POSITION
 from saga.monitor.shared.worker import changes_of
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.monitor.telling import MINUTE, S, told
@@ -75,7 +75,7 @@ class Ground:
         """Count the transitions that are in the table."""
 
         async def kept() -> int:
-            async with administration_of(self.settings, CLOCK) as broker:
+            async with open_administration(self.settings, CLOCK) as broker:
                 return len({record.key async for record in broker.scan(changes_of(self.name))} - {POSITION})
 
         return asyncio.run(kept())

@@ -5,7 +5,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.ops.progress_summary import glance, glance_entry
+from saga.ops.progress_summary import decode_last_transition, decode_summary
 from saga.progress import journal
 from saga.progress.document import FORMAT, encode
 from saga.progress.journal import Ended
@@ -23,15 +23,15 @@ def test_it_sees_what_is_there() -> None:
         outcome="Ended",
     )
     p = journal.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", Ended(message=A)).snapshot
-    seen = glance(encode(p))
+    seen = decode_summary(encode(p))
     assert (seen.service, seen.saga, seen.started, seen.outcome) == ("svc", "s", START, "Ended")
     assert [(k.handler, k.dead) for k in seen.queue] == [("take", "letter")]
     assert [(intent.handler, intent.kind) for intent in seen.intents] == [("take", "do")]
-    assert [glance_entry(raw).outcome for raw in seen.transitions] == ["queued"]
+    assert [decode_last_transition(raw).outcome for raw in seen.transitions] == ["queued"]
 
 
 def test_a_progress_without_transitions_is_one() -> None:
-    assert glance(encode(blank())).transitions == ()
+    assert decode_summary(encode(blank())).transitions == ()
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_a_progress_without_transitions_is_one() -> None:
 )
 def test_what_is_no_progress_is_told(content: bytes) -> None:
     with pytest.raises(SagaError, match=r"^it cannot be read: "):
-        glance(content)
+        decode_summary(content)
 
 
 def test_a_progress_whose_last_transition_is_none_is_told() -> None:
     with pytest.raises(SagaError, match=r"^it cannot be read: "):
-        glance(encode(replace(blank(), transitions=(Raw(b'{"time": 7}'),))))
+        decode_summary(encode(replace(blank(), transitions=(Raw(b'{"time": 7}'),))))
 
 
 def test_one_of_a_newer_version_is_told_with_what_to_do() -> None:
     with pytest.raises(SagaError, match=rf"format {FORMAT + 1}, and this version reads up to {FORMAT}: use the newer"):
-        glance(encode(replace(blank(), format=FORMAT + 1)))
+        decode_summary(encode(replace(blank(), format=FORMAT + 1)))

@@ -10,8 +10,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.ops.histories import Unreadable, histories_of, history_of
-from saga.ops.sources import Source
+from saga.ops.histories import UnreadableHistory, read_histories, read_history
+from saga.ops.sources import ServiceStore
 from saga.progress import spill
 from saga.progress.document import PAGED, Entry, Snapshot, encode, progress_key
 from saga.progress.history import Archive, archive_key
@@ -38,12 +38,12 @@ RAWS = tuple(Raw(encode(an_entry(n))) for n in range(6))
 
 
 @pytest.fixture
-async def source(tmp_path: Path) -> AsyncIterator[Source]:
+async def source(tmp_path: Path) -> AsyncIterator[ServiceStore]:
     async with SqliteStore(tmp_path / "order.db", clock=SystemClock()) as store:
-        yield Source("order", store)
+        yield ServiceStore("order", store)
 
 
-async def keep(source: Source, *archives: Archive) -> None:
+async def keep(source: ServiceStore, *archives: Archive) -> None:
     """A progress that begins with the fifth transition, and these archives, each under the key of its number."""
     p = Snapshot(service="order", saga=SAGA, n=6, first=4, transitions=RAWS[4:])
     await source.store.insert(PROGRESS, progress_key("order", SAGA), encode(p))
@@ -55,14 +55,14 @@ def archive(first: int, end: int, saga: str = SAGA) -> Archive:
     return Archive(service="order", saga=saga, first=first, transitions=RAWS[first:end])
 
 
-async def numbers(source: Source) -> list[int]:
-    history = await history_of(source, SAGA)
+async def numbers(source: ServiceStore) -> list[int]:
+    history = await read_history(source, SAGA)
     assert history is not None
-    assert [found async for found in histories_of(source)] == [history]
+    assert [found async for found in read_histories(source)] == [history]
     return [entry.n for entry in history.entries]
 
 
-async def test_archives_are_read_one_after_another_up_to_the_progress(source: Source) -> None:
+async def test_archives_are_read_one_after_another_up_to_the_progress(source: ServiceStore) -> None:
     # The last one repeats what the progress still has; that at 3 is of an earlier saga of the same id.
     await keep(source, archive(0, 2), archive(2, 4), archive(4, 6), archive(3, 6))
     assert await numbers(source) == [0, 1, 2, 3, 4, 5]
@@ -71,39 +71,39 @@ async def test_archives_are_read_one_after_another_up_to_the_progress(source: So
 @pytest.mark.parametrize(
     "second", [None, archive(2, 4, saga="order-2"), archive(2, 2)], ids=["missing", "of another saga", "empty"]
 )
-async def test_what_does_not_follow_is_left_out(source: Source, second: Archive | None) -> None:
+async def test_what_does_not_follow_is_left_out(source: ServiceStore, second: Archive | None) -> None:
     await keep(source, archive(0, 2), *([second] if second else []))
     assert await numbers(source) == [0, 1, 4, 5]
 
 
-async def test_an_archive_of_other_transitions_under_a_key_is_left_out(source: Source) -> None:
+async def test_an_archive_of_other_transitions_under_a_key_is_left_out(source: ServiceStore) -> None:
     await keep(source)
     await source.store.insert(ARCHIVES, archive_key("order", SAGA, 0), encode(archive(2, 4)))
     assert await numbers(source) == [4, 5]
 
 
-async def test_a_damaged_archive_is_unreadable_unless_what_it_has_is_known(source: Source) -> None:
+async def test_a_damaged_archive_is_unreadable_unless_what_it_has_is_known(source: ServiceStore) -> None:
     await keep(source)
     await source.store.insert(ARCHIVES, archive_key("order", SAGA, 0), b"{}")
-    with pytest.raises(Unreadable, match="an archive of saga order-1 in order cannot be read"):
-        await history_of(source, SAGA)
-    known = await history_of(source, SAGA, since=4)
+    with pytest.raises(UnreadableHistory, match="an archive of saga order-1 in order cannot be read"):
+        await read_history(source, SAGA)
+    known = await read_history(source, SAGA, since=4)
     assert known is not None
     assert [entry.n for entry in known.entries] == [4, 5]
 
 
-async def test_a_page_that_is_damaged_on_disk_makes_its_saga_unreadable(source: Source, tmp_path: Path) -> None:
+async def test_a_page_that_is_damaged_on_disk_makes_its_saga_unreadable(source: ServiceStore, tmp_path: Path) -> None:
     p = Snapshot(service="order", saga=SAGA)
     new = spill.new_page(p, "inbox", [bytes(12)], newest=1, until=1 << 40)
     p = replace(p, format=PAGED, pages=(new.page,))
     await source.store.insert(PROGRESS, progress_key("order", SAGA), encode(p))
     await source.store.insert(ARCHIVES, key := spill.page_key("order", SAGA, new.page), new.content)
-    assert await history_of(source, SAGA) is not None
+    assert await read_history(source, SAGA) is not None
     with closing(sqlite3.connect(tmp_path / "order.db")) as file, file:
         file.execute("UPDATE documents SET content = x'7b7d' WHERE key = ?", (key,))
-    with pytest.raises(Unreadable, match=r"a page of order-1 in order cannot be read: .*is damaged"):
-        await history_of(source, SAGA)
+    with pytest.raises(UnreadableHistory, match=r"a page of order-1 in order cannot be read: .*is damaged"):
+        await read_history(source, SAGA)
 
 
-async def test_a_saga_that_nobody_knows_has_no_history(source: Source) -> None:
-    assert await history_of(source, SAGA) is None
+async def test_a_saga_that_nobody_knows_has_no_history(source: ServiceStore) -> None:
+    assert await read_history(source, SAGA) is None

@@ -9,7 +9,7 @@ from saga.configuration.settings import Settings
 from saga.engine.persistence import dead_letters
 from saga.errors import BadInput
 from saga.messages import Message, Position, Record, Topic
-from saga.ops.dead_letters import ALL, Which, letter_in, originals_of
+from saga.ops.dead_letters import ALL, Which, decode_dead_letter, read_originals
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
@@ -38,14 +38,14 @@ async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: P
         await broker.ensure([Topic("payment.dead", 1, None)])
         await broker.publish([whole, cut, empty])
     settings = Settings.from_environment(broker=url)
-    found = await originals_of("payment", {id_, "cut", "empty"}, settings, CLOCK)
+    found = await read_originals("payment", {id_, "cut", "empty"}, settings, CLOCK)
     assert found[id_] == LATE
     for name, told in (("cut", "it lies at orders/0/3"), ("empty", "the message is empty")):
         why = found[name]
         assert isinstance(why, BadInput)
         assert told in str(why)
-    assert await originals_of("payment", {"other"}, settings, CLOCK) == {}
-    assert await originals_of("shipping", {id_}, settings, CLOCK) == {}
+    assert await read_originals("payment", {"other"}, settings, CLOCK) == {}
+    assert await read_originals("shipping", {id_}, settings, CLOCK) == {}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: P
 )
 def test_a_letter_is_meant_if_all_that_is_given_holds(which: Which, *, holds: bool) -> None:
     whole = dead_letters.older_than_memory("payment", LATE, Position("orders", 0, 3), None)
-    letter = letter_in("payment", Record("payment.dead", 0, 0, whole.key, whole.value, whole.headers, 0))
+    letter = decode_dead_letter("payment", Record("payment.dead", 0, 0, whole.key, whole.value, whole.headers, 0))
     assert letter is not None
     assert which.holds(letter) is holds

@@ -9,9 +9,9 @@ from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.errors import NoStore, SagaError
 from saga.messages import Topic
 from saga.messaging.names import PROGRESS
-from saga.ops.saga_details import shown
-from saga.ops.saga_list import Choice, Listed, listed
-from saga.ops.sources import sources_of
+from saga.ops.saga_details import read_saga
+from saga.ops.saga_list import Choice, ListedSaga, list_sagas
+from saga.ops.sources import open_stores
 from saga.progress.document import Snapshot, encode, progress_key
 from saga.store.port import Document
 from saga.store.sqlite.store import SqliteStore
@@ -40,13 +40,13 @@ async def damage(address: str, service: str) -> None:
 async def test_services_are_given_by_name_however_their_stores_are_given(tmp_path: Path) -> None:
     shared, alone = await a_store(tmp_path, "shipping", "payment"), await a_store(tmp_path, "order")
     for addresses in ([shared, alone], [alone, shared]):
-        async with sources_of(addresses, CLOCK) as sources:
+        async with open_stores(addresses, CLOCK) as sources:
             assert [source.service for source in sources] == ["order", "payment", "shipping"]
 
 
 async def test_where_no_store_is_found_that_is_told(tmp_path: Path) -> None:
     with pytest.raises(NoStore, match="no file matches"):
-        async with sources_of([f"sqlite:///{tmp_path}/{{service}}.db"], CLOCK):
+        async with open_stores([f"sqlite:///{tmp_path}/{{service}}.db"], CLOCK):
             pass
 
 
@@ -54,12 +54,12 @@ async def test_what_cannot_be_read_is_told_and_the_rest_is_given(tmp_path: Path)
     address = await a_store(tmp_path, "order", "payment")
     await damage(address, "payment")
     told = list[object]()
-    found = [each async for each in listed(Choice(addresses=[address], limit=5), CLOCK, told.append)]
-    assert [[s.service for s in each.statuses] for each in found if isinstance(each, Listed)] == [["order"]]
+    found = [each async for each in list_sagas(Choice(addresses=[address], limit=5), CLOCK, told.append)]
+    assert [[s.service for s in each.statuses] for each in found if isinstance(each, ListedSaga)] == [["order"]]
     [what] = told
     assert str(what).startswith("saga order-1 in payment (document payment::order-1): it cannot be read")
     told.clear()
-    seen = await shown("order-1", [address], CLOCK, told.append)
+    seen = await read_saga("order-1", [address], CLOCK, told.append)
     assert [history.service for history in seen.histories] == ["order"]
     [what] = told
     assert "saga order-1 in payment" in str(what)
@@ -81,7 +81,7 @@ async def test_services_of_one_file_are_found_without_a_look_at_their_sagas(
 ) -> None:
     address = await a_store(tmp_path, "payment", "payment-eu", "pay", "order")
     monkeypatch.setattr("saga.store.sqlite.store.SqliteStore", Counted)
-    async with sources_of([address], CLOCK) as sources:
+    async with open_stores([address], CLOCK) as sources:
         assert [source.service for source in sources] == ["order", "pay", "payment", "payment-eu"]
     assert Counted.scans == 0
 
@@ -90,7 +90,7 @@ async def test_only_the_stores_of_services_that_are_named_are_opened(tmp_path: P
     for service in ("order", "payment"):
         await a_store(tmp_path, service)
     (tmp_path / "order.db").write_bytes(b"damaged" * 1000)
-    async with sources_of([f"sqlite:///{tmp_path}/{{service}}.db"], CLOCK, ["payment"]) as sources:
+    async with open_stores([f"sqlite:///{tmp_path}/{{service}}.db"], CLOCK, ["payment"]) as sources:
         assert [source.service for source in sources] == ["payment"]
 
 
@@ -105,22 +105,22 @@ async def test_a_service_that_nobody_knows_is_told_with_those_that_there_are(
         await a_store(tmp_path, "payment")
     for _ in range(2):
         with pytest.raises(SagaError, match=r"no service paymnet is known here, there are: .*order, payment"):
-            async with sources_of([address], CLOCK, ["paymnet", "order"]):
+            async with open_stores([address], CLOCK, ["paymnet", "order"]):
                 pass
         async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
             await broker.ensure([Topic("shipping.commands", 1), Topic("orders", 1)])
-    async with sources_of([address], CLOCK, ["shipping"]) as sources:
+    async with open_stores([address], CLOCK, ["shipping"]) as sources:
         assert [source.service for source in sources] == [], "it has said nothing yet"
 
 
 async def test_where_the_broker_cannot_tell_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGA_BROKER", "redis://here")
-    async with sources_of([await a_store(tmp_path, "order")], CLOCK, ["payment"]) as sources:
+    async with open_stores([await a_store(tmp_path, "order")], CLOCK, ["payment"]) as sources:
         assert sources == []
 
 
 async def test_a_saga_that_is_named_is_read_and_others_are_not_looked_at(tmp_path: Path) -> None:
     address = await a_store(tmp_path, "order", "payment")
     choice = Choice(addresses=[address], sagas=["order-1", "order-2", "order-1"], limit=5)
-    found = [each async for each in listed(choice, CLOCK, print)]
+    found = [each async for each in list_sagas(choice, CLOCK, print)]
     assert [(each.saga, len(each.statuses)) for each in found if each is not None] == [("order-1", 2)]

@@ -7,9 +7,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.messages import Message
-from saga.ops.open_work import open_in
-from saga.ops.progress_summary import glance
-from saga.ops.timeline import History, Parked, as_of, status_of, timeline
+from saga.ops.progress_summary import decode_summary
+from saga.ops.saga_details import describe_open_work
+from saga.ops.timeline import ParkedRun, SagaHistory, build_timeline, compute_status, find_transition
 from saga.progress.document import (
     Attempt,
     Call,
@@ -45,12 +45,12 @@ def an_entry(n: int, second: int, message: str, emits: tuple[str, ...] = (), **d
     )
 
 
-def a_history(service: str, *entries: Entry) -> History:
-    return History(Snapshot(service=service, saga="s"), tuple(Raw(encode(entry)) for entry in entries))
+def a_history(service: str, *entries: Entry) -> SagaHistory:
+    return SagaHistory(Snapshot(service=service, saga="s"), tuple(Raw(encode(entry)) for entry in entries))
 
 
-def told(*histories: History) -> list[tuple[str, int]]:
-    return [(line.service, line.transition) for line in timeline(histories)]
+def told(*histories: SagaHistory) -> list[tuple[str, int]]:
+    return [(line.service, line.transition) for line in build_timeline(histories)]
 
 
 def a_message(id_: str) -> Message:
@@ -95,9 +95,9 @@ def test_an_own_event_is_no_reason_to_wait() -> None:
 
 def test_the_state_after_a_transition_is_made_of_the_deltas_up_to_it() -> None:
     h = a_history("a", an_entry(0, 1, "m", x=1), an_entry(1, 2, "n", x=2, y=1), an_entry(2, 3, "o", y=5))
-    assert [as_of(h, n)[1] for n in range(3)] == [{"x": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 5}]
+    assert [find_transition(h, n)[1] for n in range(3)] == [{"x": 1}, {"x": 2, "y": 1}, {"x": 2, "y": 5}]
     with pytest.raises(LookupError):
-        as_of(h, 3)
+        find_transition(h, 3)
 
 
 def test_a_handler_that_has_begun_before_any_transition_is_open() -> None:
@@ -110,7 +110,7 @@ def test_a_handler_that_has_begun_before_any_transition_is_open() -> None:
         state={},
         time="2026-01-01T00:00:00.000Z",
     )
-    begun = status_of(Snapshot(service="a", saga="s", intents=(intent,)))
+    begun = compute_status(Snapshot(service="a", saga="s", intents=(intent,)))
     assert (begun.state, begun.is_open, begun.changed) == ("begun", True, intent.time)
 
 
@@ -118,7 +118,7 @@ def test_a_dead_letter_quarantines_and_is_counted_once() -> None:
     kept = Kept(handler="react", message=a_message("m"), n=0)
     dead = Kept(handler="react", message=a_message("n"), n=0, dead="dead-1")
     p = Snapshot(service="a", saga="s", started=START, queue=(dead, kept), compensating=(kept,))
-    status = status_of(p)
+    status = compute_status(p)
     assert (status.state, status.dead, status.queue, status.compensating) == ("quarantined", 1, 1, 1)
 
 
@@ -137,17 +137,17 @@ def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it
     p = Snapshot(
         service="a", saga="s", queue=(kept, behind), first=3, n=7, transitions=tuple(Raw(encode(e)) for e in entries)
     )
-    for status in (status_of(p), status_of(glance(encode(p)))):
+    for status in (compute_status(p), compute_status(decode_summary(encode(p)))):
         assert (status.state, status.is_open, status.parked, status.queue) == ("retrying", True, 1, 1)
         assert status.retries == (
-            Parked(
+            ParkedRun(
                 handler="react", undoes=None, attempts=5, next="2026-01-01T00:01:00.000Z", since=entries[1].time,
                 error="shut still",
             ),
         )  # fmt: skip
     dead = replace(p, compensating=(replace(kept, handler="other", dead="dead-1"),))
-    assert status_of(dead).state == "quarantined"
-    assert status_of(replace(p, queue=(kept,))).is_open
+    assert compute_status(dead).state == "quarantined"
+    assert compute_status(replace(p, queue=(kept,))).is_open
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(at
     )
     entry = Raw(encode(retrying(0, "react", attempts, "shut")))
     p = Snapshot(service="a", saga="s", queue=(held_up,), n=1, transitions=(entry,))
-    for status in (status_of(p), status_of(glance(encode(p)))):
-        [told] = open_in(p, status, {})
+    for status in (compute_status(p), compute_status(decode_summary(encode(p)))):
+        [told] = describe_open_work(p, status, {})
         assert told.startswith("react is held up, and looked at each minute")
         assert words in told
     assert [run.put_off for run in find_parked_runs(p)] == [True]
@@ -182,7 +182,7 @@ def test_a_parked_compensation_has_its_own_name() -> None:
     )
     p = Snapshot(service="a", saga="s", compensating=(kept,), n=2, transitions=(Raw(encode(entry)), Raw(encode(other))))
     for each, name, error in ((p, "release", "shut"), (replace(p, intents=(begun,)), "let_go", None)):
-        status = status_of(each)
+        status = compute_status(each)
         [told] = status.retries
         assert (told.handler, told.undoes, told.error) == (name, "react", error)
         assert (status.state, status.parked, status.compensating) == ("retrying", 1, 0)
@@ -195,7 +195,7 @@ def test_what_is_parked_is_told_though_its_transitions_are_archived_or_damaged()
         Snapshot(service="a", saga="s", queue=(kept,), first=9, n=10, transitions=(last,)),
         Snapshot(service="a", saga="s", queue=(kept,), first=3, n=5, transitions=(Raw(b'{"time": 7}'), last)),
     ):
-        [told] = status_of(glance(encode(p))).retries
+        [told] = compute_status(decode_summary(encode(p))).retries
         assert (told.handler, told.next, told.since, told.error) == ("react", "9999-12-31T23:59:59.999Z", None, None)
 
 
@@ -204,7 +204,7 @@ def test_what_is_parked_is_told_though_its_transitions_are_archived_or_damaged()
 )
 def test_a_line_has_the_attempts_that_failed_numbered(outcome: Outcome, attempt: int, numbers: list[int]) -> None:
     entry = replace(retrying(0, "react", attempt, "shut"), outcome=outcome)
-    [line] = timeline([a_history("a", entry)])
+    [line] = build_timeline([a_history("a", entry)])
     assert [each.attempt for each in line.failures] == numbers
     assert [(each.time, each.ms, each.worker, each.reason) for each in line.failures] == [
         (f"2026-01-01T00:00:0{i}.000Z", i, "w", f"why {i}") for i in (1, 2)
@@ -214,7 +214,7 @@ def test_a_line_has_the_attempts_that_failed_numbered(outcome: Outcome, attempt:
 def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None:
     waits = Kept(handler="both", message=a_message("m"), n=0)
     entry = an_entry(0, 1, "m")
-    status = status_of(
+    status = compute_status(
         Snapshot(service="a", saga="s", started="then", waiting=(waits,), transitions=(Raw(encode(entry)),))
     )
     assert (status.state, status.changed, status.waiting, status.left) == ("handled", entry.time, 1, 0)
@@ -235,13 +235,13 @@ def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None
 def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[str, Any], left: int) -> None:
     waits = Kept(handler="both", message=a_message("m"), n=0, decides=True)
     p = Snapshot(service="a", saga="s", started=START, waiting=(waits,), **what)
-    assert status_of(p).left == status_of(glance(encode(p))).left == left
-    assert status_of(p).waiting == 1 - left
+    assert compute_status(p).left == compute_status(decode_summary(encode(p))).left == left
+    assert compute_status(p).waiting == 1 - left
 
 
 def test_messages_in_pages_are_counted_as_what_they_are() -> None:
     pages = tuple(Page(of=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
-    status = status_of(Snapshot(service="a", saga="s", started=START, pages=pages))
+    status = compute_status(Snapshot(service="a", saga="s", started=START, pages=pages))
     assert (status.queue, status.waiting) == (COUNTS["queue"], COUNTS["waiting"])
 
 
@@ -252,7 +252,7 @@ def test_a_line_says_what_a_handler_called_as_people_read_it() -> None:
         Call(kind="read", name="stock", number=0, input="", document="stock/tea"),
     )
     entry = replace(an_entry(0, 1, "m", emits=("x",), taken=1), calls=calls)
-    [line] = timeline([a_history("a", entry)])
+    [line] = build_timeline([a_history("a", entry)])
     assert line.steps == ("reserve", "update set_aside stock/tea", "read stock/tea")
     assert (line.emitted, line.delta, line.message, line.source) == (("X",), {"taken": 1}, "m", "other")
 

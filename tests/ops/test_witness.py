@@ -3,12 +3,12 @@
 from msgspec.structs import replace
 
 from saga.messaging.transition_events import Cause, Told
-from saga.ops.history_verifier import CLOCKS_MS, History, Witness
+from saga.ops.history_verifier import CLOCKS_MS, HistoryId, HistoryVerifier
 from saga.support.clock import from_iso, iso
 
 TIME = "2026-11-21T14:06:40.123Z"
 MEMORY_S = 86_400
-OF = History("payment", "order-1")
+OF = HistoryId("payment", "order-1")
 
 
 def told(number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMORY_S, anew: str | None = None) -> Told:
@@ -28,29 +28,29 @@ def told(number: int, hash_: str, *, time: str = TIME, kept_s: int | None = MEMO
     )
 
 
-def heard(*all_: Told) -> Witness:
-    witness = Witness()
+def heard(*all_: Told) -> HistoryVerifier:
+    witness = HistoryVerifier()
     for each in all_:
-        witness.hear(each)
+        witness.add(each)
     return witness
 
 
 def test_what_may_have_expired_is_not_called_removed() -> None:
     witness, until_ms = heard(told(0, "a")), from_iso(TIME) + MEMORY_S * 1000
-    assert witness.removed(OF, until_ms - CLOCKS_MS) is not None
-    assert witness.removed(OF, until_ms - CLOCKS_MS + 1) is None
+    assert witness.find_removed(OF, until_ms - CLOCKS_MS) is not None
+    assert witness.find_removed(OF, until_ms - CLOCKS_MS + 1) is None
 
 
 def test_what_is_open_never_expires() -> None:
-    removed = heard(told(0, "a", kept_s=None)).removed(OF, from_iso(TIME) + 10**12)
+    removed = heard(told(0, "a", kept_s=None)).find_removed(OF, from_iso(TIME) + 10**12)
     assert removed is not None
     assert removed.broken.what.endswith("it is open, and never expires")
 
 
 def test_the_last_transition_says_whether_it_expires_in_whatever_order_they_were_told() -> None:
     late = from_iso(TIME) + 10**12
-    assert heard(told(1, "b"), told(0, "a", kept_s=None)).removed(OF, late) is None
-    assert heard(told(0, "a"), told(1, "b", kept_s=None), told(0, "a")).removed(OF, late) is not None
+    assert heard(told(1, "b"), told(0, "a", kept_s=None)).find_removed(OF, late) is None
+    assert heard(told(0, "a"), told(1, "b", kept_s=None), told(0, "a")).find_removed(OF, late) is not None
 
 
 def test_an_id_that_is_used_again_after_it_was_forgotten_is_no_fork() -> None:
@@ -65,24 +65,24 @@ def test_an_id_that_is_used_again_after_it_was_forgotten_is_no_fork() -> None:
 
 def test_the_first_number_with_two_transitions_is_named() -> None:
     witness = heard(*(told(n, hash_) for n, hash_ in ((2, "x"), (2, "y"), (1, "b"), (1, "c"), (0, "a"), (0, "a"))))
-    contradiction = witness.compared(OF, ())
+    contradiction = witness.compare(OF, ())
     assert contradiction is not None
     assert contradiction.broken.n == 1
 
 
 def test_of_other_services_and_sagas_nothing_is_said() -> None:
     witness = heard(told(0, "a"), replace(told(0, "a"), saga="order-2"), replace(told(0, "a"), service="shop"))
-    assert list(witness.of(["payment"], None)) == [OF, History("payment", "order-2")]
-    assert list(witness.of(["payment", "shop"], "order-1")) == [OF, History("shop", "order-1")]
-    assert witness.is_witnessed(History("payment", "order-3"), 1) is None
+    assert list(witness.histories_of(["payment"], None)) == [OF, HistoryId("payment", "order-2")]
+    assert list(witness.histories_of(["payment", "shop"], "order-1")) == [OF, HistoryId("shop", "order-1")]
+    assert witness.is_published(HistoryId("payment", "order-3"), 1) is None
 
 
 def test_what_saga_rebuild_says_it_made_anew_is_the_history_from_there_on_whoever_tells_it_again() -> None:
     once = told(0, "c", anew="2026-11-22T14:06:40.000Z")
     witness = heard(told(0, "a"), told(1, "b"), told(2, "b"), once, told(1, "d"), told(0, "c"), once, told(1, "d"))
-    assert (witness.histories[OF].forked, witness.histories[OF].last, witness.is_anew(OF)) == (None, 1, True)
+    assert (witness.histories[OF].forked, witness.histories[OF].last, witness.is_rebuilt(OF)) == (None, 1, True)
     again = heard(told(0, "a"), once, told(1, "d"), replace(once, anew="2026-11-23T14:06:40.000Z"), told(1, "e"))
-    assert (again.histories[OF].forked, again.is_anew(OF)) == (None, True)
+    assert (again.histories[OF].forked, again.is_rebuilt(OF)) == (None, True)
     assert heard(told(0, "a"), told(0, "c")).histories[OF].forked == 0, "a worker that tells another one"
     assert heard(once, told(0, "a")).histories[OF].forked == 0
-    assert not heard(told(0, "a")).is_anew(OF)
+    assert not heard(told(0, "a")).is_rebuilt(OF)

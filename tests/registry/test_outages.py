@@ -18,7 +18,7 @@ import pytest
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.messages import texts_of
-from saga.ops.schema_registration import registered, registrable
+from saga.ops.schema_registration import find_registrable, register
 from saga.registry import http
 from saga.registry.http import HttpRegistry
 from saga.registry.settings import RegistryOptions
@@ -81,7 +81,9 @@ async def test_the_books_balance_after_the_registry_was_away(tmp_path: Path, tro
     library = binding_of(shop.placed).library
     assert all(
         each.id is not None
-        for each in await registered(registrable(library), Settings.read({"SAGA_REGISTRY": trouble.direct}), shop.clock)
+        for each in await register(
+            find_registrable(library), Settings.read({"SAGA_REGISTRY": trouble.direct}), shop.clock
+        )
     )
     place = Workplace(tmp_path)
     log: Any = place.broker

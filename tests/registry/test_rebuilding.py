@@ -6,7 +6,7 @@ from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
 from saga.messaging.names import PROGRESS
 from saga.ops.rebuild import rebuild
-from saga.ops.schema_registration import registered, registrable
+from saga.ops.schema_registration import find_registrable, register
 from saga.progress.document import progress_key
 from saga.registry.http import HttpRegistry
 from saga.registry.settings import RegistryOptions
@@ -22,7 +22,7 @@ async def test_a_lost_progress_is_made_anew_and_what_it_said_is_said_in_the_wire
     shop = Shop(tmp_path / "shop", sales=f"sales-anew-{mark}", money=f"money-anew-{mark}")
     sales, money = shop.topics
     library, settings = binding_of(shop.placed).library, {"SAGA_REGISTRY": schema_registry.url}
-    await registered(registrable(library), Settings.read(settings), shop.clock)
+    await register(find_registrable(library), Settings.read(settings), shop.clock)
     place = Workplace(tmp_path)
     registry = HttpRegistry(RegistryOptions(registry=schema_registry.url))
     place.broker = Edge(place.broker, registry, place.clock)  # type: ignore[assignment]

@@ -4,8 +4,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from saga import Service
-from saga.ops.histories import history_of
-from saga.ops.sources import Source
+from saga.ops.histories import read_history
+from saga.ops.sources import ServiceStore
 from saga.progress import history
 from saga.progress.document import progress_key
 from saga.telemetry.events import Stuck
@@ -26,10 +26,10 @@ async def test_a_long_saga_of_an_id_that_was_forgotten_is_archived_and_verified_
                 await place.broker.publish([place.record_of(an_order(), id=f"{life}-{n}") for n in range(messages)])
                 await place.at_rest(inventory)
             assert not place.told(Stuck)
-            whole = await history_of(Source("inventory", place.store), SAGA)
+            whole = await read_history(ServiceStore("inventory", place.store), SAGA)
             assert whole is not None
             assert len(whole.transitions) == messages
-            assert history.verify(whole.transitions, whole.snapshot) is None
+            assert history.verify(whole.transitions, whole.progress) is None
             document = await place.store.get("saga", progress_key("inventory", SAGA))
             assert document is not None
             await place.store.remove("saga", progress_key("inventory", SAGA), cas=document.cas)  # as expiry does

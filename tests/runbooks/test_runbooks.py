@@ -17,7 +17,7 @@ from saga.contracts.library import find
 from saga.messages import Topic
 from saga.messaging.names import PROGRESS
 from saga.messaging.timers import tiers_of
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.progress.document import PLAIN, Snapshot, encode, progress_key
 from saga.store.sqlite.lock import WriteLock
 from saga.store.sqlite.store import SqliteStore
@@ -309,7 +309,7 @@ def test_broker_down(place: Place, guarded: Guarded) -> None:
 def test_damaged_partition(place: Place, guarded: Guarded) -> None:
     async def damaged() -> None:
         settings = Settings(broker=f"kafka://{guarded.kafka.address}")
-        async with administration_of(settings, SystemClock()) as broker:
+        async with open_administration(settings, SystemClock()) as broker:
             [record] = [record async for record in broker.scan("orders")]
         spoil(guarded.kafka.data, record, "a value")
 

@@ -13,7 +13,7 @@ from msgspec import Raw
 from saga import Event
 from saga.contracts.codec import encode as encode_event
 from saga.messages import Message, name_of
-from saga.ops.sources import Source
+from saga.ops.sources import ServiceStore
 from saga.progress.document import Emitted, Entry, Kept, Snapshot, encode, progress_key
 from saga.progress.history import Archive, archive_key
 from saga.store.sqlite.store import SqliteStore
@@ -196,7 +196,7 @@ async def test_an_outcome_in_an_archive_counts(run: Run) -> None:
         await store.insert("saga-archive", archive_key("order", "order-4", 0), encode(moved))
     await run.keep(untrimmed, trimmed)
     async with run.store("order") as store:
-        kept = await all_orders(Source("order", store))
+        kept = await all_orders(ServiceStore("order", store))
     assert kept["order-3"].entries == kept["order-4"].entries == (first, second)
     assert await run.differences() == []
 
@@ -269,7 +269,7 @@ async def test_an_archive_is_found_by_its_key(run: Run) -> None:
             await store.insert("saga-archive", archive_key("order", "order-3", first), encode(archive))
     await run.keep(Snapshot(service="order", saga="order-3", n=3, first=2, transitions=raws[2:]))
     async with run.store("order") as store:
-        source = Source("order", store)
+        source = ServiceStore("order", store)
         kept = await orders_of(source, ["order-3", "order-9"])
         assert kept == {"order-3": (await all_orders(source))["order-3"]}
     assert [entry.n for entry in kept["order-3"].entries] == [0, 1, 2]

@@ -13,9 +13,9 @@ from saga.broker.kafka.administration import KafkaAdministration
 from saga.contracts.library import find
 from saga.engine.prepared_service import reads_of
 from saga.messaging.names import is_wakes
-from saga.ops.histories import history_of
-from saga.ops.sources import Source
-from saga.ops.timeline import History
+from saga.ops.histories import read_history
+from saga.ops.sources import ServiceStore
+from saga.ops.timeline import SagaHistory
 from saga.progress.history import verify
 from saga.store.port import Store
 from services import ledger
@@ -52,7 +52,7 @@ class Readings:
     store_of: Callable[[str], Store]
     ledgers: Path
     shelves: Shelves
-    histories: dict[str, dict[str, History]] = field(default_factory=lambda: {service: {} for service in SERVICES})
+    histories: dict[str, dict[str, SagaHistory]] = field(default_factory=lambda: {service: {} for service in SERVICES})
     """By service and order, of those that are settled there: they do not change any more."""
     _stores: dict[str, Store] = field(default_factory=dict)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -82,13 +82,13 @@ class Readings:
                 left[service] = rest
         return left
 
-    async def _read(self, service: str, orders: Iterable[str]) -> dict[str, History]:
-        found: dict[str, History] = {}
+    async def _read(self, service: str, orders: Iterable[str]) -> dict[str, SagaHistory]:
+        found: dict[str, SagaHistory] = {}
         rest = iter(orders)
 
         async def read() -> None:
             for id_ in rest:
-                history = await history_of(Source(service, self._stores[service]), id_)
+                history = await read_history(ServiceStore(service, self._stores[service]), id_)
                 if history is not None:
                     found[id_] = history
 
@@ -116,7 +116,7 @@ class Readings:
             f"{id_}: {service}: {found.what}"
             for service, histories in self.histories.items()
             for id_, history in histories.items()
-            if (found := verify(history.transitions, history.snapshot)) is not None
+            if (found := verify(history.transitions, history.progress)) is not None
         ]
         count = sum(map(len, self.histories.values()))
         return Check(name="histories are what was written", figures=f"{count} of them", differences=tuple(broken))
@@ -139,6 +139,6 @@ async def log(broker: KafkaAdministration) -> list[Check]:
     ]
 
 
-def _is_settled(history: History) -> bool:
-    p = history.snapshot
+def _is_settled(history: SagaHistory) -> bool:
+    p = history.progress
     return not p.is_open and (p.outcome is not None or any(e.type in (CONFIRMED, CANCELLED) for e in history.entries))

@@ -3,12 +3,12 @@
 import msgspec
 from msgspec import Raw
 
-from saga.ops.timeline import History
+from saga.ops.timeline import SagaHistory
 from saga.progress.document import Entry, Outcome, Snapshot
 from tests.torture.traces import CURES_MANY, Histories, traces
 
 
-def a_history(service: str, handler: str, outcome: Outcome) -> History:
+def a_history(service: str, handler: str, outcome: Outcome) -> SagaHistory:
     entry = Entry(
         n=0,
         previous="",
@@ -19,7 +19,9 @@ def a_history(service: str, handler: str, outcome: Outcome) -> History:
         type="OrderPlaced",
         source="shop",
     )
-    return History(snapshot=Snapshot(service=service, saga="order-1"), transitions=(Raw(msgspec.json.encode(entry)),))
+    return SagaHistory(
+        progress=Snapshot(service=service, saga="order-1"), transitions=(Raw(msgspec.json.encode(entry)),)
+    )
 
 
 def histories(ended_by: str = "expire", payment: Outcome = "replayed") -> Histories:

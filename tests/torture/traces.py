@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from saga.ops.timeline import History
+from saga.ops.timeline import SagaHistory
 from services.audit.checks import Check
 
-Histories = Mapping[str, Mapping[str, History]]
+Histories = Mapping[str, Mapping[str, SagaHistory]]
 """Histories by service and order."""
 DECIDES, DEADLINE = "order", "expire"
 """Service that ends orders, and its deadline."""

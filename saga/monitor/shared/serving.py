@@ -15,7 +15,7 @@ from saga.monitor.serving import address_of, answering, listening
 from saga.monitor.shared.answering import Answering
 from saga.monitor.shared.web import app
 from saga.monitor.shared.worker import KEPT, RATES, Worker, changes_of
-from saga.ops.sources import administration_of
+from saga.ops.sources import open_administration
 from saga.support.clock import Clock
 
 NOT_STARTED = "the shared monitor was not started:"
@@ -49,7 +49,7 @@ async def serve_shared(
     if partitions is None:
         return
     options = adapter.client_options(settings)
-    async with administration_of(settings, clock) as broker:
+    async with open_administration(settings, clock) as broker:
         with listening(wanted.address) as listener:
             worker = Worker(wanted.name, address_of(listener), partitions, wanted.sagas_max, clock, broker.log_ids)
             following = worker.follow(options, adapter.copies(settings))
@@ -69,7 +69,7 @@ async def _partitions(name: str, settings: Settings, stop: asyncio.Event, clock:
     told = ""
     while not stop.is_set():
         try:
-            async with administration_of(settings, clock) as broker:
+            async with open_administration(settings, clock) as broker:
                 counts = await broker.partitions([TRANSITIONS, *_tables(name)])
             if TRANSITIONS in counts:
                 return _agreed(name, counts)

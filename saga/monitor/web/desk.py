@@ -19,15 +19,14 @@ from saga.errors import BadInput, NoStore, SagaError
 from saga.messaging import active_controls, controls
 from saga.messaging.active_controls import Target
 from saga.messaging.controls import Noted, Switch
-from saga.ops import control_changes, operator_commands
-from saga.ops.attention import Attention, Told, attention, blocking
-from saga.ops.dead_letters import Letter
-from saga.ops.event_fields import Said, values_of
-from saga.ops.open_work import open_in
-from saga.ops.operator_commands import PAST, REPLAYS_MAX, Answer, Wish, in_words
-from saga.ops.saga_details import Shown, shown, with_reasons
+from saga.ops import operator_commands
+from saga.ops.attention import Attention, AttentionItem, find_attention, find_blocking
+from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.event_fields import EventFields, read_event_fields
+from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
+from saga.ops.saga_details import SagaDetails, add_reasons, describe_open_work, read_saga
 from saga.ops.saga_list import Choice
-from saga.ops.sources import sources_of
+from saga.ops.sources import open_stores
 from saga.support.clock import Clock, from_iso
 
 log = logging.getLogger("saga.monitor")
@@ -140,10 +139,10 @@ class SagaSeen:
     """One saga, with everything that is still open, and the fields of its events."""
 
     saga: str
-    shown: Shown
+    shown: SagaDetails
     left: tuple[tuple[str, str], ...]
     """Service, and what is open there, in words."""
-    values: Mapping[tuple[str, int], Sequence[Said]]
+    values: Mapping[tuple[str, int], Sequence[EventFields]]
     """Events by service and transition; sensitive fields are hidden."""
     troubles: tuple[str, ...]
 
@@ -169,10 +168,10 @@ class Desk:
         """Everything that needs a person, newest first."""
         return await self._letters.get()
 
-    async def letter(self, service: str, id_: str) -> tuple[Told | None, Read[Attention]]:
+    async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Read[Attention]]:
         """One letter, if it is among those."""
         found = await self.letters()
-        told = found.value.told if found.value is not None else ()
+        told = found.value.items if found.value is not None else ()
         return next((each for each in told if (each.letter.service, each.letter.id) == (service, id_)), None), found
 
     async def controls(self) -> Read[tuple[Controls, ...]]:
@@ -193,15 +192,15 @@ class Desk:
         def warn(why: object) -> None:
             troubles.append(str(why))
 
-        seen = await shown(saga, self._stores, self.clock, warn)
+        seen = await read_saga(saga, self._stores, self.clock, warn)
         if seen.undoing:
-            seen = await with_reasons(saga, seen, self._settings, self.clock, warn)
+            seen = await add_reasons(saga, seen, self._settings, self.clock, warn)
         left = [
             (status.service, what)
             for history, status in zip(seen.histories, seen.statuses, strict=True)
-            for what in open_in(history.snapshot, status, seen.failing)
+            for what in describe_open_work(history.progress, status, seen.failing)
         ]
-        values = {(h.service, n): said for h in seen.histories for n, said in values_of(h).items()}
+        values = {(h.service, n): said for h in seen.histories for n, said in read_event_fields(h).items()}
         return SagaSeen(saga, seen, tuple(left), values, tuple(troubles))
 
     @property
@@ -210,11 +209,11 @@ class Desk:
 
     async def _read_letters(self, troubles: list[str]) -> Attention:
         choice = Choice(addresses=self._stores, limit=LETTERS_MAX, only_dead=True)
-        return await attention(choice, self._settings, self.clock, lambda why: troubles.append(str(why)))
+        return await find_attention(choice, self._settings, self.clock, lambda why: troubles.append(str(why)))
 
     async def _read_controls(self, troubles: list[str]) -> tuple[Controls, ...]:
         try:
-            async with sources_of(self._stores, self.clock) as sources:
+            async with open_stores(self._stores, self.clock) as sources:
                 services = [source.service for source in sources]
         except NoStore:
             return ()
@@ -226,7 +225,7 @@ class Desk:
 
     async def _book(self, service: str) -> Controls:
         try:
-            book = await control_changes.book_of(service, self._stores, self.clock)
+            book = await operator_commands.read_control_log(service, self._stores, self.clock)
         except SagaError as why:
             return Controls(service, wrong=str(why))
         now_ms, now = self.clock.now_ms(), active_controls.in_force(book)
@@ -243,22 +242,24 @@ class Desk:
 
     # ---------------------------------------------------------------- acting
 
-    async def act(self, keys: Sequence[tuple[str, str]], wish: Wish, *, again: bool = False) -> list[str]:
+    async def act(self, keys: Sequence[tuple[str, str]], wish: CommandRequest, *, again: bool = False) -> list[str]:
         """Have services do what a person wants with these letters, by service and id. Sentences that say what became of
         each. Raises `SagaError` if nothing could be sent."""
         try:
             letters, sentences = await self._meant(keys, wish, again)
             if not letters:
                 return sentences
-            sent = await operator_commands.send(letters, wish, self._settings, self.clock)
+            sent = await operator_commands.send_commands(letters, wish, self._settings, self.clock)
             return sentences + [
                 _sentence(answer, wish)
-                async for answer in operator_commands.answers(sent, self._stores, self.clock, ACTING_S)
+                async for answer in operator_commands.wait_for_answers(sent, self._stores, self.clock, ACTING_S)
             ]
         finally:
             self._letters.forget()
 
-    async def _meant(self, keys: Sequence[tuple[str, str]], wish: Wish, again: bool) -> tuple[list[Letter], list[str]]:
+    async def _meant(
+        self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool
+    ) -> tuple[list[DeadLetterRecord], list[str]]:
         """Letters that are to be told of, and sentences about the others."""
         troubles: list[str] = []
         sentences: list[tuple[tuple[str, str], str]] = []
@@ -276,15 +277,15 @@ class Desk:
         return letters, [*(text for _, text in sentences), *gone, *troubles[:TROUBLES_MAX]]
 
     async def _blocking(
-        self, keys: Sequence[tuple[str, str]], wish: Wish, again: bool, troubles: list[str]
-    ) -> tuple[list[Letter], list[tuple[tuple[str, str], str]]]:
+        self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool, troubles: list[str]
+    ) -> tuple[list[DeadLetterRecord], list[tuple[tuple[str, str], str]]]:
         """Dead letters that block sagas now, as the stores have them; and those that had too many replays."""
         sagas = await self._sagas_of(keys)
-        letters: dict[tuple[str, str], Letter] = {}
+        letters: dict[tuple[str, str], DeadLetterRecord] = {}
         looping = []
         for saga in sagas:
             choice = Choice(addresses=self._stores, sagas=(saga,), limit=LETTERS_MAX, only_dead=True)
-            async for each in blocking(choice, self._settings, self.clock, lambda why: troubles.append(str(why))):
+            async for each in find_blocking(choice, self._settings, self.clock, lambda why: troubles.append(str(why))):
                 key = (each.letter.service, each.letter.id)
                 if key not in keys or key in letters:
                     continue
@@ -298,15 +299,15 @@ class Desk:
     async def _sagas_of(self, keys: Sequence[tuple[str, str]]) -> list[str]:
         """Sagas of these letters."""
         found = (await self._letters.get(ACTING_S)).value
-        told = found.told if found is not None else ()
+        told = found.items if found is not None else ()
         wanted = set(keys)
         sagas = (each.letter.saga for each in told if (each.letter.service, each.letter.id) in wanted)
         return [*dict.fromkeys(saga for saga in sagas if saga)]
 
-    async def _escalations(self, keys: Sequence[tuple[str, str]]) -> list[Letter]:
+    async def _escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetterRecord]:
         """Escalations that a person may close. One of a compensation that fails is over when that has succeeded."""
         found = (await self._letters.get(ACTING_S)).value
-        told = found.told if found is not None else ()
+        told = found.items if found is not None else ()
         meant = [each for each in told if (each.letter.service, each.letter.id) in set(keys)]
         return [e.letter for e in meant if e.letter.what == "escalation" and e.letter.undoes is None and e.letter.saga]
 
@@ -315,8 +316,8 @@ class Desk:
         if mistakes := controls.mistakes_in(wanted):
             raise BadInput("; ".join(mistakes))
         try:
-            wish = await control_changes.switch(service, wanted, who, why, self._settings, self.clock)
-            entry = await control_changes.noted(service, wish, self._stores, self.clock, ACTING_S)
+            wish = await operator_commands.send_switch(service, wanted, who, why, self._settings, self.clock)
+            entry = await operator_commands.wait_for_entry(service, wish, self._stores, self.clock, ACTING_S)
         finally:
             self._controls.forget()
         if entry is None:
@@ -326,10 +327,10 @@ class Desk:
         return f"{service}: {active_controls.in_words(wanted)}"
 
 
-def _sentence(answer: Answer, wish: Wish) -> str:
-    letter = answer.sent.letter
-    done = answer.outcome == PAST[wish.wanted] and answer.after != "dead"
-    return f"{letter.service}, {letter.saga}: {in_words(answer)}" + ("" if done else f" - {answer.reason}")
+def _sentence(answer: CommandAnswer, wish: CommandRequest) -> str:
+    letter = answer.sent.dead_letter
+    done = answer.outcome == OUTCOMES[wish.wanted] and answer.after != "dead"
+    return f"{letter.service}, {letter.saga}: {describe_answer(answer)}" + ("" if done else f" - {answer.reason}")
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ from saga.messaging.operator_commands import Answered, Wanted
 from saga.monitor.web.desk import LETTERS_MAX
 from saga.monitor.web.guards import Form
 from saga.monitor.web.site import Unknown, key_of, letter_named, link, number_in, portion, seen_after, site_of
-from saga.ops.attention import Told
-from saga.ops.dead_letters import Letter
-from saga.ops.operator_commands import REPLAYS_MAX, Wish
+from saga.ops.attention import AttentionItem
+from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.operator_commands import REPLAYS_MAX, CommandRequest
 from saga.policies.blame import BLAMES
 
 PER_PAGE = 50
@@ -26,7 +26,7 @@ async def letters(request: Request) -> Response:
     """Everything that needs a person, with what it is filtered by."""
     site, asked = site_of(request), request.query_params
     found = await site.desk.letters()
-    told = found.value.told if found.value is not None else ()
+    told = found.value.items if found.value is not None else ()
     chosen = {name: asked.get(name, "") for name in ("text", "service", "class", "what", "now")}
     if "now" not in asked:
         chosen["now"] = "open"
@@ -51,7 +51,7 @@ async def letters(request: Request) -> Response:
     )
 
 
-def _holds(each: Told, chosen: dict[str, str]) -> bool:
+def _holds(each: AttentionItem, chosen: dict[str, str]) -> bool:
     letter = each.letter
     text = chosen["text"]
     return (
@@ -63,13 +63,13 @@ def _holds(each: Told, chosen: dict[str, str]) -> bool:
     )
 
 
-def may_act(each: Told) -> tuple[Wanted, ...]:
+def may_act(each: AttentionItem) -> tuple[Wanted, ...]:
     """Wishes that a person may have about a letter."""
     if not each.letter.saga:
         return ()
     if each.letter.what == "escalation":
         return ("resolve",) if each.is_open and each.letter.undoes is None else ()
-    return tuple(_WANTED.values()) if each.now == "blocks" else ()
+    return tuple(_WANTED.values()) if each.state == "blocks" else ()
 
 
 async def letter(request: Request) -> Response:
@@ -94,7 +94,7 @@ async def letter(request: Request) -> Response:
     )
 
 
-def _facts(said: Letter) -> Sequence[tuple[str, str]]:
+def _facts(said: DeadLetterRecord) -> Sequence[tuple[str, str]]:
     facts = {
         "written": said.time,
         "service": said.service,
@@ -126,7 +126,7 @@ async def act(request: Request) -> Response:
     answered = _answered(form) if wanted == "resolve" else None
     if answered is not None and len(keys) > 1:
         raise BadInput("an answer is for one letter: choose one")
-    wish = Wish(wanted=wanted, who=session.user, why=form.one("why"), answered=answered)
+    wish = CommandRequest(wanted=wanted, who=session.user, why=form.one("why"), answered=answered)
     sentences = await site.desk.act(keys, wish, again=form.one("again") == "yes")
     more = len(sentences) - NOTICE_LINES_MAX
     shown = [*sentences[:NOTICE_LINES_MAX], *([f"and {more} more"] if more > 0 else [])]

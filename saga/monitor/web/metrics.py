@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from saga.monitor.web.site import site_of
-from saga.ops.attention import Told
+from saga.ops.attention import AttentionItem
 
 OPEN_DEAD_LETTERS = "saga_open_dead_letters"
 OPEN_ESCALATIONS = "saga_open_escalations"
@@ -16,12 +16,14 @@ AGE_S = "saga_open_letters_age_seconds"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def is_open_escalation(told: Told) -> bool:
+def is_open_escalation(told: AttentionItem) -> bool:
     """Return whether an escalation still needs a person: its compensation fails on, or calls are to be put right."""
-    return told.letter.what == "escalation" and (told.now == "goes on" or (told.now == "-" and bool(told.letter.calls)))
+    return told.letter.what == "escalation" and (
+        told.state == "goes on" or (told.state == "-" and bool(told.letter.calls))
+    )
 
 
-def count_by_service(letters: Iterable[Told]) -> Mapping[str, int]:
+def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:
     """Count letters by service."""
     return Counter(each.letter.service for each in letters)
 
@@ -31,8 +33,8 @@ async def metrics(request: Request) -> Response:
     found = await site_of(request).desk.letters()
     lines = [*_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})]
     if found.value is not None:
-        told = found.value.told
-        dead = count_by_service(each for each in told if each.now == "blocks")
+        told = found.value.items
+        dead = count_by_service(each for each in told if each.state == "blocks")
         escalated = count_by_service(filter(is_open_escalation, told))
         lines += _gauge(OPEN_DEAD_LETTERS, "Dead letters that block a saga until a person acts.", dead)
         lines += _gauge(OPEN_ESCALATIONS, "What cannot be undone until a person acts.", escalated)

@@ -82,11 +82,11 @@ def filter_of(chosen: dict[str, str], now_ms: int) -> Filter:
 async def _escalated(site: Site, which: Filter) -> tuple[list[Row], str, Sequence[str]]:
     """Sagas of which people were told that something cannot be undone, and is not put right yet."""
     found = await site.desk.letters()
-    told = found.value.told if found.value is not None else ()
+    told = found.value.items if found.value is not None else ()
     ids = dict.fromkeys(
         each.letter.saga
         for each in told
-        if each.letter.what == "escalation" and each.letter.saga and each.now not in ("resolved", "over")
+        if each.letter.what == "escalation" and each.letter.saga and each.state not in ("resolved", "over")
     )
     now_ms, rows = site.clock.now_ms(), list[Row]()
     for id_ in ids:
@@ -124,7 +124,7 @@ async def saga(request: Request) -> Response:
             )
         )
     found = await site.desk.letters()
-    letters = [each for each in (found.value.told if found.value is not None else ()) if each.letter.saga == id_]
+    letters = [each for each in (found.value.items if found.value is not None else ()) if each.letter.saga == id_]
     return site.page(
         request,
         "saga.html.j2",

@@ -15,7 +15,7 @@ from saga.engine.consumer.flow_control import Limits
 from saga.engine.lifecycle import Options, serve
 from saga.engine.prepared_service import prepare
 from saga.errors import ConfigurationError, StoreError
-from saga.ops.doctor import examined
+from saga.ops.doctor import diagnose
 from saga.store.couchbase.adapter import CouchbaseOptions, CouchbaseSettings
 from saga.store.couchbase.driver import AT_S_MAX, ServerTime, longest_s
 from saga.store.couchbase.store import CouchbaseStore
@@ -165,7 +165,7 @@ async def test_the_doctor_says_which_documents_would_go(
         store=f"{settings.connection}/shop",
         options=(CouchbaseOptions(couchbase_username="payment", couchbase_password="secret"),),
     )
-    diagnosis = await examined([declared], asked, clock)
+    diagnosis = await diagnose([declared], asked, clock)
     told = [finding.what for finding in diagnosis.findings if finding.severity == "error"]
     assert ["for ever" in told[0], "for 31 days" in told[1], "evicts" in told[2]] == [True] * 3
     assert {finding.remedy for finding in diagnosis.findings if finding.severity == "error"} == {
