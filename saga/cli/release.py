@@ -20,7 +20,7 @@ from saga.configuration.settings import Settings
 from saga.ops import operator_commands
 from saga.ops.dead_letters import ALL, Which
 from saga.ops.operator_commands import OUTCOMES, CommandRequest, describe_answer
-from saga.ops.parked_runs import find_parked_runs
+from saga.ops.parked_runs import list_parked_runs
 from saga.ops.saga_list import Choice
 from saga.support.clock import Clock, SystemClock
 
@@ -101,7 +101,7 @@ async def _done(  # what the command line says
     as_json: bool,
 ) -> bool:
     """True if each was done, and did not fail again."""
-    runs = [run async for run in find_parked_runs(choice, meant, settings, clock, tell_trouble)]
+    runs = [run async for run in list_parked_runs(choice, meant, settings, clock, tell_trouble)]
     unmeant = tell_missing(meant.sagas, runs, "nothing that is parked")
     if not runs:
         tell("nothing is parked that is meant: `saga list --open` shows what waits for an attempt", err=True)

@@ -16,9 +16,9 @@ from saga.errors import BadInput
 from saga.messaging.transition_events import Told, from_record
 from saga.ops.histories import UnreadableHistory, complete_history, decode_progress, read_document, read_documents
 from saga.ops.sources import ServiceStore, missing_broker_file, open_administration, open_stores
-from saga.progress.binding import is_bound
 from saga.progress.document import UNREADABLE
 from saga.progress.history import Break, verify
+from saga.progress.integrity import is_bound
 from saga.store.port import Document
 from saga.support.clock import Clock, from_iso, iso
 

@@ -22,7 +22,7 @@ FAILING = "failing"
 """Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
 
 
-async def find_parked_runs(
+async def list_parked_runs(
     choice: Choice, which: Which, settings: Settings, clock: Clock, warn: Warn
 ) -> AsyncIterator[DeadLetterRecord]:
     """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
