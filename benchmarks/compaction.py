@@ -28,7 +28,7 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.messages import Message, Position
 from saga.messaging.names import PROGRESS
 from saga.messaging.timers import TYPE, Wake
-from saga.progress.document import Snapshot
+from saga.progress.document import SagaProgress
 from saga.store.port import Store
 from saga.support.clock import SystemClock, iso
 
@@ -117,7 +117,7 @@ class Worker:
     participant: ServiceRuntime
     documents: Weighed
     turns: list[Turn] = field(default_factory=list)
-    known: tuple[Snapshot, int] | None = None
+    known: tuple[SagaProgress, int] | None = None
 
     async def take(self, message: Message) -> None:
         """Handle one message to its end."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from saga.progress.document import Call, Entry, Snapshot
+from saga.progress.document import SagaProgress, StepRecord, Transition
 from verification.building_blocks import ORD, N, X, note, of, reserve, step_look, two_steps
 from verification.operator_scenarios import command
 from verification.scenario import Scenario
@@ -100,10 +100,10 @@ def answers() -> Iterator[Scenario]:  # a list: one scenario after another
     )
 
 
-def only_the_open_call_is_answered(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def only_the_open_call_is_answered(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that a person has answered no step but the one that had begun: what has answered stands, and what nobody
     asks for would have the open call made again."""
-    step, recorded = "call_outside", tuple[Call, ...]()
+    step, recorded = "call_outside", tuple[StepRecord, ...]()
     for t in entries:
         if t.outcome == "dead":
             recorded = t.calls
@@ -113,7 +113,7 @@ def only_the_open_call_is_answered(p: Snapshot, entries: tuple[Entry, ...]) -> s
     return answers_stay(p, entries)
 
 
-def answers_stay(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def answers_stay(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that a run which a person has answered ends with that answer, and no call in its place."""
     given = [(t.handler, call) for t in entries if t.outcome == "resolved" for call in t.calls]
     ended = [t for t in entries if t.outcome in ("handled", "compensated")]

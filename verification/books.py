@@ -7,8 +7,8 @@ from saga.messages import Message
 from saga.messaging.message_ids import is_removal
 from saga.messaging.operator_commands import TYPES, Command
 from saga.progress.decisions import is_dead, why_over
-from saga.progress.document import Entry, Snapshot
-from saga.progress.handlers import Role, Roles
+from saga.progress.document import SagaProgress, Transition
+from saga.progress.handlers import HandlerRole, HandlerRoles
 from saga.testing.invariants import progress_checks
 from verification.environment import BY
 from verification.handlers import MOVED, NEW, TURNS
@@ -114,7 +114,13 @@ class Books:
         return None
 
     def _is_due(
-        self, p: Snapshot, entries: Sequence[Entry], own: dict[str, str], role: Role, type_: str, said: Entry
+        self,
+        p: SagaProgress,
+        entries: Sequence[Transition],
+        own: dict[str, str],
+        role: HandlerRole,
+        type_: str,
+        said: Transition,
     ) -> bool:
         """True if the handler has to run on this event."""
         if role.many and type_ not in role.takes[0]:
@@ -209,11 +215,11 @@ class Books:
         return f"STATE WRONG {said}: ran {ran}, undone {undone}" if said != ran - undone else None
 
 
-def _is_an_end(t: Entry) -> bool:
+def _is_an_end(t: Transition) -> bool:
     return t.outcome not in ("waiting", "queued")
 
 
-def _took(entries: Sequence[Entry], role: Role, event: str) -> bool:
+def _took(entries: Sequence[Transition], role: HandlerRole, event: str) -> bool:
     ends = ("handled", "later", "ignored", "dead")
     return any(
         t.handler == role.name and t.outcome in ends and event in (t.message, *progress_checks.causes(t))
@@ -221,7 +227,7 @@ def _took(entries: Sequence[Entry], role: Role, event: str) -> bool:
     )
 
 
-def _own_parts(roles: Roles, entries: Sequence[Entry]) -> dict[str, str]:
+def _own_parts(roles: HandlerRoles, entries: Sequence[Transition]) -> dict[str, str]:
     """Own events that handlers here take, by id: without those of runs of which every result is undone."""
     undone = {t.cause for t in entries if t.outcome == "compensated"}
     own: dict[str, str] = {}
@@ -233,7 +239,7 @@ def _own_parts(roles: Roles, entries: Sequence[Entry]) -> dict[str, str]:
     return own
 
 
-def ignored_without_reason(roles: Roles, entries: Sequence[Entry]) -> str | None:
+def ignored_without_reason(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """A message that was ignored although its handler is not closed, has not run nor a part, and no outcome was
     there."""
     last = entries[-1] if entries else None

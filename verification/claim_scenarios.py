@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saga.progress.spill import Bounds
+from saga.progress.spill import OverflowBounds
 from verification.building_blocks import ORD, OTHER, N, X, many, note, of, step_look, two_steps
 from verification.edge_scenarios import looks, looks_first
 from verification.scenario import Scenario, has_run
 from verification.services import Explored
 
-APART = Bounds(value_bytes_max=0)
+APART = OverflowBounds(value_bytes_max=0)
 
 
 def apart(service: Explored) -> Explored:

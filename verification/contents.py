@@ -11,7 +11,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES
 from saga.progress.decisions import next_ready
-from saga.progress.document import Entry, Snapshot, decode, decode_entry
+from saga.progress.document import SagaProgress, Transition, decode, decode_entry
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import whole
 from saga.store.port import Document
@@ -28,8 +28,8 @@ class Contents:
         self.services, self.batched = services, batched
         self._contents: list[bytes] = [b""]
         self._versions: dict[bytes, int] = {}
-        self._snapshots: dict[int, Snapshot] = {}
-        self._entries: dict[int, tuple[Entry, ...]] = {}
+        self._snapshots: dict[int, SagaProgress] = {}
+        self._entries: dict[int, tuple[Transition, ...]] = {}
         self.books: tuple[int, ...] = ()
         """Versions of the book of controls, in the order in which people write them."""
         self.logs: tuple[tuple[Message, ...], tuple[Message, ...]] = ((), ())
@@ -55,16 +55,16 @@ class Contents:
     def document(self, version: int) -> Document | None:
         return Document(self._contents[version], version) if version else None
 
-    def snapshot(self, version: int) -> Snapshot:
+    def snapshot(self, version: int) -> SagaProgress:
         """Progress of that version."""
         known = self._snapshots.get(version)
         if known is None:
             content = self._contents[version]
-            known = decode(content) if version else Snapshot(service=SERVICE, saga=SAGA)
+            known = decode(content) if version else SagaProgress(service=SERVICE, saga=SAGA)
             self._snapshots[version] = known
         return known
 
-    def entries(self, s: State, version: int) -> tuple[Entry, ...]:
+    def entries(self, s: State, version: int) -> tuple[Transition, ...]:
         """Transitions of that version of the progress, archived ones with them."""
         known = self._entries.get(version)
         if known is None:
@@ -77,7 +77,7 @@ class Contents:
             known = self._entries[version] = tuple(map(decode_entry, (*raws[: p.first], *p.transitions)))
         return known
 
-    def whole(self, s: State) -> Snapshot:
+    def whole(self, s: State) -> SagaProgress:
         """Progress with all that its pages hold. Raises `SagaError` for a page that is not there."""
         p = self.snapshot(s.progress)
         return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from saga.messaging import controls
 from saga.messaging.controls import Book, Control, Switch
-from saga.progress.document import Entry, Snapshot
+from saga.progress.document import SagaProgress, Transition
 from saga.support.clock import iso
 from verification.building_blocks import (
     ORD,
@@ -71,7 +71,7 @@ def whole(*names: str) -> AtTheEnd:
     """Check that these handlers have run, each in its first attempt."""
     ran = has_run(*names)
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         counted = [t.handler for t in entries if t.attempt > 1 or (t.outcome == "retrying" and t.attempt)]
         return f"COUNTED {counted[0]}" if counted else ran(p, entries)
 
@@ -225,6 +225,6 @@ def routed() -> Iterator[Scenario]:  # a list, as above
     )
 
 
-def never_half(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def never_half(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that nothing that has begun is a dead letter."""
     return f"HALF DONE {p.intents[0].handler}" if p.intents and any(k.dead for k in p.queue) else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from saga.progress.document import Entry, Snapshot
+from saga.progress.document import SagaProgress, Transition
 from verification.building_blocks import (
     BAD_F,
     BAD_Q,
@@ -125,7 +125,7 @@ def discards() -> Iterator[Scenario]:  # a list: one scenario after another
     )
 
 
-def never_discarded(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def never_discarded(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that no dead letter is discarded."""
     return "DISCARDED WHAT NOBODY MAY" if any(t.outcome == "discarded" for t in entries) else None
 

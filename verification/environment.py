@@ -10,7 +10,7 @@ from saga.messages import Message
 from saga.messaging import controls
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import ids
-from saga.progress.document import Intent, Snapshot, encode, progress_key
+from saga.progress.document import Intent, SagaProgress, encode, progress_key
 from verification.contents import Contents
 from verification.handlers import ITEM, SERVICE, UPDATES, Stock
 from verification.services import message, now_ms
@@ -27,7 +27,7 @@ def others_progress(*, ended: bool) -> bytes:
     """Progress of the other saga: its run is under way, or has come to its end."""
     cause: Message = message(CAUSE, "Z")
     intent = Intent(handler=BY, kind="do", cause=CAUSE, message=cause, parts=(cause,), state={}, time=cause.time)
-    return encode(Snapshot(service=SERVICE, saga=OTHER, n=int(ended), intents=() if ended else (intent,)))
+    return encode(SagaProgress(service=SERVICE, saga=OTHER, n=int(ended), intents=() if ended else (intent,)))
 
 
 def others_update(contents: Contents) -> Update:

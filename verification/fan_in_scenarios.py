@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from saga.messaging.message_ids import id_of_change
-from saga.progress.document import Entry, Snapshot
+from saga.progress.document import SagaProgress, Transition
 from verification.building_blocks import (
     NEXT_N,
     ORD,
@@ -164,7 +164,7 @@ MADE_AGAIN = message(id_of_change("o", 2, is_gone=False), "O", "y")
 reserve_document = replace(reserve, changes=True)
 
 
-def ran_on_the_document(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def ran_on_the_document(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that the handler has run, on the document that is there in the end."""
     ran = [entry.message for entry in entries if entry.handler == "reserve" and entry.outcome == "handled"]
     return None if ran == [MADE_AGAIN.id] else f"RAN ON {ran}"

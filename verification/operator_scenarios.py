@@ -8,7 +8,7 @@ from saga.messages import Message
 from saga.messaging.message_ids import identity
 from saga.messaging.operator_commands import OPERATOR, Answered, Command, Wanted, type_of
 from saga.progress import ids
-from saga.progress.document import Entry, Snapshot
+from saga.progress.document import SagaProgress, Transition
 from verification.building_blocks import (
     NEXT_N,
     ORD,
@@ -82,7 +82,7 @@ def as_new(about: Message, handler: str = "-", who: str = "ada") -> Command:
 def once_as_new(handler: str) -> AtTheEnd:
     """Check that a message which a person wants handled is handled, and once."""
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         wanted = any(t.outcome == "replayed" for t in entries)
         handled = sum(t.outcome == "handled" and t.handler == handler for t in entries)
         return f"HANDLED {handled} TIMES {handler}" if handled != wanted and (wanted or handled > 1) else None
@@ -93,7 +93,7 @@ def once_as_new(handler: str) -> AtTheEnd:
 def has_become(outcome: str, handler: str) -> AtTheEnd:
     """Check that, if there was a dead letter at all, a command about it has led to this."""
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         died = any(t.outcome == "dead" and t.handler == handler for t in entries)
         became = any(t.outcome == outcome and t.handler == handler for t in entries)
         return f"NEVER {outcome} {handler}" if died and not became else None
@@ -101,7 +101,7 @@ def has_become(outcome: str, handler: str) -> AtTheEnd:
     return check
 
 
-def counted_on(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def counted_on(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that no failed attempt is counted twice: each is one more than those before it, from a replay on anew."""
     last = dict[str, int]()
     for t in entries:
@@ -114,7 +114,7 @@ def counted_on(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
     return None
 
 
-def stays_dead(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def stays_dead(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that a dead letter is still in the way."""
     return None if p.is_quarantined else "DISCARDED WHAT NOBODY MAY"
 
@@ -123,7 +123,7 @@ def at_last(*names: str) -> AtTheEnd:
     """Check that these handlers have run, unless one has died once more than it was replayed."""
     ran = has_run(*names)
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         return ran(p, entries) if stays_dead(p, entries) else None
 
     return check
@@ -132,7 +132,7 @@ def at_last(*names: str) -> AtTheEnd:
 def both(*checks: AtTheEnd) -> AtTheEnd:
     """Check all of these."""
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         return next((wrong for one in checks if (wrong := one(p, entries)) is not None), None)
 
     return check

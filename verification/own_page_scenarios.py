@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saga.progress.document import Entry, Snapshot
-from saga.progress.spill import Bounds
+from saga.progress.document import SagaProgress, Transition
+from saga.progress.spill import OverflowBounds
 from verification.building_blocks import NEXT_N, ORD, OTHER, SAME, STEP, M, N, X, join_each, of, place, reserve
 from verification.handlers import Reacts
 from verification.page_scenarios import FOURTH_N, PAIRED, THIRD_N, each_note, piled, place_each, tiny
 from verification.scenario import AtTheEnd, Scenario
 from verification.services import message
 
-SHELVED = Bounds(head_max=1, page_max=1, shelf_max=1)
+SHELVED = OverflowBounds(head_max=1, page_max=1, shelf_max=1)
 FOURTH = message("o4", "O", "z")
 join_own = Reacts(name="join", to=(("P",), ("N",)), emits=("j",), many=True)
 meet_own = Reacts(name="meet", to=(("P",), ("M",)), emits=("k",), many=True)
@@ -20,7 +20,7 @@ each_own = Reacts(name="own", to=(("P",),), emits=("P2",), many=True)
 hold_own = Reacts(name="hold", to=(("O",),), does=STEP, emits=("P",), undo=STEP, many=True)
 
 
-def in_order(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def in_order(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that own events were taken in the order in which they were said, and none that was withdrawn before."""
     said = [e.id for entry in entries for e in entry.events if e.type == "P"]
     withdrawn, taken = set[str](), dict[str, list[int]]()
@@ -39,7 +39,7 @@ def in_order(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
 def all_taken(*names: str) -> AtTheEnd:
     """Check the same, and that these handlers have taken all that was said."""
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         said = sum(e.type == "P" for entry in entries for e in entry.events)
         for name in names:
             if sum(entry.outcome == "handled" and entry.handler == name for entry in entries) != said:

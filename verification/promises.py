@@ -8,8 +8,8 @@ from saga.messages import Message
 from saga.messaging.names import ARCHIVES
 from saga.progress import timers
 from saga.progress.decisions import next_ready
-from saga.progress.document import Call, Entry, Snapshot
-from saga.progress.handlers import Role
+from saga.progress.document import SagaProgress, StepRecord, Transition
+from saga.progress.handlers import HandlerRole
 from saga.progress.spill import claim_key, page_key, pages_in
 from saga.testing.invariants import progress_checks
 from verification import books
@@ -41,7 +41,7 @@ class Promises:
             self._places = []
         self._too_old = {m: dead_letters.id_of_older(SERVICE, m) for m in self._messages}  # two may have one id
         self._recorded: dict[tuple[int, ...], tuple[str, ...]] = {}
-        self._updates: dict[int, tuple[tuple[Entry, Call, str], ...]] = {}
+        self._updates: dict[int, tuple[tuple[Transition, StepRecord, str], ...]] = {}
         self._sound: dict[int, str | None] = {}
         self._kept_once: set[int] = set()
         self._in_time: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
@@ -98,7 +98,7 @@ class Promises:
             return f"DEAD LETTER {dead}"
         return None
 
-    def _is_due_to_die(self, dead: Entry, entries: tuple[Entry, ...]) -> bool:
+    def _is_due_to_die(self, dead: Transition, entries: tuple[Transition, ...]) -> bool:
         """True if the scenario asks for this dead letter: its log holds what can only become one."""
         reason = dead.reason or ""
         said = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
@@ -108,7 +108,7 @@ class Promises:
             return self._scenario.age + self._scenario.ahead > 0
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 
-    def _ran_in_its_undoing(self, p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def _ran_in_its_undoing(self, p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         """An original that ran after the first undoing of its handler, whatever results are left."""
         undoing = {i.handler for i in p.intents if i.kind == "undo"}
         new = entries[-1] if p.published < p.n else None  # else an intent was written since
@@ -121,7 +121,7 @@ class Promises:
                 return f"RAN IN ITS UNDOING {role.name}, in transition {late[-1]} after {undone[0]}"
         return None
 
-    def _out_of_log_order(self, entries: tuple[Entry, ...]) -> str | None:
+    def _out_of_log_order(self, entries: tuple[Transition, ...]) -> str | None:
         for places in self._places:
             found = progress_checks.out_of_log_order(self._roles, entries, places, apart=self._apart)
             if found is not None:
@@ -269,7 +269,7 @@ class Promises:
             or self._scenario.at_the_end(p, entries)
         )
 
-    def _stranded(self, p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def _stranded(self, p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         """Work that is left at rest. That of handlers which only the later release has is ready when that release reads
         the progress, of which only what they did tells."""
         found = progress_checks.stranded(p, self._roles)
@@ -278,7 +278,7 @@ class Promises:
             return found
         return progress_checks.stranded(p, self._space.services[0].roles)
 
-    def _is_forgotten(self, p: Snapshot, now_ms: int) -> bool:
+    def _is_forgotten(self, p: SagaProgress, now_ms: int) -> bool:
         """True if something is overdue, and would not be done whenever it is looked at."""
         overdue = any(due_ms <= now_ms for _, _, due_ms in timers.waits_for_time(p))
         return overdue and next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
@@ -292,16 +292,16 @@ def _called_twice(s: State) -> str | None:
     return None
 
 
-def _is_pending(t: Entry) -> bool:
+def _is_pending(t: Transition) -> bool:
     """True if a message was kept without having been tried: behind another one, or because of a pause."""
     return t.outcome == "queued" or (t.outcome == "retrying" and not t.attempt)
 
 
-def _closes(role: Role) -> bool:
+def _closes(role: HandlerRole) -> bool:
     return role.closes_deadlines
 
 
-def _of_another_version(p: Snapshot) -> str | None:
+def _of_another_version(p: SagaProgress) -> str | None:
     """A state that is not of its version: written by a release that has another, or migrated again."""
     odd = [name for name in p.state if name != MOVED and name.startswith(NEW) != (p.version == 2)]
     if odd or p.state.get(MOVED, p.version) != p.version:

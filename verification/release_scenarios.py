@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
 from saga.progress import ids
-from saga.progress.document import Entry, Snapshot
+from saga.progress.document import SagaProgress, Transition
 from verification.building_blocks import ORD, M, N, X, memo, note, of, reserve, reserve_own, two_steps
 from verification.handlers import SAGA, SERVICE
 from verification.operations import NOW_MS, TICK_MS
@@ -22,7 +22,7 @@ def release(handler: str, about: Message, who: str = "ada") -> Command:
 def released_at_most(count: int) -> AtTheEnd:
     """Check that no more attempts were made because of people than there were waits that they spoke of."""
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         found = sum(t.outcome == "released" for t in entries)
         return f"RELEASED {found} TIMES" if found > count else None
 

@@ -8,16 +8,16 @@ import msgspec
 from saga.messages import Message
 from saga.messaging import controls
 from saga.messaging.controls import Book
-from saga.progress.document import Entry, Snapshot
+from saga.progress.document import SagaProgress, Transition
 from verification.environment import BOOK, OTHERS, others_progress
 from verification.services import Explored
 from verification.state import State
 from verification.state_space import StateSpace
 
-AtTheEnd = Callable[[Snapshot, tuple[Entry, ...]], str | None]
+AtTheEnd = Callable[[SagaProgress, tuple[Transition, ...]], str | None]
 
 
-def nothing_more(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def nothing_more(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check nothing: the scenario has no promise of its own."""
     return None
 
@@ -25,25 +25,25 @@ def nothing_more(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
 def has_run(*names: str) -> AtTheEnd:
     """Check that these handlers have run."""
 
-    def check(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+    def check(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
         ran = {t.handler for t in entries if t.outcome == "handled"}
         return next((f"NEVER RAN {name}" for name in names if name not in ran), None)
 
     return check
 
 
-def has_ended(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def has_ended(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that the service has decided."""
     return None if p.outcome else "NO OUTCOME"
 
 
-def runs_once(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def runs_once(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that no more than one run was made."""
     count = sum(t.outcome == "handled" for t in entries)
     return None if count == 1 else f"{count} RUNS"
 
 
-def told_of_other_content(p: Snapshot, entries: tuple[Entry, ...]) -> str | None:
+def told_of_other_content(p: SagaProgress, entries: tuple[Transition, ...]) -> str | None:
     """Check that a repetition with other content is a dead letter."""
     told = any(letter.reason.startswith("already handled with other content") for t in entries for letter in t.letters)
     return None if told else "OTHER CONTENT NOT TOLD"

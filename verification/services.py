@@ -24,8 +24,8 @@ from saga.messaging.message_ids import identity, identity_of_declared
 from saga.messaging.names import commands_of
 from saga.messaging.timers import tiers_of
 from saga.policies.retry import Retry
-from saga.progress.handlers import Role, Roles, Undo
-from saga.progress.spill import BOUNDS, Bounds
+from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
+from saga.progress.spill import BOUNDS, OverflowBounds
 from saga.store.port import Store
 from saga.support.clock import from_iso, iso
 from verification.handlers import (
@@ -73,7 +73,7 @@ class Explored:
     """True if the later release, with the same handlers, has another name, and says what it was."""
     learns: bool = False
     """True if the later release, with the same handlers, knows schemas that the first one does not."""
-    bounds: Bounds = BOUNDS
+    bounds: OverflowBounds = BOUNDS
     """Bounds beyond which something goes to pages."""
 
     @property
@@ -207,10 +207,10 @@ def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> P
     )
 
 
-def _role_of(h: Reacts, explored: Explored, undo: Undo | None, known: frozenset[str]) -> Role:
+def _role_of(h: Reacts, explored: Explored, undo: CompensationRole | None, known: frozenset[str]) -> HandlerRole:
     """Make what decisions know of a handler. `known`: the outcomes that the service knows."""
     ends = explored.outcomes | explored.failures
-    return Role(
+    return HandlerRole(
         name=h.name,
         takes=tuple(map(frozenset, h.to)),
         optional=(frozenset(h.until),) if h.until else (),
@@ -255,7 +255,9 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
         undo = None
         if h.undo is not None:
             took = frozenset(t for ts in h.to for t in ts) if h.keeps else frozenset()
-            undo = Undo(name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.types), took=took)
+            undo = CompensationRole(
+                name=f"undo_{h.name}", outcomes=explored.failures, results=frozenset(h.types), took=took
+            )
             handlers[undo.name] = compensation_of(h, classes, retry, explored.failures)
             takes[undo.name] = {t: classes[t] for t in (*sorted(explored.failures), *h.types, *took)}
         roles.append(_role_of(h, explored, undo, explored.outcomes & types))
@@ -267,7 +269,7 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
         wakes=tiers_of(name),
         changes={},
         set_apart=frozenset((commands_of(name), *tiers_of(name))),
-        roles=Roles(name, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
+        roles=HandlerRoles(name, roles, outcomes=explored.outcomes & emitted, emitted=emitted),
         handlers=handlers,
         classes=takes,
         contracts={type_: _contract(type_, explored) for type_ in sorted(types)},

@@ -18,7 +18,7 @@ from saga.messages import Message
 from saga.messaging import controls
 from saga.messaging.controls import Book
 from saga.messaging.operator_commands import TYPES, Command
-from saga.progress.document import Snapshot, decode_entry, encode
+from saga.progress.document import SagaProgress, decode_entry, encode
 from saga.progress.failed_attempts import find_parked_runs
 from saga.support.clock import LATEST_MS
 from verification import environment
@@ -436,7 +436,7 @@ def _frozen(recalled: dict[str, int] | None) -> tuple[str, ...] | None:
     return None if recalled is None else tuple(sorted(recalled))
 
 
-def is_due(s: State, p: Snapshot, command: Command) -> bool:
+def is_due(s: State, p: SagaProgress, command: Command) -> bool:
     """True if a person has seen the dead letter, or what is parked, and says nothing of the outside but what it did."""
     if command.wanted == "release":  # once its wake is in the log it may have been seen, however it goes on
         return bool(s.wakes) or any(run.id == command.dead for run in find_parked_runs(p))

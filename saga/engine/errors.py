@@ -35,7 +35,7 @@ class NotDeterministic(Permanent):
 
     def __init__(self, said: str, way: str = "", disputed: tuple[tuple[str, int], ...] = ()) -> None:
         """`way`: how its handler may go on, where another version of it began the run. `disputed`: name and number of
-        what the record has, and of what was asked for: see `saga.progress.document.Kept`."""
+        what the record has, and of what was asked for: see `saga.progress.document.PendingMessage`."""
         self.way, self.disputed = way, disputed
         super().__init__(f"not deterministic: {said}")
 

@@ -15,7 +15,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.processing_state import Measurements
 from saga.engine.progress_cache import OverflowCache
 from saga.messages import Outgoing, Position
-from saga.progress.document import Call, Entry, Snapshot
+from saga.progress.document import SagaProgress, StepRecord, Transition
 from saga.store.port import Store
 from saga.support.clock import Clock
 
@@ -37,13 +37,13 @@ class EventPublisher(Protocol):
 class TransitionListener(Protocol):
     """Listener to the transitions of a progress; none of its calls waits for anything."""
 
-    def published_below(self, p: Snapshot, /) -> int:
+    def published_below(self, p: SagaProgress, /) -> int:
         """Number of the first transition of a progress that is not known as told."""
 
-    def on_written(self, p: Snapshot, entry: Entry, stages: Measurements, /) -> None:
+    def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements, /) -> None:
         """Take note of a transition that is in the store now, `p` with it."""
 
-    def on_loaded(self, p: Snapshot, /) -> None:
+    def on_loaded(self, p: SagaProgress, /) -> None:
         """Take note of a progress as it was read from the store."""
 
 
@@ -92,7 +92,7 @@ class ExternalCall(Struct, frozen=True):
 
     saga: str
     handler: str
-    record: Call
+    record: StepRecord
     call: Callable[..., Awaitable[Any]]
     args: Sequence[object]
     kwargs: Mapping[str, object]

@@ -25,8 +25,8 @@ from saga.messages import Event, Message, Topic, name_of
 from saga.messaging.names import commands_of, dead_letters_of
 from saga.messaging.timers import Tier, tiers_of
 from saga.progress import spill
-from saga.progress.handlers import Role, Roles, Undo
-from saga.progress.spill import Bounds
+from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
+from saga.progress.spill import OverflowBounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class PreparedService:
     """Topic of the commands for it."""
     wakes: Mapping[str, Tier]
     """Topics of its wakes, each with the time for which they lie there."""
-    roles: Roles
+    roles: HandlerRoles
     handlers: Mapping[str, Reaction]
     """Handlers and compensations, by the function's name."""
     classes: Mapping[str, Mapping[str, type[Event]]]
@@ -67,7 +67,7 @@ class PreparedService:
     documents: Mapping[type, DocumentKind]
     answers: Mapping[str, tuple[type[Exception], ...]]
     """For each handler the exceptions by which its resources answer."""
-    bounds: Bounds
+    bounds: OverflowBounds
     is_all_at_once: bool = False
     """True if calls that have limits of their own wait for no turn: where no time passes, or nothing is called."""
     version: int = 1
@@ -195,7 +195,7 @@ def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozen
     return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
 
 
-def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
+def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRoles:
     """Handlers and compensations as decisions have to know them."""
     undo = {}
     for compensation in declared.compensations:
@@ -203,7 +203,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
         taken = _names(compensation.takes) - took
         failures = frozenset(n for n in taken if contracts[n].outcome == "failure")
         assert compensation.undoes is not None
-        undo[compensation.undoes] = Undo(
+        undo[compensation.undoes] = CompensationRole(
             name=compensation.name,
             outcomes=failures,
             results=taken - failures,
@@ -217,7 +217,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
     ends = frozenset(n for n, contract in contracts.items() if contract.outcome)
     unless = {n for h in declared.deadlines for n in _names(h.unless)}
     handlers = [
-        Role(
+        HandlerRole(
             name=handler.name,
             takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event" and not p.optional),
             optional=tuple(_names(p.events) for p in handler.parameters if p.optional),
@@ -236,7 +236,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> Roles:
         for handler in reacting
     ]
     outcomes = frozenset(n for n in emitted if contracts[n].outcome)
-    return Roles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
+    return HandlerRoles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
 
 
 def answers_of(declared: Declared, reaction: Reaction) -> tuple[type[Exception], ...]:

@@ -11,9 +11,9 @@ from saga.engine.trace_spans import UNTRACED, TurnSpans
 from saga.engine.trace_spans import Kind as KindOfSpan
 from saga.messages import Message, Outgoing, Position
 from saga.progress.actions import AwaitLog, Trigger
-from saga.progress.document import Attempt, Call, Entry, Kind, Snapshot
+from saga.progress.document import FailedAttempt, IntentKind, SagaProgress, StepRecord, Transition
 
-RunKey: TypeAlias = tuple[Kind, str, str]
+RunKey: TypeAlias = tuple[IntentKind, str, str]
 """Kind, handler and cause of one run."""
 
 
@@ -56,13 +56,13 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     """State of handling one message: progress read, its version, answers to reuse."""
 
     position: Position
-    progress: Snapshot | None = None
+    progress: SagaProgress | None = None
     """Progress as read or written last; `None`: to be read."""
     cas: int = 0
     """Version of the progress; 0: the store holds none."""
     is_current: bool = False
     """True if the progress was read or written in this turn; one from a cache may be old."""
-    unpublished: tuple[Entry, ...] = ()
+    unpublished: tuple[Transition, ...] = ()
     """Transitions whose events are not known as published, and that others bring: they go out if this turn writes."""
     recalled: dict[str, int] | None = None
     """Inbox entries of the message in hand that are in pages of the progress; known together with `paged`."""
@@ -74,16 +74,16 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
     """True if nothing is left to do."""
     awaited_log: AwaitLog | None = None
     """The turn is over for now: the wake in hand is kept until the log has been handled so far."""
-    results: tuple[tuple[RunKey, tuple[Call, ...]], ...] = ()
+    results: tuple[tuple[RunKey, tuple[StepRecord, ...]], ...] = ()
     """Results of runs that were refused their write, or failed: not asked for again."""
-    attempts: tuple[tuple[RunKey, tuple[Attempt, ...]], ...] = ()
+    attempts: tuple[tuple[RunKey, tuple[FailedAttempt, ...]], ...] = ()
     """Attempts that failed in this turn, by run."""
     unsent_escalation: Outgoing | None = None
     """Dead letter about a failing compensation that the log has refused up to now; dropped when the run ends."""
     measurements: Measurements
 
     @property
-    def loaded_progress(self) -> Snapshot:
+    def loaded_progress(self) -> SagaProgress:
         """The progress, once it has been read; with what its pages say of the message in hand."""
         assert self.progress is not None
         if not self.recalled:
@@ -99,13 +99,15 @@ class ProcessingState(Trigger, frozen=True, kw_only=True, gc=False):
         """Forget the progress: all is decided again, on what it is by now."""
         return replace(self, progress=None, cas=0, is_current=False, unpublished=(), recalled=None, paged=None)
 
-    def results_of(self, run: RunKey) -> tuple[Call, ...]:
+    def results_of(self, run: RunKey) -> tuple[StepRecord, ...]:
         return next((calls for known, calls in self.results if known == run), ()) if self.results else ()
 
-    def attempts_of(self, run: RunKey) -> tuple[Attempt, ...]:
+    def attempts_of(self, run: RunKey) -> tuple[FailedAttempt, ...]:
         return next((failed for known, failed in self.attempts if known == run), ()) if self.attempts else ()
 
-    def carry(self, run: RunKey, calls: tuple[Call, ...], attempts: tuple[Attempt, ...]) -> "ProcessingState":
+    def carry(
+        self, run: RunKey, calls: tuple[StepRecord, ...], attempts: tuple[FailedAttempt, ...]
+    ) -> "ProcessingState":
         """Keep what an unfinished run has got so far."""
         return replace(
             self,

@@ -32,24 +32,24 @@ from saga.messaging.names import PROGRESS
 from saga.messaging.timers import Wake
 from saga.progress import failed_attempts, ids, journal
 from saga.progress.actions import (
+    Abort,
+    ApplyCommand,
     AwaitLog,
-    CloseSealed,
-    Done,
-    Heed,
-    Note,
+    Compensate,
+    Complete,
+    ForwardTimer,
+    LoadProgress,
     Now,
-    Recall,
-    Reload,
-    Rename,
-    Run,
-    SendOn,
-    Undo,
-    Write,
+    RecallOverflow,
+    RecordDecision,
+    RescheduleTimer,
+    RunHandler,
+    TouchDeadline,
 )
 from saga.progress.compensation import undone
-from saga.progress.document import Intent, Snapshot, decode
-from saga.progress.failed_attempts import Failure
-from saga.progress.journal import Ended
+from saga.progress.document import Intent, SagaProgress, decode
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.journal import TransitionDetails
 from saga.progress.next_action import choose_next_action, record_decision, record_without_handler
 from saga.support.clock import from_iso, iso
 
@@ -84,7 +84,7 @@ class Taken:
 class Anew:
     """A progress made anew, and what has to be done with it."""
 
-    snapshot: Snapshot
+    snapshot: SagaProgress
     documents: Mapping[tuple[str, str], tuple[bytes, float | None]]
     """Contents and expiries by collection and key: archives and pages, and last the progress."""
     unsaid: Sequence[Message]
@@ -105,7 +105,7 @@ class _Rebuilding:
     """Events of this service in the log, by id."""
     now_ms: int
     """Time from which on the service makes what is left to it."""
-    known: tuple[Snapshot, int] | None = None
+    known: tuple[SagaProgress, int] | None = None
     emitted: dict[str, Message] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
 
@@ -127,34 +127,34 @@ class _Rebuilding:
         now = Now(self._looked_at_ms(turn.progress), self.service.memory_s)
         action = choose_next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.is_current)
         match action:
-            case Run() | Undo():
+            case RunHandler() | Compensate():
                 return await self._run(turn, action)
-            case Done() | SendOn() | AwaitLog():
+            case Complete() | ForwardTimer() | AwaitLog():
                 return replace(turn, is_complete=True)
-            case Reload():
+            case LoadProgress():
                 return await progress_repository.load(self.service, turn)
-            case Recall():
+            case RecallOverflow():
                 return await overflow_store.recalled(self.service, turn)
-            case Note() | Rename():
+            case TouchDeadline() | RescheduleTimer():
                 hand = progress_repository.in_hand(self.service, turn)
                 return await progress_repository.write(
                     self.service, turn, record_without_handler(turn.loaded_progress, hand, action)
                 )
-            case Write():
+            case RecordDecision():
                 hand = progress_repository.in_hand(self.service, turn)
                 return await progress_repository.write(
                     self.service, turn, record_decision(turn.loaded_progress, hand, action)
                 )
-            case CloseSealed() | Heed():
+            case Abort() | ApplyCommand():
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 
-    def _looked_at_ms(self, p: Snapshot | None) -> int:
+    def _looked_at_ms(self, p: SagaProgress | None) -> int:
         """The time, or a moment before the first deadline of which nothing says that it has run: it is left to the
         service."""
         open_ = () if p is None else [k.due_ms for k in p.deadlines if not self.said_by(k.handler, k.message.id)]
         return min([self.clock.now_ms(), *(due_ms - 1 for due_ms in open_)])
 
-    async def _run(self, turn: ProcessingState, action: Run | Undo) -> ProcessingState:
+    async def _run(self, turn: ProcessingState, action: RunHandler | Compensate) -> ProcessingState:
         """Record a run as the log shows it; else make it here, or leave it to the service."""
         ask = _ask(self.service, action)
         said = self.said_by(ask.handler.name, ask.run[2])
@@ -173,7 +173,7 @@ class _Rebuilding:
                 f"{ask.handler.name} asks for the outside, and may say nothing: nobody knows whether it ran"
             )
         self.left.append(ask.handler.name)
-        failure = Failure(reason=LEFT, remedy="", attempts=1)
+        failure = RunFailure(reason=LEFT, remedy="", attempts=1)
         hand = progress_repository.in_hand(self.service, turn)
         written = failed_attempts.park(turn.loaded_progress, hand, action, failure, None, due_ms=self.now_ms)
         return await progress_repository.write(self.service, turn, written)
@@ -185,10 +185,10 @@ class _Rebuilding:
         self.emitted |= {event.id: event for event in events}
         self.clock.at_ms = max([self.clock.at_ms, *(from_iso(e.time) for e in events if e.id in self.said)])
         hand, p, action = progress_repository.in_hand(self.service, turn), turn.loaded_progress, ask.action
-        ended = Ended(
+        ended = TransitionDetails(
             message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
         )
-        if isinstance(action, Undo):
+        if isinstance(action, Compensate):
             written = undone(p, hand, action.role, action.result, ended)
         else:
             written = journal.handled(p, hand, action.role, ended)
@@ -375,9 +375,9 @@ def _wake(one: _Rebuilding, due_ms: int) -> Wake:
     )
 
 
-def _ask(service: PreparedService, action: Run | Undo) -> Ask:
+def _ask(service: PreparedService, action: RunHandler | Compensate) -> Ask:
     """The run of an action, as `saga.engine.execution.handler_runner` has it."""
-    if isinstance(action, Undo):
+    if isinstance(action, Compensate):
         cause = action.result.event.id
         return Ask(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))
     name, parts = action.role.name, action.parts

@@ -12,7 +12,7 @@ from saga.declarations.annotations import spelt
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.encryption.sensitive_fields import mark, marks_of, unmarked
 from saga.errors import Permanent
-from saga.progress.document import UNENCODABLE, Call
+from saga.progress.document import UNENCODABLE, StepRecord
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -62,7 +62,7 @@ def recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
         raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
 
 
-def recorded_answer(asked: Call, why: Exception, answers: tuple[type[Exception], ...]) -> Call:
+def recorded_answer(asked: StepRecord, why: Exception, answers: tuple[type[Exception], ...]) -> StepRecord:
     """An exception that is an answer to a call, as it is recorded. Raises `Permanent` for one that cannot be."""
     answer = declared_answer(why, answers)
     value = recorded(why.args, asked.name, "the answer of")
@@ -70,7 +70,7 @@ def recorded_answer(asked: Call, why: Exception, answers: tuple[type[Exception],
     return replace(asked, answer=answer.__name__, value=value)
 
 
-def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+def given_back(handler: str, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
     """Give a recorded result, as the first run and every rerun see it: a declared answer is raised. Raises `Permanent`
     for one that this version cannot read."""
     if call.answer is not None:
@@ -99,7 +99,7 @@ def given_back(handler: str, call: Call, type_: Any, answers: tuple[type[Excepti
         ) from why
 
 
-def _made_again(answer: type[Exception], call: Call) -> Exception:
+def _made_again(answer: type[Exception], call: StepRecord) -> Exception:
     """The exception by which a call answered. Raises `Permanent` for arguments, of a person perhaps, that make none."""
     try:
         return answer(*msgspec.json.decode(call.value))
@@ -111,12 +111,12 @@ def _made_again(answer: type[Exception], call: Call) -> Exception:
         ) from why
 
 
-def which(call: Call) -> tuple[str, str, int]:
+def which(call: StepRecord) -> tuple[str, str, int]:
     """Call of a run, whatever its arguments."""
     return call.kind, call.name, call.number
 
 
-def disputable(calls: Iterable[Call]) -> tuple[tuple[str, int], ...]:
+def disputable(calls: Iterable[StepRecord]) -> tuple[tuple[str, int], ...]:
     """Those of these calls, by name and number, that a person may answer: of an update its document knows."""
     return tuple(dict.fromkeys((call.name, call.number) for call in calls if call.kind != "update"))
 
@@ -131,12 +131,12 @@ def flag_named(name: str) -> str:
     return _FLAG + name
 
 
-def is_flag(call: Call) -> bool:
+def is_flag(call: StepRecord) -> bool:
     """True if a run asked for a flag."""
     return call.kind == "read" and call.name.startswith(_FLAG)
 
 
-def past_flags(calls: Sequence[Call], place: int, asked: Call | None) -> int:
+def past_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None) -> int:
     """Place of the first call from there on that is no flag, or is the one that is asked for."""
     wanted = None if asked is None else which(asked)
     while place < len(calls) and is_flag(calls[place]) and which(calls[place]) != wanted:

@@ -21,8 +21,8 @@ from saga.engine.processing_state import NOWHERE, Measurements, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message, Partition
 from saga.progress import takeover, timers
-from saga.progress.actions import SendOn
-from saga.progress.journal import Written
+from saga.progress.actions import ForwardTimer
+from saga.progress.journal import Commit
 from saga.support.clock import iso
 
 NOTHING_COMMITTED: Mapping[Partition, int] = MappingProxyType({})
@@ -59,7 +59,7 @@ async def repaired(
             return stages.outcomes
         whole = replace(turn.loaded_progress, heard=service.roles.heard)
         try:
-            await progress_repository.save(service, turn, Written(whole))
+            await progress_repository.save(service, turn, Commit(whole))
         except Superseded:
             continue
         return stages.outcomes
@@ -76,7 +76,7 @@ async def woken_again(service: ServiceRuntime, saga: str) -> None:
     if p.wake is None or timers.comes_too_late(p, service.ports.clock.now_ms()):
         await take_turn(service, turn)  # it gets one that is in time
     else:
-        await timer_endings.send_on(service, turn, SendOn(due_ms))
+        await timer_endings.send_on(service, turn, ForwardTimer(due_ms))
 
 
 def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -> ProcessingState:

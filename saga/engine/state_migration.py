@@ -16,7 +16,7 @@ from saga.encryption.sensitive_fields import mark, marks_of, texts_of, unmarked,
 from saga.engine.prepared_service import PreparedService
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
-from saga.progress.document import Snapshot, format_of
+from saga.progress.document import SagaProgress, format_of
 
 
 def shown(service: PreparedService, state: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
@@ -63,8 +63,12 @@ def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
 
 
 def migrated(
-    service: PreparedService, p: Snapshot, delta: dict[str, Any], older: Mapping[str, Any], close: Callable[[Any], Any]
-) -> tuple[Snapshot, dict[str, Any]]:
+    service: PreparedService,
+    p: SagaProgress,
+    delta: dict[str, Any],
+    older: Mapping[str, Any],
+    close: Callable[[Any], Any],
+) -> tuple[SagaProgress, dict[str, Any]]:
     """Progress with its state in the version of now, and what a run changed of that: of a state of before all of it.
     `older`: that state, opened; `close`: seals what is sensitive of the new one. Raises `SagaError`."""
     if p.version == service.version:

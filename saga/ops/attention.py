@@ -18,7 +18,7 @@ from saga.ops.progress_summary import ProgressSummary
 from saga.ops.saga_list import Choice, ListedSaga, list_sagas, read_summary
 from saga.ops.sources import ServiceStore, Warn, open_stores
 from saga.progress.decisions import TOO_OLD
-from saga.progress.document import UNREADABLE, Kept, Snapshot, decode_entry
+from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, decode_entry
 from saga.support.clock import Clock
 
 TRIED_AGAIN = "tried again"
@@ -180,7 +180,7 @@ async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], w
     return found
 
 
-def _failing_runs(p: Snapshot, warn: Warn) -> list[DeadLetterRecord]:
+def _failing_runs(p: SagaProgress, warn: Warn) -> list[DeadLetterRecord]:
     try:
         return find_failing(p)
     except UNREADABLE as why:
@@ -188,7 +188,7 @@ def _failing_runs(p: Snapshot, warn: Warn) -> list[DeadLetterRecord]:
         return []
 
 
-async def _read_progress(saga: str, source: ServiceStore, warn: Warn) -> Snapshot | None:
+async def _read_progress(saga: str, source: ServiceStore, warn: Warn) -> SagaProgress | None:
     """Progress of a saga, if the service knows it and it can be read."""
     try:
         document = await read_document(source, saga)
@@ -209,7 +209,7 @@ async def add_owners(
     return [each._replace(letter=replace(each.letter, owner=owners.get(each.letter.id))) for each in found]
 
 
-async def _blocking_in_progress(source: ServiceStore, p: Snapshot, warn: Warn) -> list[DeadLetterRecord]:
+async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: Warn) -> list[DeadLetterRecord]:
     """Dead letters that block a saga, each as the transition says that wrote it: in the progress, or in an archive."""
     blocks = [kept for kept in (*p.queue, *p.compensating) if kept.dead]
     said: Mapping[str, DeadLetterRecord] = {}
@@ -223,7 +223,7 @@ async def _blocking_in_progress(source: ServiceStore, p: Snapshot, warn: Warn) -
 
 
 def _recorded_letters(
-    p: Snapshot, transitions: Sequence[Raw], blocks: Sequence[Kept]
+    p: SagaProgress, transitions: Sequence[Raw], blocks: Sequence[PendingMessage]
 ) -> Mapping[str, DeadLetterRecord]:
     """Letters of these messages that the transitions hold, by id."""
     wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetterRecord]()
@@ -237,7 +237,7 @@ def _recorded_letters(
     return found
 
 
-def _unexplained_letter(p: Snapshot, kept: Kept) -> DeadLetterRecord:
+def _unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetterRecord:
     """Dead letter of which nothing tells any more why it is one."""
     return DeadLetterRecord(
         service=p.service,

@@ -25,7 +25,7 @@ from saga.ops.histories import UnreadableHistory, read_history
 from saga.ops.offsets import MOVED, STAYED
 from saga.ops.operator_commands import OUTCOMES
 from saga.ops.sources import ServiceStore, missing_broker_file, open_administration, open_stores
-from saga.progress.document import UNREADABLE, Entry, decode_entry
+from saga.progress.document import UNREADABLE, Transition, decode_entry
 from saga.progress.history import verify
 from saga.progress.operator_commands import wanted_by
 from saga.support.clock import Clock, from_iso
@@ -127,7 +127,7 @@ async def read_audit(
         there = await source.store.get(ARCHIVES, controls.book_key(service))
         book = controls.decode(service, None if there is None else there.content)
         acts = [*_audit_controls(book, said), *said.moves.values()]
-        histories: dict[str, Mapping[str, Entry]] = {}
+        histories: dict[str, Mapping[str, Transition]] = {}
         meant = [command for command in said.commands.values() if asked.saga in (None, command.saga)]
         acts += [await _audit_command(command, source, histories, said) for command in meant]
     orphans = list(_applied_without_command(said))
@@ -277,7 +277,7 @@ def _switch(time: str, who: str, why: str, switch: Switch, became: str, entry: N
 
 
 async def _audit_command(
-    command: Command, source: ServiceStore, histories: dict[str, Mapping[str, Entry]], said: _TopicRecords
+    command: Command, source: ServiceStore, histories: dict[str, Mapping[str, Transition]], said: _TopicRecords
 ) -> AuditEntry:
     """A command, with what its saga's history says of it; else with what the topic of dead letters says."""
     saga = command.saga
@@ -307,13 +307,13 @@ async def _audit_command(
     )
 
 
-def _describe_outcome(entry: Entry) -> str:
+def _describe_outcome(entry: Transition) -> str:
     if entry.outcome == "ignored":
         return f"refused: {entry.reason}"
     return "under way" if entry.outcome == "noted" else entry.outcome
 
 
-async def _entries(source: ServiceStore, saga: str, said: _TopicRecords) -> Mapping[str, Entry]:
+async def _entries(source: ServiceStore, saga: str, said: _TopicRecords) -> Mapping[str, Transition]:
     """Last transition of each command in a saga's history, which is checked; none if the service does not know the saga
     any more."""
     try:

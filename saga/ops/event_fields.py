@@ -19,7 +19,7 @@ from saga.messages import Event, Message, Record, Writer
 from saga.messaging import envelope
 from saga.messaging.structured_mode import in_binary_mode
 from saga.ops.timeline import SagaHistory
-from saga.progress.document import Emitted
+from saga.progress.document import EmittedEvent
 
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
@@ -81,7 +81,7 @@ def read_event_fields(history: SagaHistory, opens: EventDecoder | None = None) -
     return found
 
 
-def _decode_event(event: Emitted, saga: str, library: Library, opens: EventDecoder | None) -> EventFields:
+def _decode_event(event: EmittedEvent, saga: str, library: Library, opens: EventDecoder | None) -> EventFields:
     try:
         value = event.value if opens is None else opens(saga, event.value, library)
         return EventFields(type=event.type, id=event.id, fields=decode_fields(value, library, hides=opens is None))

@@ -9,7 +9,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
 from saga.progress import history, spill
-from saga.progress.document import UNREADABLE, Snapshot, decode, progress_key
+from saga.progress.document import UNREADABLE, SagaProgress, decode, progress_key
 from saga.store.port import Document, NewestFirst, Store
 
 
@@ -44,7 +44,7 @@ async def _get(store: Store, collection: str, key: str, what: str) -> Document |
         raise UnreadableHistory(f"{what}: {why}") from why
 
 
-def decode_progress(source: ServiceStore, saga: str, document: Document) -> Snapshot:
+def decode_progress(source: ServiceStore, saga: str, document: Document) -> SagaProgress:
     """The progress in a document. Raises `Unreadable`."""
     try:
         return decode(document.content)
@@ -69,13 +69,13 @@ async def read_histories(source: ServiceStore) -> AsyncIterator[SagaHistory]:
         yield await complete_history(source, decode_progress(source, saga, document))
 
 
-async def complete_history(source: ServiceStore, p: Snapshot, since: int = 0) -> SagaHistory:
+async def complete_history(source: ServiceStore, p: SagaProgress, since: int = 0) -> SagaHistory:
     """History as `history_of` gives it, of a progress that was read; with the contents of its pages."""
     p = await _add_overflow(source, p)
     return SagaHistory(p, p.transitions) if p.first <= since else await add_archives(source.store, p)
 
 
-async def add_archives(store: Store, p: Snapshot) -> SagaHistory:
+async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
     """A progress with the transitions that it outgrew, as far as they are there. Raises `Unreadable`."""
     # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
     # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
@@ -96,7 +96,7 @@ async def add_archives(store: Store, p: Snapshot) -> SagaHistory:
     return SagaHistory(p, (*archived, *p.transitions))
 
 
-async def _add_overflow(source: ServiceStore, p: Snapshot) -> Snapshot:
+async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
     """The progress as if it had no bounds. Raises `Unreadable`.
 
     A worker on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the

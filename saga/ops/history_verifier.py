@@ -17,7 +17,7 @@ from saga.messaging.transition_events import Told, from_record
 from saga.ops.histories import UnreadableHistory, complete_history, decode_progress, read_document, read_documents
 from saga.ops.sources import ServiceStore, missing_broker_file, open_administration, open_stores
 from saga.progress.document import UNREADABLE
-from saga.progress.history import Break, verify
+from saga.progress.history import HistoryDefect, verify
 from saga.progress.integrity import is_bound
 from saga.store.port import Document
 from saga.support.clock import Clock, from_iso, iso
@@ -85,18 +85,18 @@ class HistoryVerifier:
                 f"two transitions {n} were written, one after another: the store lost one that it had acknowledged, "
                 "or an earlier version was put in the place of a later one while the service ran"
             )
-            return Contradiction(Break(n, what), BY_HAND)
+            return Contradiction(HistoryDefect(n, what), BY_HAND)
         for n, raw in enumerate(transitions):
             if seen.digests.get(n, mark := _digest(sha256(bytes(raw)).hexdigest())) != mark:
                 what = f"transition {n} is not the one that was told: another history is in the place of this one"
-                return Contradiction(Break(n, what), AGAIN)
+                return Contradiction(HistoryDefect(n, what), AGAIN)
         count = len(transitions)
         if seen.last >= count:
             what = (
                 f"transition {seen.last} was told, of {iso(seen.last_ms)}, and only {count} are there: an earlier "
                 "version is in the place of a later one"
             )
-            return Contradiction(Break(count, what), AGAIN)
+            return Contradiction(HistoryDefect(count, what), AGAIN)
         return None
 
     def is_published(self, history: HistoryId, count: int) -> bool | None:
@@ -117,7 +117,7 @@ class HistoryVerifier:
             return None
         kept = "it is open, and never expires" if until_ms is None else f"it is kept until {iso(until_ms)}"
         what = f"nothing is there of it, and transition {seen.last} was told, of {iso(seen.last_ms)}: {kept}"
-        return Contradiction(Break(seen.last, what), AGAIN)
+        return Contradiction(HistoryDefect(seen.last, what), AGAIN)
 
     def histories_of(self, services: Sequence[str], saga: str | None) -> Iterator[HistoryId]:
         """Histories of these services, of all sagas or of one."""
@@ -129,7 +129,7 @@ class HistoryVerifier:
 class Contradiction(NamedTuple):
     """Difference between what was told and what is there, and what to do."""
 
-    broken: Break
+    broken: HistoryDefect
     todo: str
 
 

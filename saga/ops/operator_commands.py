@@ -24,7 +24,7 @@ from saga.messaging.operator_commands import OPERATOR, Answered, Wanted
 from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.sources import ServiceStore, open_stores
-from saga.progress.document import Entry, Snapshot, decode_entry
+from saga.progress.document import SagaProgress, Transition, decode_entry
 from saga.support.clock import Clock
 
 LOOK_EVERY_S = 0.2
@@ -174,7 +174,9 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
     return _answer_of_replay(sent, entry, entries[at + 1 :], p)
 
 
-def _answer_of_replay(sent: SentCommand, entry: Entry, later: Sequence[Entry], p: Snapshot) -> CommandAnswer | None:
+def _answer_of_replay(
+    sent: SentCommand, entry: Transition, later: Sequence[Transition], p: SagaProgress
+) -> CommandAnswer | None:
     """Answer once what is tried again has come to an end; `None` before."""
     ends = ("handled", "compensated", "dead", "retrying")
     end = next((e.outcome for e in later if e.handler == entry.handler and e.outcome in ends), None)

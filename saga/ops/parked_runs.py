@@ -11,8 +11,8 @@ from saga.ops.dead_letters import DeadLetterRecord, Which
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.saga_list import Choice, ListedSaga, list_sagas
 from saga.ops.sources import ServiceStore, Warn, open_administration, open_stores
-from saga.progress.actions import Parked
-from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
+from saga.progress.actions import ParkedRun
+from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_entry
 from saga.progress.failed_attempts import find_parked_runs
 from saga.support.clock import LATEST_MS, Clock, iso
 
@@ -77,13 +77,13 @@ async def _parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> list[D
         return []
 
 
-def find_failing(p: Snapshot) -> list[DeadLetterRecord]:
+def find_failing(p: SagaProgress) -> list[DeadLetterRecord]:
     """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
     found = [_parked_as_record(p, run) for run in find_parked_runs(p)]
     return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
 
 
-def _parked_as_record(p: Snapshot, run: Parked) -> DeadLetterRecord:
+def _parked_as_record(p: SagaProgress, run: ParkedRun) -> DeadLetterRecord:
     last = next((e for e in map(decode_entry, reversed(p.transitions)) if _is_of(e, p, run)), None)
     said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
     again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
@@ -103,7 +103,7 @@ def _parked_as_record(p: Snapshot, run: Parked) -> DeadLetterRecord:
     )
 
 
-def _is_of(entry: Entry, p: Snapshot, run: Parked) -> bool:
+def _is_of(entry: Transition, p: SagaProgress, run: ParkedRun) -> bool:
     """True for the transition that parked it. Of several compensations of one outcome each has a name of its own."""
     if (entry.outcome, entry.attempt, entry.message) != ("retrying", run.attempts, run.message.id):
         return False

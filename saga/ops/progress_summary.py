@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from saga.errors import SagaError
-from saga.progress.document import FORMAT, UNREADABLE, Kind, Outcome
+from saga.progress.document import FORMAT, UNREADABLE, IntentKind, Outcome
 
 
 class SummaryMessage(Struct, frozen=True, gc=False):
@@ -23,7 +23,7 @@ class SummaryIntent(Struct, frozen=True, gc=False):
     """Open intent: whose it is, and since when."""
 
     handler: str
-    kind: Kind
+    kind: IntentKind
     time: str
     name: str = ""
 

@@ -33,7 +33,7 @@ from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.operator_commands import CommandRequest
 from saga.ops.timeline import SagaHistory
 from saga.policies.retry import Retry
-from saga.progress.document import Snapshot, decode, decode_entry, progress_key
+from saga.progress.document import SagaProgress, decode, decode_entry, progress_key
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
 from saga.support.printable import shortened
@@ -114,9 +114,9 @@ async def rehearse(  # and what it runs on
     )
 
 
-async def _read_progress(store: Store, service: str, saga: str) -> Snapshot:
+async def _read_progress(store: Store, service: str, saga: str) -> SagaProgress:
     document = await store.get(PROGRESS, progress_key(service, saga))
-    return Snapshot(service=service, saga=saga) if document is None else decode(document.content)
+    return SagaProgress(service=service, saga=saga) if document is None else decode(document.content)
 
 
 # -------------------------------------------------------------------- what it runs on

@@ -23,8 +23,8 @@ from saga.messages import Outgoing
 from saga.messaging.names import PROGRESS
 from saga.ops.histories import add_archives
 from saga.ops.sources import open_administration
-from saga.progress.document import UNREADABLE, Snapshot, decode, decode_entry, progress_key
-from saga.progress.stranded_work import Unattended, unattended
+from saga.progress.document import UNREADABLE, SagaProgress, decode, decode_entry, progress_key
+from saga.progress.stranded_work import StrandedWork, unattended
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
 from saga.telemetry.events import Report
@@ -33,7 +33,7 @@ NAME = "saga repair"
 """Name of the worker in what is told."""
 SETTLES_S_MAX = 60.0
 """Seconds, beside those that a handler may take, in which a worker that lives goes on with what is ready."""
-NOTHING = Unattended()
+NOTHING = StrandedWork()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class RepairedSaga:
 
     service: str
     saga: str
-    work: Unattended = NOTHING
+    work: StrandedWork = NOTHING
     """Work that was found, before anything was done."""
     again: int = 0
     """Records that were published again: their topics have been created again since."""
@@ -104,7 +104,7 @@ async def _find_lost_topics(
                 yield RepairedSaga(service=service.name, saga=id_, again=len(records))
 
 
-async def _published_records(service: ServiceRuntime, p: Snapshot, topics: Collection[str]) -> list[Outgoing]:
+async def _published_records(service: ServiceRuntime, p: SagaProgress, topics: Collection[str]) -> list[Outgoing]:
     """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
     records = list[Outgoing]()
     for entry in map(decode_entry, (await add_archives(service.ports.store, p)).transitions):

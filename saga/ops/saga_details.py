@@ -19,7 +19,7 @@ from saga.ops.timeline import (
     can_never_run,
     compute_status,
 )
-from saga.progress.document import Continuation, Intent, Kept, Snapshot
+from saga.progress.document import Intent, PendingMessage, SagaProgress, SuspendedRun
 from saga.support.clock import LATEST_MS, Clock, iso
 from saga.support.printable import counted
 
@@ -115,7 +115,7 @@ UNSTARTED = "for a message that tells when the saga began; without one for ever,
 """Words for what waits of a saga without a start."""
 
 
-def describe_open_work(p: Snapshot, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
+def describe_open_work(p: SagaProgress, status: ServiceStatus, failing: Mapping[str, str]) -> list[str]:
     """Everything that is still open in one service. `failing`: reasons of compensations that fail, by event."""
     found = [_describe_intent(i, failing) for i in p.intents]
     found += [_describe_parked(each, status.queue) for each in status.retries]
@@ -132,19 +132,19 @@ def describe_open_work(p: Snapshot, status: ServiceStatus, failing: Mapping[str,
     ]
 
 
-def _describe_compensation(p: Snapshot, kept: Kept) -> str:
+def _describe_compensation(p: SagaProgress, kept: PendingMessage) -> str:
     """A handler that is to be undone, in words."""
     if p.started is None:
         return f"{kept.message.type} waits {UNSTARTED}: whether {kept.handler} did something to be undone is not known"
     return f"{kept.handler} is to be undone because of {kept.message.type}"
 
 
-def _is_due(kept: Kept) -> bool:
+def _is_due(kept: PendingMessage) -> bool:
     """True if it waits for neither a person nor a time."""
     return not kept.dead and not kept.due_ms
 
 
-def _describe_deadline(kept: Kept) -> str:
+def _describe_deadline(kept: PendingMessage) -> str:
     """A deadline that is open, in words."""
     when = f"at {iso(min(kept.due_ms, LATEST_MS))}, {kept.message.type} having opened it"
     if kept.attempts:
@@ -152,7 +152,7 @@ def _describe_deadline(kept: Kept) -> str:
     return f"{kept.handler} runs {when}, unless the saga ends before"
 
 
-def _describe_suspended(c: Continuation) -> str:
+def _describe_suspended(c: SuspendedRun) -> str:
     """A run that goes on later, in words."""
     until = f", or with {' or '.join(c.until)}" if c.until else ""
     told = f"{c.handler} goes on with {c.parts[0].type} at {iso(min(c.due_ms, LATEST_MS))}{until}"
@@ -160,7 +160,7 @@ def _describe_suspended(c: Continuation) -> str:
     return f"{told}: {counted(c.attempts, 'attempt')} failed" if c.attempts else told
 
 
-def _version_note(begun: Intent | Continuation) -> str:
+def _version_note(begun: Intent | SuspendedRun) -> str:
     """Version of the handler under which a run began, where that is not the first."""
     return f" (under version {begun.handler_version})" if begun.handler_version > 1 else ""
 

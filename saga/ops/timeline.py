@@ -14,7 +14,15 @@ from saga.ops.progress_summary import (
     decode_failure,
     decode_last_transition,
 )
-from saga.progress.document import Call, Entry, Kept, Outcome, PageOf, Snapshot, decode_entry
+from saga.progress.document import (
+    Outcome,
+    PendingMessage,
+    SagaProgress,
+    SegmentKind,
+    StepRecord,
+    Transition,
+    decode_entry,
+)
 from saga.progress.history import fold
 from saga.progress.spill import claim_key
 from saga.support.clock import LATEST_MS, iso
@@ -24,7 +32,7 @@ from saga.support.clock import LATEST_MS, iso
 class SagaHistory:
     """All that one service has written down of a saga."""
 
-    progress: Snapshot
+    progress: SagaProgress
     transitions: tuple[Raw, ...]
     """Transitions, oldest first, archived ones with them, as they were written: `saga.progress.history.verify` checks
     them."""
@@ -34,7 +42,7 @@ class SagaHistory:
         return self.progress.service
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[Transition, ...]:
         """The transitions, each read anew. Raises `msgspec.DecodeError` for one that was damaged."""
         return tuple(map(decode_entry, self.transitions))
 
@@ -188,19 +196,19 @@ class ServiceStatus:
         return bool(kept or self.later or self.intents or self.dead)
 
 
-def _in_pages(p: Snapshot | ProgressSummary, of: PageOf) -> int:
+def _in_pages(p: SagaProgress | ProgressSummary, of: SegmentKind) -> int:
     """Number of messages that are kept in pages."""
     return sum(page.count for page in p.pages if page.of == of)
 
 
-def can_never_run(p: Snapshot | ProgressSummary, kept: Kept | SummaryMessage) -> bool:
+def can_never_run(p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage) -> bool:
     """True if the handler that a message waits for can never run any more."""
     if kept.handler in p.closed or any(ran.handler == kept.handler for ran in p.ran):
         return True
     return kept.decides and p.outcome is not None
 
 
-def compute_status(p: Snapshot | ProgressSummary) -> ServiceStatus:
+def compute_status(p: SagaProgress | ProgressSummary) -> ServiceStatus:
     """Status of the saga in the service whose progress this is."""
     last = decode_last_transition(p.transitions[-1]) if p.transitions else None
     left = sum(1 for kept in p.waiting if can_never_run(p, kept))
@@ -240,7 +248,7 @@ def compute_status(p: Snapshot | ProgressSummary) -> ServiceStatus:
     )
 
 
-def _parked_runs(p: Snapshot | ProgressSummary) -> Iterator[ParkedRun]:
+def _parked_runs(p: SagaProgress | ProgressSummary) -> Iterator[ParkedRun]:
     """Runs that are parked. Transitions are read only if there is one."""
     for kept in p.queue:
         if kept.due_ms and not kept.dead:
@@ -251,7 +259,9 @@ def _parked_runs(p: Snapshot | ProgressSummary) -> Iterator[ParkedRun]:
             yield _parked_run(p, kept, intents[0].name if intents else "", undoes=kept.handler)
 
 
-def _parked_run(p: Snapshot | ProgressSummary, kept: Kept | SummaryMessage, name: str, undoes: str | None) -> ParkedRun:
+def _parked_run(
+    p: SagaProgress | ProgressSummary, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
+) -> ParkedRun:
     """`name`: of what runs; empty: its last failure has to tell."""
     last = next((said for raw in reversed(p.transitions) if (said := _read_failure(raw, kept, name, undoes))), None)
     first = decode_failure(p.transitions[kept.n - p.first]) if 0 <= kept.n - p.first < len(p.transitions) else None
@@ -267,7 +277,9 @@ def _parked_run(p: Snapshot | ProgressSummary, kept: Kept | SummaryMessage, name
     )
 
 
-def _read_failure(raw: Raw, kept: Kept | SummaryMessage, name: str, undoes: str | None) -> SummaryFailure | None:
+def _read_failure(
+    raw: Raw, kept: PendingMessage | SummaryMessage, name: str, undoes: str | None
+) -> SummaryFailure | None:
     """The transition, if it tells of this failure: a compensation of which nothing has begun is named there alone."""
     said = decode_failure(raw)
     if said is None or (said.outcome, said.attempt) != ("retrying", kept.attempts):
@@ -294,7 +306,7 @@ def build_timeline(histories: Iterable[SagaHistory]) -> list[TimelineEntry]:
     while left := [service for service in sorted(entries) if heads[service] < len(entries[service])]:
         nexts = {service: entries[service][heads[service]] for service in left}
 
-        def is_due(service: str, nexts: dict[str, Entry] = nexts) -> bool:
+        def is_due(service: str, nexts: dict[str, Transition] = nexts) -> bool:
             by, n = emitters.get(nexts[service].message, (service, -1))
             return by == service or by not in nexts or nexts[by].n > n
 
@@ -314,7 +326,7 @@ def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[s
     return _timeline_entry(history, entry), hidden(fold(history.entries, before=n + 1))
 
 
-def _timeline_entry(history: SagaHistory, entry: Entry) -> TimelineEntry:
+def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
     return TimelineEntry(
         time=entry.time,
         service=history.service,
@@ -335,14 +347,14 @@ def _timeline_entry(history: SagaHistory, entry: Entry) -> TimelineEntry:
     )
 
 
-def _failures(entry: Entry) -> Iterator[FailedAttempt]:
+def _failures(entry: Transition) -> Iterator[FailedAttempt]:
     """Attempts of a transition that failed, numbered: all that it counts, or all but the one that did not fail."""
     last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
     for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
         yield FailedAttempt(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
 
 
-def _timeline_step(p: Snapshot, call: Call) -> TimelineStep:
+def _timeline_step(p: SagaProgress, call: StepRecord) -> TimelineStep:
     return TimelineStep(
         kind=call.kind,
         name=call.name,
@@ -359,7 +371,7 @@ def _timeline_step(p: Snapshot, call: Call) -> TimelineStep:
     )
 
 
-def _step(call: Call) -> str:
+def _step(call: StepRecord) -> str:
     if call.by is not None:
         return f"{call.name} as {call.by} says"
     if call.kind == "step":

@@ -1,6 +1,7 @@
 """Values of one step: what set a turn off, each thing that can happen next, and how what was done ended. Pure.
 
-`saga.progress.next_action.choose_next_action` chooses one; the runtime carries it out; `saga.progress.journal` writes it down.
+`saga.progress.next_action.choose_next_action` chooses one, the engine carries it out, and `saga.progress.journal`
+records it.
 """
 
 from collections.abc import Mapping
@@ -11,11 +12,11 @@ from msgspec import Struct
 
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
-from saga.progress.document import Continuation, DeadLetter, Intent, Kept, Result
-from saga.progress.handlers import Role
+from saga.progress.document import CompensableResult, DeadLetterRecord, Intent, PendingMessage, SuspendedRun
+from saga.progress.handlers import HandlerRole
 from saga.support.clock import LATEST_MS, iso
 
-NOBODY: Mapping[str, str] = MappingProxyType({})
+NO_HANDLERS: Mapping[str, str] = MappingProxyType({})
 
 
 FUTURE_S = 3600
@@ -52,13 +53,13 @@ class Trigger(Struct, frozen=True, kw_only=True, gc=False):
 
     message: Message
     """Message in hand. One without a type is of nobody: a repair looks what is ready."""
-    bad: Mapping[str, str] = NOBODY
+    bad: Mapping[str, str] = NO_HANDLERS
     """The handlers that can never decode the message, each with the reason."""
     paged: tuple[str, ...] | None = None
     """The handlers for which pages of the progress keep the message; `None`: the pages were not asked."""
 
 
-class Parked(Struct, frozen=True, kw_only=True, gc=False):
+class ParkedRun(Struct, frozen=True, kw_only=True, gc=False):
     """A run that waits for its next attempt."""
 
     id: str
@@ -76,15 +77,15 @@ class Parked(Struct, frozen=True, kw_only=True, gc=False):
 # -------------------------------------------------------------------- nothing for a handler
 
 
-class Done(Struct, frozen=True, gc=False):
+class Complete(Struct, frozen=True, gc=False):
     """Nothing is left to do: the offset of what set the turn off may be committed."""
 
 
-class Reload(Struct, frozen=True, gc=False):
+class LoadProgress(Struct, frozen=True, gc=False):
     """Read the progress: it is not known, or may be too old to end on."""
 
 
-class SendOn(Struct, frozen=True, gc=False):
+class ForwardTimer(Struct, frozen=True, gc=False):
     """Publish the current wake again, for the earliest time that something waits for; then nothing is left to do."""
 
     due_ms: int
@@ -101,27 +102,27 @@ class AwaitLog(Struct, frozen=True, gc=False):
     """Time at which its turn is to be taken again in any case, for what else waits; `None`: nothing does."""
 
 
-class Note(Struct, frozen=True, gc=False):
+class TouchDeadline(Struct, frozen=True, gc=False):
     """Write down that a message opens or closes a deadline: it is for nothing else."""
 
     message: Message
 
 
-class Rename(Struct, frozen=True, gc=False):
+class RescheduleTimer(Struct, frozen=True, gc=False):
     """Name a new wake: the current one would come too late."""
 
 
-class Recall(Struct, frozen=True, gc=False):
+class RecallOverflow(Struct, frozen=True, gc=False):
     """Ask the pages of the progress what they hold of the message in hand."""
 
 
 # -------------------------------------------------------------------- what is done
 
 
-class Act(Struct, frozen=True, gc=False):
+class HandlerAction(Struct, frozen=True, gc=False):
     """Something to do with a message for a handler, or with a failure outcome for its compensation."""
 
-    role: Role
+    role: HandlerRole
     message: Message
     undoes: ClassVar[bool] = False
     """True for what a compensation does."""
@@ -132,22 +133,22 @@ class Act(Struct, frozen=True, gc=False):
         return self.role.undo.name if self.undoes and self.role.undo else self.role.name
 
 
-class Run(Act, frozen=True, gc=False):
+class RunHandler(HandlerAction, frozen=True, gc=False):
     """Run the handler, from its start or from its open intent."""
 
     parts: tuple[Message, ...]
     """One for each event parameter that is needed, then those of others that are there."""
     intent: Intent | None = None
-    goes_on: Continuation | None = None
+    goes_on: SuspendedRun | None = None
     """The run of which this is the next turn."""
 
 
-class Undo(Act, frozen=True, gc=False):
+class Compensate(HandlerAction, frozen=True, gc=False):
     """Run the compensation on a result; its event is handed over beside the outcome."""
 
     undoes: ClassVar[bool] = True
-    goes_on: ClassVar[Continuation | None] = None
-    result: Result
+    goes_on: ClassVar[SuspendedRun | None] = None
+    result: CompensableResult
 
     @property
     def parts(self) -> tuple[Message, ...]:
@@ -155,12 +156,12 @@ class Undo(Act, frozen=True, gc=False):
         return self.message, self.result.event, *self.result.took
 
 
-class CloseSealed(Act, frozen=True, gc=False):
+class Abort(HandlerAction, frozen=True, gc=False):
     """Close an original that never finishes for good: close its documents to it, do what it said with `undo_with`, and
     show a person what stands."""
 
     undoes: ClassVar[bool] = True
-    goes_on: ClassVar[Continuation | None] = None
+    goes_on: ClassVar[SuspendedRun | None] = None
     intent: Intent
 
     @property
@@ -172,30 +173,30 @@ class CloseSealed(Act, frozen=True, gc=False):
 # -------------------------------------------------------------------- what is only written down
 
 
-class Write(Act, frozen=True, gc=False):
+class RecordDecision(HandlerAction, frozen=True, gc=False):
     """Write the next snapshot: `saga.progress.next_action.record_decision` makes it. Nothing runs."""
 
 
-class Ignore(Write, frozen=True, gc=False):
+class Ignore(RecordDecision, frozen=True, gc=False):
     """Record the message as ignored."""
 
     reason: str
 
 
-class Refuse(Write, frozen=True, gc=False):
+class Reject(RecordDecision, frozen=True, gc=False):
     """Make a dead letter of what was never due to run: it quarantines nothing."""
 
     reason: str
     remedy: str
 
 
-class Wait(Write, frozen=True, gc=False):
+class KeepPending(RecordDecision, frozen=True, gc=False):
     """Keep the message until its other parts are there, or until it is known when the saga began."""
 
     reason: str
 
 
-class Queue(Write, frozen=True, gc=False):
+class Enqueue(RecordDecision, frozen=True, gc=False):
     """Keep the message behind what blocks the saga."""
 
     reason: str
@@ -203,7 +204,7 @@ class Queue(Write, frozen=True, gc=False):
     """Why it can never be decoded."""
 
 
-class UndoWaits(Write, frozen=True, gc=False):
+class DelayCompensation(RecordDecision, frozen=True, gc=False):
     """Keep the outcome until its compensation can do something."""
 
     undoes: ClassVar[bool] = True
@@ -212,13 +213,13 @@ class UndoWaits(Write, frozen=True, gc=False):
     was done here may be forgotten."""
 
 
-class Seal(Write, frozen=True, gc=False):
+class BeginAbort(RecordDecision, frozen=True, gc=False):
     """Seal the intent of an original that is a dead letter: from now on nothing revives it."""
 
     undoes: ClassVar[bool] = True
 
 
-class Close(Write, frozen=True, gc=False):
+class CloseHandler(RecordDecision, frozen=True, gc=False):
     """Close the handler: nothing is left to undo, and it will never run in this saga."""
 
     undoes: ClassVar[bool] = True
@@ -227,57 +228,57 @@ class Close(Write, frozen=True, gc=False):
 # -------------------------------------------------------------------- what a person commands
 
 
-class Heed(Struct, frozen=True, gc=False):
+class ApplyCommand(Struct, frozen=True, gc=False):
     """Write down what has become of a command. Nothing runs."""
 
     command: Command
 
 
-class Replay(Heed, frozen=True, gc=False):
+class Replay(ApplyCommand, frozen=True, gc=False):
     """Have the service try again what is a dead letter."""
 
-    kept: Kept
+    kept: PendingMessage
 
 
-class Admit(Heed, frozen=True, gc=False):
+class AdmitAsNew(ApplyCommand, frozen=True, gc=False):
     """Have a message handled as a new one, of which nothing is kept."""
 
     message: Message
-    takers: tuple[Role, ...]
+    takers: tuple[HandlerRole, ...]
     """Handlers that have not had it."""
-    undone: tuple[Role, ...] = ()
+    undone: tuple[HandlerRole, ...] = ()
     """Handlers whose compensations have not had it."""
-    bad: Mapping[str, str] = NOBODY
+    bad: Mapping[str, str] = NO_HANDLERS
     """The handlers that can never decode it, each with the reason."""
 
 
-class Discard(Heed, frozen=True, gc=False):
+class Discard(ApplyCommand, frozen=True, gc=False):
     """Have it never handled."""
 
-    kept: Kept
+    kept: PendingMessage
 
 
-class Release(Heed, frozen=True, gc=False):
+class Release(ApplyCommand, frozen=True, gc=False):
     """Have the service try again at once what is parked."""
 
-    run: Parked
+    run: ParkedRun
 
 
-class Answer(Heed, frozen=True, gc=False):
+class AnswerStep(ApplyCommand, frozen=True, gc=False):
     """Give a dead run the answer of a person, and have the service try it again."""
 
-    kept: Kept
+    kept: PendingMessage
     intent: Intent
 
 
-class Settle(Heed, frozen=True, gc=False):
+class ResolveEscalation(ApplyCommand, frozen=True, gc=False):
     """Close an escalation: a person has put right what it tells of."""
 
-    escalation: DeadLetter | None
+    escalation: DeadLetterRecord | None
     """The escalation; `None`: its transition is archived."""
 
 
-class Disregard(Heed, frozen=True, gc=False):
+class RejectCommand(ApplyCommand, frozen=True, gc=False):
     """Do nothing, with the reason."""
 
     reason: str
@@ -286,23 +287,34 @@ class Disregard(Heed, frozen=True, gc=False):
 # -------------------------------------------------------------------- nothing yet
 
 
-class Had(Struct, frozen=True, gc=False):
+class AlreadyProcessed(Struct, frozen=True, gc=False):
     """The handler has had the message: it is in the inbox."""
 
 
-class Left(Struct, frozen=True, gc=False):
+class AlreadyPending(Struct, frozen=True, gc=False):
     """The message is kept already, and is gone on with when it is ready."""
 
 
-Decision: TypeAlias = Had | Left | Ignore | Refuse | Wait | Queue | Run
+MessageDecision: TypeAlias = AlreadyProcessed | AlreadyPending | Ignore | Reject | KeepPending | Enqueue | RunHandler
 """All that can become of a message for one handler."""
-UndoStep: TypeAlias = UndoWaits | Seal | CloseSealed | Undo | Close
+CompensationDecision: TypeAlias = DelayCompensation | BeginAbort | Abort | Compensate | CloseHandler
 """All that the compensation of a handler can do next."""
-Writes: TypeAlias = Ignore | Refuse | Wait | Queue | UndoWaits | Seal | Close
+RecordedDecision: TypeAlias = Ignore | Reject | KeepPending | Enqueue | DelayCompensation | BeginAbort | CloseHandler
 """All that is only written down."""
-Heeds: TypeAlias = Replay | Admit | Discard | Release | Answer | Settle | Disregard
+CommandDecision: TypeAlias = Replay | AdmitAsNew | Discard | Release | AnswerStep | ResolveEscalation | RejectCommand
 """All that can become of a command that needs no more than a write."""
 Action: TypeAlias = (
-    Done | Reload | Recall | SendOn | AwaitLog | Rename | Note | Run | Undo | CloseSealed | Writes | Heeds
+    Complete
+    | LoadProgress
+    | RecallOverflow
+    | ForwardTimer
+    | AwaitLog
+    | RescheduleTimer
+    | TouchDeadline
+    | RunHandler
+    | Compensate
+    | Abort
+    | RecordedDecision
+    | CommandDecision
 )
 """All that can happen next."""

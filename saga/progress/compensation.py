@@ -7,27 +7,40 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.progress import ids, journal, suspended_runs
 from saga.progress.decisions import intent_with
-from saga.progress.document import Call, DeadLetter, Intent, Kept, Page, Result, Snapshot, format_of
-from saga.progress.handlers import Role
-from saga.progress.journal import Ended, Hand, Written, left_of
+from saga.progress.document import (
+    CompensableResult,
+    DeadLetterRecord,
+    Intent,
+    OverflowSegment,
+    PendingMessage,
+    SagaProgress,
+    StepRecord,
+    format_of,
+)
+from saga.progress.handlers import HandlerRole
+from saga.progress.journal import Commit, TransitionDetails, WriteContext, left_of
 
 
-def undo_waits(p: Snapshot, hand: Hand, role: Role, outcome: Message, *, known: bool) -> Written:
+def undo_waits(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message, *, known: bool) -> Commit:
     """Keep the outcome: until the original, which has begun, is at its end; or, where the saga is not `known`, until a
     message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message has told yet when this saga began"
-    return journal.append(_kept(p, role, outcome), hand, "waiting", _name(role), Ended(message=outcome, reason=reason))
+    return journal.append(
+        _kept(p, role, outcome), hand, "waiting", _name(role), TransitionDetails(message=outcome, reason=reason)
+    )
 
 
-def _kept(p: Snapshot, role: Role, outcome: Message) -> Snapshot:
+def _kept(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaProgress:
     """Progress with the outcome kept for the compensation: until it is at its end no original runs."""
     if any(k.handler == role.name and k.message.id == outcome.id for k in p.compensating):
         return p
-    return replace(p, compensating=(*p.compensating, Kept(handler=role.name, message=outcome, n=p.n)))
+    return replace(p, compensating=(*p.compensating, PendingMessage(handler=role.name, message=outcome, n=p.n)))
 
 
-def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
+def undone(
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+) -> Commit:
     """Record that one result is undone; with the last one the handler is closed, if nothing else of it is open."""
     outcome, delta = ended.message, ended.delta
     cause = result.event.id
@@ -62,7 +75,9 @@ def undone(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) ->
     return journal.append(journal.emitted(p, hand.roles, ended.events), hand, "compensated", _name(role), ended)
 
 
-def _not_run(p: Snapshot, hand: Hand, withdrawn: set[str], ended: Ended) -> tuple[Snapshot, Ended]:
+def _not_run(
+    p: SagaProgress, hand: WriteContext, withdrawn: set[str], ended: TransitionDetails
+) -> tuple[SagaProgress, TransitionDetails]:
     """The progress without the runs that failed on what is withdrawn now, as nothing that comes later runs on it. One
     that has begun something comes to its end."""
     gone = [
@@ -83,9 +98,9 @@ def _not_run(p: Snapshot, hand: Hand, withdrawn: set[str], ended: Ended) -> tupl
     return p, replace(ended, reason=reason, letters=(*ended.letters, *letters))
 
 
-def _dropped(k: Kept, reason: str) -> DeadLetter:
+def _dropped(k: PendingMessage, reason: str) -> DeadLetterRecord:
     """The end of a dead letter whose message will never be handled."""
-    return DeadLetter(
+    return DeadLetterRecord(
         id=f"{k.dead}-dropped",
         what="dropped",
         handler=k.handler,
@@ -95,21 +110,23 @@ def _dropped(k: Kept, reason: str) -> DeadLetter:
     )
 
 
-def _is_left(p: Snapshot, role: Role) -> bool:
+def _is_left(p: SagaProgress, role: HandlerRole) -> bool:
     """True if something of the handler is still to be undone. What pages hold comes back with the write of `p`."""
     if any(result.handler == role.name for result in p.results):
         return True
     return any(page.of == "results" and page.handlers == (role.name,) for page in p.pages)
 
 
-def closed(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Written:
+def closed(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
     """Record that there is nothing to undo: the handler will never run in this saga."""
     p, letters = _close(p, hand, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
-    return journal.append(p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, letters=letters))
+    return journal.append(
+        p, hand, "compensated", _name(role), TransitionDetails(message=outcome, reason=reason, letters=letters)
+    )
 
 
-def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
+def sealed(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent:
     """The intent that takes the place of an original that never finishes: from now on nothing revives it. `run`: the
     message that stands for it, where not all runs of the handler are meant."""
     going_on = [c for c in p.later if c.handler == role.name and run in (None, c.parts[0].id)]
@@ -145,8 +162,14 @@ def sealed(p: Snapshot, role: Role, run: str | None = None) -> Intent:
 
 
 def closed_for_good(  # the original, because of which outcome, and what became of what it did
-    p: Snapshot, hand: Hand, role: Role, outcome: Message, *, remains: Sequence[str], calls: tuple[Call, ...] = ()
-) -> Written:
+    p: SagaProgress,
+    hand: WriteContext,
+    role: HandlerRole,
+    outcome: Message,
+    *,
+    remains: Sequence[str],
+    calls: tuple[StepRecord, ...] = (),
+) -> Commit:
     """Record that the dead original is closed; what it did and nobody can undo is shown to a person. `calls`: with
     which it was taken back."""
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
@@ -158,7 +181,7 @@ def closed_for_good(  # the original, because of which outcome, and what became 
         reason += "; what it said is done in its place"
     if remains:
         reason += "; what it did stands and has to be put right by hand"
-        escalation = DeadLetter(
+        escalation = DeadLetterRecord(
             id=ids.dead_id(p.service, p.saga, f"{role.name}|escalation", outcome.id, p.replays),
             what="escalation",
             handler=role.name,
@@ -169,11 +192,17 @@ def closed_for_good(  # the original, because of which outcome, and what became 
         )
         letters = (escalation, *letters)
     return journal.append(
-        p, hand, "compensated", _name(role), Ended(message=outcome, reason=reason, calls=calls, letters=letters)
+        p,
+        hand,
+        "compensated",
+        _name(role),
+        TransitionDetails(message=outcome, reason=reason, calls=calls, letters=letters),
     )
 
 
-def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snapshot, tuple[DeadLetter, ...]]:
+def _close(
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message
+) -> tuple[SagaProgress, tuple[DeadLetterRecord, ...]]:
     """The outcome's inbox entry, the dropping of originals, the tombstone; with the ends of dead letters dropped."""
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
     letters = tuple([_dropped(k, reason) for k in p.queue if k.handler == role.name and k.dead])
@@ -194,7 +223,7 @@ def _close(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> tuple[Snaps
     return p, letters
 
 
-def _pages_closed(p: Snapshot, hand: Hand, role: Role) -> tuple[Page, ...]:
+def _pages_closed(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
     """Pages with those that wait for the handler dropped as they lie. What is queued there is ignored when it comes up,
     for other handlers' messages may be in the same page."""
     now_s = hand.entered_s
@@ -204,6 +233,6 @@ def _pages_closed(p: Snapshot, hand: Hand, role: Role) -> tuple[Page, ...]:
     )
 
 
-def _name(role: Role) -> str:
+def _name(role: HandlerRole) -> str:
     """The compensation's own name, for history."""
     return role.undo.name if role.undo else role.name

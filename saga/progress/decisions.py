@@ -6,27 +6,27 @@ from saga.messages import Message
 from saga.messaging.message_ids import is_removal
 from saga.progress import ids, suspended_runs, timers
 from saga.progress.actions import (
-    Close,
-    CloseSealed,
-    Decision,
-    Had,
+    Abort,
+    AlreadyPending,
+    AlreadyProcessed,
+    BeginAbort,
+    CloseHandler,
+    Compensate,
+    CompensationDecision,
+    DelayCompensation,
+    Enqueue,
     Ignore,
-    Left,
+    KeepPending,
+    MessageDecision,
     Now,
-    Queue,
-    Refuse,
-    Run,
-    Seal,
-    Undo,
-    UndoStep,
-    UndoWaits,
-    Wait,
+    Reject,
+    RunHandler,
 )
-from saga.progress.document import Continuation, Intent, Kept, Kind, Result, Snapshot
-from saga.progress.handlers import Role, Roles, undo_name
+from saga.progress.document import CompensableResult, Intent, IntentKind, PendingMessage, SagaProgress, SuspendedRun
+from saga.progress.handlers import HandlerRole, HandlerRoles, undo_name
 from saga.support.clock import LATEST_MS
 
-HAD, LEFT = Had(), Left()
+HAD, LEFT = AlreadyProcessed(), AlreadyPending()
 TOO_OLD = "older than memory"
 """Beginning of the reason of a dead letter for what the service may have forgotten: it blocks nothing."""
 OTHER_CONTENT = "already handled with other content"
@@ -34,7 +34,9 @@ OTHER_CONTENT = "already handled with other content"
 HANDLED_AS_NEW = "if it never was handled, have it handled as a new one: saga dead replay --older"
 
 
-def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None, bad: str | None = None) -> Decision:
+def decide(
+    p: SagaProgress, role: HandlerRole, message: Message, *, now: Now | None = None, bad: str | None = None
+) -> MessageDecision:
     """The first line of the table that holds. `now`: when the message in hand is looked at; `None` for one that is kept
     and may be ready, to which its age does not matter any more. `bad`: why the handler cannot decode the message: then
     it waits for nothing.
@@ -62,46 +64,46 @@ def decide(p: Snapshot, role: Role, message: Message, *, now: Now | None = None,
     if message.type in role.changes and not (role.many and index == 0) and is_removal(message.id):  # line 4a
         return Ignore(role, message, f"the document is gone, and {role.name} runs on one that is there")
     if p.started is None and message.started is None and bad is None:
-        return Wait(role, message, "no message has told yet when this saga began")
+        return KeepPending(role, message, "no message has told yet when this saga began")
     if role.many and index == 0 and now is not None and message.time < now.forgotten:
         return _older_than_memory(role, message)
     parts = (message,) if bad is not None or role.takes_one else parts_with(p, role, message)
     if parts is None:  # line 5
-        return Wait(role, message, f"for {missing(p, role, message)}")
+        return KeepPending(role, message, f"for {missing(p, role, message)}")
     if role.many and index == 0 and p.waiting and bad is None and waits_before(p, role, message):
-        return Wait(role, message, "earlier ones wait and go first")
+        return KeepPending(role, message, "earlier ones wait and go first")
     if is_blocked(p, role.name, message):  # line 6
-        return Queue(role, message, why_blocked(p, role.name), bad)
-    return Run(role, message, parts)  # line 7
+        return Enqueue(role, message, why_blocked(p, role.name), bad)
+    return RunHandler(role, message, parts)  # line 7
 
 
-def _begun(p: Snapshot, role: Role, message: Message) -> Left | Run | None:
+def _begun(p: SagaProgress, role: HandlerRole, message: Message) -> AlreadyPending | RunHandler | None:
     """Line 2: own intent open."""
     if intent_with(p, role.name, message, "lieu") is not None:
         return LEFT
     intent = intent_with(p, role.name, message)
     if intent is None:
         return None
-    return Run(role, message, intent.parts, intent, suspended_runs.of(p, role.name, message.id))
+    return RunHandler(role, message, intent.parts, intent, suspended_runs.of(p, role.name, message.id))
 
 
-def _next_turn(p: Snapshot, role: Role, goes_on: Continuation) -> Queue | Run:
+def _next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> Enqueue | RunHandler:
     """Next turn of a run, for the message that stands for it."""
     message = goes_on.parts[0]
     if is_blocked(p, role.name, message):
-        return Queue(role, message, why_blocked(p, role.name))
-    return Run(role, message, suspended_runs.parts_of(p, role, goes_on), goes_on=goes_on)
+        return Enqueue(role, message, why_blocked(p, role.name))
+    return RunHandler(role, message, suspended_runs.parts_of(p, role, goes_on), goes_on=goes_on)
 
 
-def _beside(p: Snapshot, role: Role, message: Message) -> Ignore | Wait:
+def _beside(p: SagaProgress, role: HandlerRole, message: Message) -> Ignore | KeepPending:
     """Decision on a message that the handler does not need: it is kept for the next turn that there is."""
     if _has_run(p, role.name):
         return Ignore(role, message, f"{role.name} has run in this saga already")
-    return Wait(role, message, f"until {role.name} runs, and is shown it")
+    return KeepPending(role, message, f"until {role.name} runs, and is shown it")
 
 
-def _older_than_memory(role: Role, message: Message) -> Refuse:
-    return Refuse(
+def _older_than_memory(role: HandlerRole, message: Message) -> Reject:
+    return Reject(
         role,
         message,
         f"{TOO_OLD}: it is of {message.time}, and may have been handled then",
@@ -110,7 +112,7 @@ def _older_than_memory(role: Role, message: Message) -> Refuse:
     )
 
 
-def why_over(p: Snapshot, role: Role) -> str | None:
+def why_over(p: SagaProgress, role: HandlerRole) -> str | None:
     """Line 3: why the handler runs no more in this saga; `None` if it may."""
     if role.name in p.closed:
         return "its compensation has closed this handler"
@@ -121,21 +123,21 @@ def why_over(p: Snapshot, role: Role) -> str | None:
     return None
 
 
-def _failures(p: Snapshot, role: Role) -> Iterable[str | None]:
+def _failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
     """The failure outcomes that came, or were emitted, and that this handler's compensation has not before it."""
     if not p.compensating or any(k.handler == role.name for k in p.compensating):
         return (*p.failed, p.outcome)
     return (*p.failed, p.outcome, *(k.message.type for k in p.compensating))
 
 
-def kept(p: Snapshot, handler: str, message: Message) -> bool:
+def kept(p: SagaProgress, handler: str, message: Message) -> bool:
     """True if the message is queued or waits for this handler, or a run goes on on it."""
     if any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting)):
         return True
     return bool(p.later) and suspended_runs.of(p, handler, message.id) is not None
 
 
-def intent_with(p: Snapshot, handler: str, message: Message, kind: Kind = "do") -> Intent | None:
+def intent_with(p: SagaProgress, handler: str, message: Message, kind: IntentKind = "do") -> Intent | None:
     """The open intent of `handler` that `message` belongs to."""
     for intent in p.intents:
         if intent.kind == kind and intent.handler == handler and any(m.id == message.id for m in intent.parts):
@@ -143,7 +145,7 @@ def intent_with(p: Snapshot, handler: str, message: Message, kind: Kind = "do") 
     return None
 
 
-def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Ignore | Refuse | None:
+def _repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:
     """Line 4: it has run, or holds a part for this parameter."""
     if role.many and index == 0:
         return None
@@ -160,7 +162,7 @@ def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Ignore
             # Two versions of a schema cannot be compared by bytes: such a repetition is given the benefit.
             is_another = type_ == message.type and schema == message.schema and content != mine
             if is_another and type_ not in role.changes:
-                return Refuse(
+                return Reject(
                     role,
                     message,
                     f"{OTHER_CONTENT}: {role.name} has taken another {message.type} in this saga already",
@@ -172,7 +174,7 @@ def _repetition(p: Snapshot, role: Role, index: int, message: Message) -> Ignore
     return None
 
 
-def is_blocked(p: Snapshot, handler: str, message: Message) -> bool:
+def is_blocked(p: SagaProgress, handler: str, message: Message) -> bool:
     """Line 6: quarantined, another intent open, what the handler did is being undone, or not at the head of the
     queue."""
     if p.intents or any(k.dead or k.handler == handler for k in p.compensating):
@@ -183,7 +185,7 @@ def is_blocked(p: Snapshot, handler: str, message: Message) -> bool:
     return head.dead is not None or not (head.handler == handler and head.message.id == message.id)
 
 
-def why_blocked(p: Snapshot, handler: str) -> str:
+def why_blocked(p: SagaProgress, handler: str) -> str:
     """The reason of line 6, for people."""
     dead = next((k for k in (*p.queue, *p.compensating) if k.dead), None)
     if dead is not None:
@@ -198,7 +200,7 @@ def why_blocked(p: Snapshot, handler: str) -> str:
     return "others are queued before it"
 
 
-def undone_by(p: Snapshot, roles: Roles, outcome: str) -> Sequence[Role]:
+def undone_by(p: SagaProgress, roles: HandlerRoles, outcome: str) -> Sequence[HandlerRole]:
     """The handlers that a failure outcome undoes, the one of the newest result first."""
     undone = roles.undone_by.get(outcome)
     if not undone:
@@ -208,8 +210,8 @@ def undone_by(p: Snapshot, roles: Roles, outcome: str) -> Sequence[Role]:
 
 
 def next_ready(
-    p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None = None, handled_ms: int = LATEST_MS
-) -> Ignore | Refuse | Wait | Run | UndoStep | None:
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None = None, handled_ms: int = LATEST_MS
+) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
     """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
     originals have ended, the head of the queue, fulfilled waits when the queue is empty, what goes on later, deadlines.
     What is parked is not ready before its time. `in_hand`: id of the message in hand; `None`: any. `handled_ms`: time
@@ -224,13 +226,13 @@ def next_ready(
         for k in sorted(p.compensating, key=lambda k: -latest.get(k.handler, -1)):
             is_due = k.dead is None and k.due_ms <= now_ms
             step = undo_step(p, roles.handlers[k.handler], k.message) if is_due else None
-            if step is not None and not isinstance(step, UndoWaits):
+            if step is not None and not isinstance(step, DelayCompensation):
                 return step
     if p.queue:
         k = p.queue[0]
         if k.dead is None and k.due_ms <= now_ms:
             decision = decide(p, roles.handlers[k.handler], k.message, bad=k.bad)
-            if not isinstance(decision, (Queue, Left, Had)):
+            if not isinstance(decision, (Enqueue, AlreadyPending, AlreadyProcessed)):
                 return decision
         ready = None
     else:
@@ -242,7 +244,7 @@ def next_ready(
     return _deadline(p, roles, now_ms, handled_ms) if ready is None and p.deadlines else ready
 
 
-def _going_on(p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None) -> Ignore | Run | None:
+def _going_on(p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None) -> Ignore | RunHandler | None:
     """The first run that goes on now, or never will."""
     for c in p.later:
         role = roles.handlers[c.handler]
@@ -251,11 +253,11 @@ def _going_on(p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None) -> Ig
             return Ignore(role, c.parts[0], ended)
     for role, c in suspended_runs.ready(p, roles, now_ms, in_hand):
         if not p.queue and not is_blocked(p, role.name, c.parts[0]):
-            return Run(role, c.parts[0], suspended_runs.parts_of(p, role, c), goes_on=c)
+            return RunHandler(role, c.parts[0], suspended_runs.parts_of(p, role, c), goes_on=c)
     return None
 
 
-def _out_of_use(p: Snapshot, roles: Roles) -> Ignore | None:
+def _out_of_use(p: SagaProgress, roles: HandlerRoles) -> Ignore | None:
     """A message that is kept for a handler which has come to its end without it."""
     for role in roles.lookers:
         for k in p.waiting:
@@ -266,18 +268,18 @@ def _out_of_use(p: Snapshot, roles: Roles) -> Ignore | None:
     return None
 
 
-def _deadline(p: Snapshot, roles: Roles, now_ms: int, handled_ms: int) -> Ignore | Run | None:
+def _deadline(p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int) -> Ignore | RunHandler | None:
     """The first deadline whose time has come and that may run now, or never will."""
     for role, message in timers.find_due_deadlines(p, roles, now_ms, handled_ms):
         ended = why_over(p, role)
         if ended is not None:
             return Ignore(role, message, ended)
         if timers.may_deadline_run(p, roles):
-            return Run(role, message, (message,))
+            return RunHandler(role, message, (message,))
     return None
 
 
-def _resumable(p: Snapshot, roles: Roles, intent: Intent, now_ms: int) -> Run | None:
+def _resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int) -> RunHandler | None:
     """An open intent that nobody's redelivery will bring to its end: its message is kept, or is an own event."""
     if intent.kind != "do":
         return None
@@ -286,25 +288,25 @@ def _resumable(p: Snapshot, roles: Roles, intent: Intent, now_ms: int) -> Run | 
     if role.is_deadline:
         opened = next((k for k in p.deadlines if k.handler == role.name), None)
         if opened is not None:
-            return Run(role, opened.message, intent.parts, intent) if opened.due_ms <= now_ms else None
+            return RunHandler(role, opened.message, intent.parts, intent) if opened.due_ms <= now_ms else None
     goes_on = suspended_runs.of(p, intent.handler, intent.message.id) if p.later else None
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
         if queued.dead is not None or queued.due_ms > now_ms:
             return None
-        return Run(role, queued.message, intent.parts, intent, goes_on)
+        return RunHandler(role, queued.message, intent.parts, intent, goes_on)
     if goes_on is not None:
         is_parked = goes_on.attempts and goes_on.due_ms > now_ms
-        return None if is_parked else Run(role, goes_on.parts[0], intent.parts, intent, goes_on)
+        return None if is_parked else RunHandler(role, goes_on.parts[0], intent.parts, intent, goes_on)
     waits = any(k.handler == intent.handler and k.message.id in parts for k in p.waiting)
     if waits or intent.message.source == p.service:
-        return Run(roles.handlers[intent.handler], intent.message, intent.parts, intent)
+        return RunHandler(roles.handlers[intent.handler], intent.message, intent.parts, intent)
     return None
 
 
-def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
+def _fulfilled(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject | RunHandler | None:
     """The wait that was fulfilled first, with the message that stands for it: the part that came last."""
-    found: list[tuple[int, Role, Message]] = []
+    found: list[tuple[int, HandlerRole, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
     types = {*[k.message.type for k in p.waiting], *[own.event.type for own in p.own]}
     for role in roles.handlers.values():
@@ -321,43 +323,43 @@ def _fulfilled(p: Snapshot, roles: Roles) -> Ignore | Refuse | Run | None:
             found.append((max(n for n, _ in there), role, last))
     for _, role, message in sorted(found, key=lambda f: f[0]):
         decision = decide(p, role, message)
-        if not isinstance(decision, (Queue, Left, Wait, Had)):
+        if not isinstance(decision, (Enqueue, AlreadyPending, KeepPending, AlreadyProcessed)):
             return decision
     return None
 
 
-def _has_run(p: Snapshot, handler: str) -> bool:
+def _has_run(p: SagaProgress, handler: str) -> bool:
     return any(r.handler == handler for r in p.ran)
 
 
-def undo_step(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
+def undo_step(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
     """Next step of a handler's compensation because of an outcome."""
     if p.started is None and outcome.started is None:
-        return UndoWaits(role, outcome, known=False)
+        return DelayCompensation(role, outcome, known=False)
     originals = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
     if any(not is_dead(p, i) for i in originals):
-        return UndoWaits(role, outcome, known=True)
+        return DelayCompensation(role, outcome, known=True)
     sealed = next((i for i in p.intents if i.handler == role.name and i.kind == "lieu"), None)
     if sealed is not None:
-        return CloseSealed(role, outcome, sealed)
+        return Abort(role, outcome, sealed)
     if any(result.handler == role.name for result in p.results):
-        return Undo(role, outcome, newest(p, role.name))
+        return Compensate(role, outcome, newest(p, role.name))
     unfinished = originals or suspended_runs.have_left(p, role.name)
-    return Seal(role, outcome) if unfinished else Close(role, outcome)
+    return BeginAbort(role, outcome) if unfinished else CloseHandler(role, outcome)
 
 
-def newest(p: Snapshot, handler: str) -> Result:
+def newest(p: SagaProgress, handler: str) -> CompensableResult:
     """The result to be undone next."""
     return next(result for result in reversed(p.results) if result.handler == handler)
 
 
-def is_dead(p: Snapshot, intent: Intent) -> bool:
+def is_dead(p: SagaProgress, intent: Intent) -> bool:
     """True if the message of an open intent is a dead letter."""
     parts = {m.id for m in intent.parts}
     return any(k.dead and k.handler == intent.handler and k.message.id in parts for k in p.queue)
 
 
-def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
+def knows(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
     """True if the progress has a word about the message already: in the inbox, or kept."""
     if not p.n:
         return False
@@ -369,12 +371,12 @@ def knows(p: Snapshot, roles: Roles, message: Message) -> bool:
     return bool(p.later) and message.id in [m.id for c in p.later for m in c.parts]
 
 
-def is_undone(p: Snapshot, role: Role, message: Message) -> bool:
+def is_undone(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
     """True if the compensation of `role` has come to its end for this outcome."""
     return ids.entry(message.id, undo_name(role.name)) in p.inbox
 
 
-def kept_undo(p: Snapshot, handler: str, message: Message) -> Kept | None:
+def kept_undo(p: SagaProgress, handler: str, message: Message) -> PendingMessage | None:
     """The outcome, kept for the compensation of `handler`."""
     return next((k for k in p.compensating if k.handler == handler and k.message.id == message.id), None)
 
@@ -382,7 +384,7 @@ def kept_undo(p: Snapshot, handler: str, message: Message) -> Kept | None:
 # -------------------------------------------------------------------- parts
 
 
-def held(p: Snapshot, role: Role, index: int) -> Iterator[tuple[int, Message]]:
+def held(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple[int, Message]]:
     """The parts that are there for a parameter, each with the number of the transition since which it is there."""
     types = role.takes[index]
     for k in p.waiting:
@@ -399,7 +401,7 @@ def held(p: Snapshot, role: Role, index: int) -> Iterator[tuple[int, Message]]:
             yield own.n, event
 
 
-def held_before(p: Snapshot, role: Role, index: int, message: Message) -> Iterator[Message]:
+def held_before(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Iterator[Message]:
     """The parts held for a parameter that were there before `message`: all, if it is not held itself."""
     for c in p.later:
         if c.handler == role.name and not (role.many and index == 0):
@@ -410,7 +412,7 @@ def held_before(p: Snapshot, role: Role, index: int, message: Message) -> Iterat
         yield part
 
 
-def parts_with(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...] | None:
+def parts_with(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...] | None:
     """All parts of a run that `message` belongs to, in the order of the parameters, then those that it does not need;
     `None` if one that it needs is missing."""
     parts = []
@@ -425,7 +427,7 @@ def parts_with(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...]
     return (*parts, *suspended_runs.shown(p, role))
 
 
-def missing(p: Snapshot, role: Role, message: Message) -> str:
+def missing(p: SagaProgress, role: HandlerRole, message: Message) -> str:
     """The types that are not there yet, for people."""
     gaps = [
         " or ".join(sorted(types))
@@ -435,13 +437,13 @@ def missing(p: Snapshot, role: Role, message: Message) -> str:
     return ", ".join(gaps)
 
 
-def place(p: Snapshot, handler: str, message: Message) -> int | None:
+def place(p: SagaProgress, handler: str, message: Message) -> int | None:
     """The number under which a message is kept for a handler; `None` if it is neither queued nor waits."""
     kept = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
     return next(kept, None)
 
 
-def waits_before(p: Snapshot, role: Role, message: Message) -> bool:
+def waits_before(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
     """True if another message waits for the first parameter of a `many` handler, and is to be handled before this one:
     what they wait for may have come just now, at another worker. Whatever came behind one that is queued, because it
     has failed, waits behind it."""

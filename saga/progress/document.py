@@ -32,11 +32,11 @@ Outcome = Literal[
     "handled", "later", "ignored", "noted", "waiting", "queued", "retrying", "compensated", "dead",
     "replayed", "discarded", "resolved", "released",
 ]  # fmt: skip
-Kind = Literal["do", "undo", "lieu"]
-PageOf = Literal["inbox", "queue", "waiting", "results", "own"]
+IntentKind = Literal["do", "undo", "lieu"]
+SegmentKind = Literal["inbox", "queue", "waiting", "results", "own"]
 
 
-class TakeBack(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A call that takes back what its run did before it said so."""
 
     call: str
@@ -50,10 +50,10 @@ class TakeBack(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Calls of its turn that were answered before; 0 for one of an earlier turn."""
 
 
-class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A page of what has no room: a document of its own, which never changes. See `saga.progress.spill`."""
 
-    of: PageOf
+    of: SegmentKind
     name: str
     count: int
     newest: int
@@ -76,7 +76,7 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     level: int = 0
     """More than 0 for a shelf, which lists pages of a level less: see `saga.progress.shelves`."""
 
-    def closed(self, now_s: int, until: int) -> "Page":
+    def closed(self, now_s: int, until: int) -> "OverflowSegment":
         """The same as a page of the inbox: what is kept in it will never be handled. One that never expires says so
         still, until the next write puts one in its place that does."""
         until = min(self.until, until)
@@ -90,7 +90,7 @@ class Page(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return self.of == "inbox" and 0 < self.until < now_s
 
 
-class Call(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A step, a document update or a document read of a handler, as begun; with its answer, as recorded."""
 
     kind: Literal["step", "update", "read"]
@@ -127,7 +127,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The durable note that a handler has begun on a cause, and all that a rerun of it may see."""
 
     handler: str
-    kind: Kind
+    kind: IntentKind
     name: str = ""
     """Name of the compensation itself, for people; of an intent of kind `undo`."""
     cause: str
@@ -140,18 +140,18 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     handler_version: int = 1
     """Version of the handler, or compensation, under which the run began: no older one goes on with it."""
     time: str
-    begins: Call | None = None
+    begins: StepRecord | None = None
     """Call that began with the write of this note; nobody knows yet how it ended."""
-    calls: tuple[Call, ...] = ()
-    undo_with: tuple[TakeBack, ...] = ()
+    calls: tuple[StepRecord, ...] = ()
+    undo_with: tuple[AbortAction, ...] = ()
     """Calls with which it is taken back, should it never come to its end, in the order in which they were said."""
-    left: tuple[Call, ...] = ()
+    left: tuple[StepRecord, ...] = ()
     """For `lieu` what the original did, or earlier turns of it, and nothing takes back."""
-    maybe: Call | None = None
+    maybe: StepRecord | None = None
     """For `lieu` with `undo_with`, whose calls the others are, the one that the original had begun."""
 
     @property
-    def open_call(self) -> Call | None:
+    def open_call(self) -> StepRecord | None:
         """The call that has begun and has no answer. A run that failed behind it has its answer in here, too."""
         begins = self.begins
         if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in self.calls):
@@ -159,7 +159,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return begins
 
 
-class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A message kept for a handler, in `queue`, `waiting`, `compensating` or `deadlines`."""
 
     handler: str
@@ -187,7 +187,7 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     these whatever is recorded, and of the others only the open call."""
 
 
-class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A handler's run that goes on later: its turns so far are over, and what they did is recorded."""
 
     handler: str
@@ -216,12 +216,12 @@ class Continuation(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """Attempts of its next turn that have failed."""
     under: dict[str, int] = {}
     """Number of them under each of the rules that have a name."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[StepRecord, ...] = ()
     """Steps and updates of its turns that nothing takes back, of very many the newest: see `saga.progress.journal`."""
-    undo_with: tuple[TakeBack, ...] = ()
+    undo_with: tuple[AbortAction, ...] = ()
 
 
-class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class CompensableResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Event of a handler's run that its compensation can undo."""
 
     handler: str
@@ -235,7 +235,7 @@ class Result(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Number of the transition that says it; 0 also from versions that did not tell."""
 
 
-class Own(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class SelfConsumedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Event that this service both emits and consumes; received as of transition `n`."""
 
     event: Message
@@ -248,7 +248,7 @@ class Own(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return not self.only or handler in self.only
 
 
-class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class CompletedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A handler has run on this message."""
 
     handler: str
@@ -259,7 +259,7 @@ class Ran(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     message: str
 
 
-class Timer(Struct, frozen=True, kw_only=True, gc=False):
+class CurrentTimer(Struct, frozen=True, kw_only=True, gc=False):
     """The current wake of a saga: every other one that comes is an old one."""
 
     id: str
@@ -267,7 +267,7 @@ class Timer(Struct, frozen=True, kw_only=True, gc=False):
     """Earliest time for which something waited when it was named, in milliseconds since 1970."""
 
 
-class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class FailedAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An attempt that failed, for people."""
 
     time: str
@@ -282,7 +282,7 @@ class Attempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Class of the failure: who can mend it."""
 
 
-class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One service's progress of one saga."""
 
     service: str
@@ -299,25 +299,25 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The outcome that this service emitted."""
     inbox: dict[str, int] = {}
     """Entry of (message, handler) -> time at which it was made, in seconds since 1970."""
-    ran: tuple[Ran, ...] = ()
+    ran: tuple[CompletedRun, ...] = ()
     closed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     """The types of the failure outcomes because of which something was undone or closed here."""
-    results: tuple[Result, ...] = ()
-    own: tuple[Own, ...] = ()
+    results: tuple[CompensableResult, ...] = ()
+    own: tuple[SelfConsumedEvent, ...] = ()
     heard: tuple[str, ...] = ()
     """Types of own events that the version which wrote this takes: others that it emitted are in transitions alone."""
     intents: tuple[Intent, ...] = ()
-    queue: tuple[Kept, ...] = ()
-    waiting: tuple[Kept, ...] = ()
-    compensating: tuple[Kept, ...] = ()
-    deadlines: tuple[Kept, ...] = ()
+    queue: tuple[PendingMessage, ...] = ()
+    waiting: tuple[PendingMessage, ...] = ()
+    compensating: tuple[PendingMessage, ...] = ()
+    deadlines: tuple[PendingMessage, ...] = ()
     """Messages that opened a deadline which is open: each runs at its time."""
-    later: tuple[Continuation, ...] = ()
+    later: tuple[SuspendedRun, ...] = ()
     """Runs that go on later."""
-    pages: tuple[Page, ...] = ()
+    pages: tuple[OverflowSegment, ...] = ()
     """Pages with what does not fit in here, oldest first."""
-    wake: Timer | None = None
+    wake: CurrentTimer | None = None
     """The current wake; `None`: nothing waits for time."""
     replays: int = 0
     n: int = 0
@@ -348,7 +348,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         return any(k.dead for k in (*self.queue, *self.compensating))
 
 
-class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class EmittedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An event as its transition holds it; the rest of its envelope is the transition's and the saga's."""
 
     id: str
@@ -357,7 +357,7 @@ class Emitted(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     value: bytes
 
 
-class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class DeadLetterRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Letter that a person has to see: a message was given up, or an undo could not be done whole."""
 
     id: str
@@ -379,7 +379,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """Calls that ran or may have happened, for a person to put right."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Transition(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One transition."""
 
     n: int
@@ -398,7 +398,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Id of that log."""
     reason: str | None = None
     attempt: int = 1
-    failures: tuple[Attempt, ...] = ()
+    failures: tuple[FailedAttempt, ...] = ()
     """Attempts that failed since the transition before; of very many the last ones."""
     delta: dict[str, Any] = {}
     """The fields of the state that changed; all of them, where the version is a new one."""
@@ -406,12 +406,12 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Version of the state from here on."""
     changes: dict[str, str] = {}
     """Digests of what changed of the rest of the snapshot, and when the saga began: see `saga.progress.integrity`."""
-    events: tuple[Emitted, ...] = ()
-    calls: tuple[Call, ...] = ()
+    events: tuple[EmittedEvent, ...] = ()
+    calls: tuple[StepRecord, ...] = ()
     shown: tuple[str, ...] = ()
     """Messages that the run was shown, and did not need."""
-    letters: tuple[DeadLetter, ...] = ()
-    wake: Timer | None = None
+    letters: tuple[DeadLetterRecord, ...] = ()
+    wake: CurrentTimer | None = None
     """Wake that is the current one from here on, and is published with the events."""
     trace: str | None = None
 
@@ -422,8 +422,8 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 _encoder = msgspec.json.Encoder()
-_snapshots = msgspec.json.Decoder(Snapshot)
-_entries = msgspec.json.Decoder(Entry)
+_snapshots = msgspec.json.Decoder(SagaProgress)
+_entries = msgspec.json.Decoder(Transition)
 encode = _encoder.encode
 UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 """Errors raised for a value that cannot be written as JSON."""
@@ -432,7 +432,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors raised for bytes that are no JSON, not of the type, or nested without end."""
 
 
-def decode(content: bytes) -> Snapshot:
+def decode(content: bytes) -> SagaProgress:
     """A progress as read from a store. Raises `SagaError` for one that this version cannot read."""
     try:
         snapshot = _snapshots.decode(content)
@@ -447,12 +447,12 @@ def decode(content: bytes) -> Snapshot:
     return snapshot
 
 
-def decode_entry(raw: Raw) -> Entry:
+def decode_entry(raw: Raw) -> Transition:
     """One transition of a progress."""
     return _entries.decode(raw)
 
 
-def messages_of(p: Snapshot, entry: Entry) -> list[Message]:
+def messages_of(p: SagaProgress, entry: Transition) -> list[Message]:
     """The events of a transition, with their whole envelope."""
     return [
         Message(
@@ -476,7 +476,9 @@ def progress_key(service: str, saga: str) -> str:
     return f"{service}::{saga}"
 
 
-def format_of(pages: Sequence[Page], deadlines: Sequence[object], later: Sequence[object], version: int) -> int:
+def format_of(
+    pages: Sequence[OverflowSegment], deadlines: Sequence[object], later: Sequence[object], version: int
+) -> int:
     """Format of a progress with these, and with a state of this version."""
     if pages and any(page.types or page.level for page in pages):
         return RELEASED
@@ -486,7 +488,7 @@ def format_of(pages: Sequence[Page], deadlines: Sequence[object], later: Sequenc
     return STACKED if stacked else CONTINUED if later else TIMED if deadlines else PAGED if pages else PLAIN
 
 
-def covers(said: tuple[TakeBack, ...], number: int) -> bool:
+def covers(said: tuple[AbortAction, ...], number: int) -> bool:
     """Return whether one of these takes back the call of that number, of the same turn; the first one is 0."""
     return any(number < each.after for each in said)
 
@@ -496,7 +498,7 @@ _S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covaria
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transition:
+class TransitionView:
     """One entry of a progress, for people and tests."""
 
     handler: str
@@ -512,14 +514,14 @@ class Progress(Generic[_S_co]):
     service: str
     saga_id: str
     state: _S_co
-    transitions: tuple[Transition, ...]
+    transitions: tuple[TransitionView, ...]
     """Oldest first; archived ones are left out."""
 
 
-def looked_at(p: Snapshot, state: _S) -> Progress[_S]:
+def looked_at(p: SagaProgress, state: _S) -> Progress[_S]:
     """A progress document as it is shown, with the state as the service's class."""
     transitions = tuple(
-        Transition(handler=entry.handler, outcome=entry.outcome, reason=entry.reason)
+        TransitionView(handler=entry.handler, outcome=entry.outcome, reason=entry.reason)
         for entry in map(decode_entry, p.transitions)
     )
     return Progress(service=p.service, saga_id=p.saga, state=state, transitions=transitions)

@@ -9,10 +9,19 @@ from saga.encryption.sensitive_fields import hidden
 from saga.messages import Message
 from saga.policies.blame import Blame
 from saga.progress import ids, journal, suspended_runs
-from saga.progress.actions import Act, Parked
+from saga.progress.actions import HandlerAction, ParkedRun
 from saga.progress.decisions import intent_with, kept_undo, place
-from saga.progress.document import Attempt, Continuation, DeadLetter, Intent, Kept, Snapshot, decode_entry, encode
-from saga.progress.journal import Ended, Hand, Written
+from saga.progress.document import (
+    DeadLetterRecord,
+    FailedAttempt,
+    Intent,
+    PendingMessage,
+    SagaProgress,
+    SuspendedRun,
+    decode_entry,
+    encode,
+)
+from saga.progress.journal import Commit, TransitionDetails, WriteContext
 from saga.progress.timers import timed_turns
 from saga.support.clock import from_iso
 from saga.support.printable import shortened
@@ -21,7 +30,7 @@ STATE_BYTES_MAX = 2000
 """Bytes of the saga's state that a dead letter tells, at most."""
 
 
-class Failure(Struct, frozen=True, kw_only=True, gc=False):
+class RunFailure(Struct, frozen=True, kw_only=True, gc=False):
     """Failure because of which a run was given up, for people."""
 
     reason: str
@@ -29,7 +38,7 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     attempts: int
     under: dict[str, int] = {}
     """Number of the attempts under each of the rules that have a name."""
-    history: tuple[Attempt, ...] = ()
+    history: tuple[FailedAttempt, ...] = ()
     """Attempts that failed since the transition before."""
     where: str | None = None
     """Place in the service's code at which the last attempt failed."""
@@ -45,10 +54,12 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """Steps and reads, by name and number, on which the run's record and its code differ."""
 
 
-def give_up(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
+def give_up(
+    p: SagaProgress, hand: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
+) -> Commit:
     """Give a run up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
     message = action.message
-    letter = DeadLetter(
+    letter = DeadLetterRecord(
         id=ids.dead_id(p.service, p.saga, action.name, message.id, p.replays),
         what="dead letter",
         handler=action.name,
@@ -62,18 +73,26 @@ def give_up(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Inte
         state=shortened(encode(hidden(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
     p = _with_intent(p, action, intent)
-    kept = Kept(
+    kept = PendingMessage(
         handler=action.role.name, message=message, n=_place(p, action), dead=letter.id, disputed=failure.disputed
     )
     p = _quarantined(p, action, kept)
     return journal.append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
 
 
-def park(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None, *, due_ms: int) -> Written:
+def park(
+    p: SagaProgress,
+    hand: WriteContext,
+    action: HandlerAction,
+    failure: RunFailure,
+    intent: Intent | None,
+    *,
+    due_ms: int,
+) -> Commit:
     """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
     results, if it has begun."""
     p, message = _with_intent(p, action, intent), action.message
-    kept = Kept(
+    kept = PendingMessage(
         handler=action.role.name,
         message=message,
         n=_place(p, action),
@@ -102,7 +121,7 @@ def park(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent 
     return journal.append(p, hand, "retrying", action.name, ended)
 
 
-def _waits_in_place(p: Snapshot, action: Act, kept: Kept, c: Continuation) -> bool:
+def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage, c: SuspendedRun) -> bool:
     """True if the next turn of a run waits where it is: its time alone tells when it goes on. One that was put off
     without a failed attempt may go on before, with what it has begun, or with the event for which it waits."""
     return bool(kept.attempts) or not (
@@ -110,9 +129,11 @@ def _waits_in_place(p: Snapshot, action: Act, kept: Kept, c: Continuation) -> bo
     )
 
 
-def _given_up(message: Message, failure: Failure, intent: Intent | None, letters: tuple[DeadLetter, ...]) -> Ended:
+def _given_up(
+    message: Message, failure: RunFailure, intent: Intent | None, letters: tuple[DeadLetterRecord, ...]
+) -> TransitionDetails:
     """End of an attempt, with what it has got so far."""
-    return Ended(
+    return TransitionDetails(
         message=message,
         reason=failure.reason,
         attempt=failure.attempts,
@@ -122,7 +143,7 @@ def _given_up(message: Message, failure: Failure, intent: Intent | None, letters
     )
 
 
-def _with_intent(p: Snapshot, action: Act, intent: Intent | None) -> Snapshot:
+def _with_intent(p: SagaProgress, action: HandlerAction, intent: Intent | None) -> SagaProgress:
     """The progress with the open intent as it is by now."""
     if intent is None:
         return p
@@ -132,11 +153,11 @@ def _with_intent(p: Snapshot, action: Act, intent: Intent | None) -> Snapshot:
     )
 
 
-def _is_same(a: Kept, b: Kept) -> bool:
+def _is_same(a: PendingMessage, b: PendingMessage) -> bool:
     return a.handler == b.handler and a.message.id == b.message.id
 
 
-def _place(p: Snapshot, action: Act) -> int:
+def _place(p: SagaProgress, action: HandlerAction) -> int:
     """Number of a message that goes to the head of the queue, where what is there and what waits keeps its order behind
     it; or to the end of what is to be undone."""
     if action.undoes:
@@ -145,23 +166,27 @@ def _place(p: Snapshot, action: Act) -> int:
     return min([p.n if before is None else before, *[k.n for k in p.queue[:1]]])
 
 
-def give_up_without_content(p: Snapshot, hand: Hand, action: Act, *, letter: str, reason: str) -> Written:
+def give_up_without_content(
+    p: SagaProgress, hand: WriteContext, action: HandlerAction, *, letter: str, reason: str
+) -> Commit:
     """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
     message = replace(action.message, value=b"")
     p = _quarantined(
-        p, action, Kept(handler=action.role.name, message=message, n=_place(p, action), dead=letter, bad=reason)
+        p,
+        action,
+        PendingMessage(handler=action.role.name, message=message, n=_place(p, action), dead=letter, bad=reason),
     )
-    return journal.append(p, hand, "dead", action.name, Ended(message=action.message, reason=reason))
+    return journal.append(p, hand, "dead", action.name, TransitionDetails(message=action.message, reason=reason))
 
 
-def _quarantined(p: Snapshot, action: Act, kept: Kept) -> Snapshot:
+def _quarantined(p: SagaProgress, action: HandlerAction, kept: PendingMessage) -> SagaProgress:
     """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
     if action.undoes:
         return replace(p, compensating=(*journal.without(p.compensating, kept.handler, [kept.message.id]), kept))
     return _at_the_head(p, kept)
 
 
-def _at_the_head(p: Snapshot, kept: Kept) -> Snapshot:
+def _at_the_head(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
     name, gone = kept.handler, [kept.message.id]
     return replace(
         p, queue=(kept, *journal.without(p.queue, name, gone)), waiting=journal.without(p.waiting, name, gone)
@@ -171,7 +196,7 @@ def _at_the_head(p: Snapshot, kept: Kept) -> Snapshot:
 # -------------------------------------------------------------------- put off
 
 
-def has_wake(p: Snapshot, action: Act, *, has_begun: bool) -> bool:
+def has_wake(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> bool:
     """Return whether the run is parked already, so that a wake comes for it. `has_begun`: it has an open intent."""
     name, message = action.role.name, action.message.id
     if action.undoes:
@@ -185,7 +210,7 @@ def has_wake(p: Snapshot, action: Act, *, has_begun: bool) -> bool:
     return c is not None and not has_begun and not suspended_runs.is_awaited(p, action.role, c)
 
 
-def waits_since_ms(p: Snapshot, action: Act, attempts: int, reason: str) -> int | None:
+def waits_since_ms(p: SagaProgress, action: HandlerAction, attempts: int, reason: str) -> int | None:
     """Return the time from which on, by the history, the run has been put off for this reason, after so many attempts;
     `None` if the history does not have it. Two reasons that alternate are recorded once each."""
     found = None
@@ -202,7 +227,7 @@ def waits_since_ms(p: Snapshot, action: Act, attempts: int, reason: str) -> int 
 # -------------------------------------------------------------------- parked
 
 
-def find_parked_runs(p: Snapshot) -> Iterator[Parked]:
+def find_parked_runs(p: SagaProgress) -> Iterator[ParkedRun]:
     """All runs of a saga that are parked."""
     for k in p.queue:
         if _is_parked(k):
@@ -218,13 +243,13 @@ def find_parked_runs(p: Snapshot) -> Iterator[Parked]:
             yield _run(p, c.handler, c.parts[0], c.attempts, c.due_ms)
 
 
-def release_run(p: Snapshot, run: Parked, now_ms: int) -> Snapshot:
+def release_run(p: SagaProgress, run: ParkedRun, now_ms: int) -> SagaProgress:
     """The progress in which the time of its next attempt has come. It keeps its place, and the attempts it has had."""
 
-    def due(k: Kept) -> Kept:
+    def due(k: PendingMessage) -> PendingMessage:
         return replace(k, due_ms=now_ms) if _is_it(k, run) else k
 
-    def goes_on(c: Continuation) -> Continuation:
+    def goes_on(c: SuspendedRun) -> SuspendedRun:
         is_it = c.handler == run.handler and c.parts[0].id == run.message.id
         return replace(c, due_ms=now_ms) if is_it and c.attempts else c
 
@@ -238,18 +263,18 @@ def release_run(p: Snapshot, run: Parked, now_ms: int) -> Snapshot:
     )
 
 
-def _is_parked(k: Kept) -> bool:
+def _is_parked(k: PendingMessage) -> bool:
     return k.dead is None and k.due_ms > 0
 
 
-def _is_it(k: Kept, run: Parked) -> bool:
+def _is_it(k: PendingMessage, run: ParkedRun) -> bool:
     return k.handler == run.handler and k.message.id == run.message.id and k.due_ms == run.due_ms
 
 
-def _of(p: Snapshot, k: Kept) -> Parked:
+def _of(p: SagaProgress, k: PendingMessage) -> ParkedRun:
     return replace(_run(p, k.handler, k.message, k.attempts, k.due_ms), put_off=k.put_off)
 
 
-def _run(p: Snapshot, handler: str, message: Message, attempts: int, due_ms: int) -> Parked:
+def _run(p: SagaProgress, handler: str, message: Message, attempts: int, due_ms: int) -> ParkedRun:
     id_ = ids.parked_id(p.service, p.saga, handler, message.id, attempts, due_ms)
-    return Parked(id=id_, handler=handler, message=message, attempts=attempts, due_ms=due_ms)
+    return ParkedRun(id=id_, handler=handler, message=message, attempts=attempts, due_ms=due_ms)

@@ -13,7 +13,7 @@ DEADLINE = "a deadline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undo:
+class CompensationRole:
     """The compensation of a handler."""
 
     name: str
@@ -28,7 +28,7 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class HandlerRole:
     """One handler."""
 
     name: str
@@ -43,7 +43,7 @@ class Role:
     """True if it may emit an outcome."""
     closes: bool = False
     """True if it may emit an event that closes a deadline and is no outcome."""
-    undo: Undo | None = None
+    undo: CompensationRole | None = None
     after_outcome: bool = False
     """True if it takes an outcome: nobody may decide that it never runs."""
     within_ms: int = 0
@@ -89,23 +89,23 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class HandlerRoles:
     """The handlers of one service, in declaration order."""
 
     service: str
-    handlers: Mapping[str, Role]
+    handlers: Mapping[str, HandlerRole]
     outcomes: frozenset[str]
     """Every outcome this service may emit."""
-    by_type: Mapping[str, tuple[Role, ...]] = field(init=False)
-    deadlines: Mapping[str, Role] = field(init=False)
+    by_type: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
+    deadlines: Mapping[str, HandlerRole] = field(init=False)
     """The handlers that run at a time, by name: messages are not for them, but open and close them."""
-    opening: Mapping[str, tuple[Role, ...]] = field(init=False)
+    opening: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
     """For each type the deadlines that it opens."""
-    closing: Mapping[str, tuple[Role, ...]] = field(init=False)
+    closing: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
     """For each type the deadlines that it closes."""
     noted: frozenset[str] = field(init=False)
     """The types that open or close a deadline and are for nothing else here."""
-    undone_by: Mapping[str, tuple[Role, ...]] = field(init=False)
+    undone_by: Mapping[str, tuple[HandlerRole, ...]] = field(init=False)
     """For each failure outcome the handlers that it undoes."""
     names: Mapping[str, Sequence[str]] = field(init=False)
     """For each type the names under which the inbox may hold a message of it."""
@@ -115,21 +115,21 @@ class Roles:
     """The handlers that something kept can make ready: fan-ins, and those of own events."""
     joined: frozenset[str] = field(init=False)
     """The types that some handler takes together with others, whether it needs them or not."""
-    lookers: tuple[Role, ...] = field(init=False)
+    lookers: tuple[HandlerRole, ...] = field(init=False)
     """The handlers of an event that may be absent."""
     heard: tuple[str, ...] = field(init=False)
     """The types that this service both emits and takes, sorted."""
 
     def __init__(
-        self, service: str, handlers: Iterable[Role], *, outcomes: frozenset[str], emitted: frozenset[str]
+        self, service: str, handlers: Iterable[HandlerRole], *, outcomes: frozenset[str], emitted: frozenset[str]
     ) -> None:
         """`emitted`: every type this service may emit, or may have emitted before it was changed."""
         named = {role.name: role for role in handlers}
-        by_type: dict[str, tuple[Role, ...]] = {}
-        undone: dict[str, tuple[Role, ...]] = {}
+        by_type: dict[str, tuple[HandlerRole, ...]] = {}
+        undone: dict[str, tuple[HandlerRole, ...]] = {}
         names: defaultdict[str, list[str]] = defaultdict(list)
-        opening: defaultdict[str, tuple[Role, ...]] = defaultdict(tuple)
-        closing: defaultdict[str, tuple[Role, ...]] = defaultdict(tuple)
+        opening: defaultdict[str, tuple[HandlerRole, ...]] = defaultdict(tuple)
+        closing: defaultdict[str, tuple[HandlerRole, ...]] = defaultdict(tuple)
         for role in named.values():
             if role.is_deadline:
                 for type_ in role.takes[0]:
@@ -162,7 +162,7 @@ class Roles:
             ("names", {**dict.fromkeys(operator_commands.TYPES, (COMMAND,)), **names}),
             ("affecting", frozenset((*outcomes, *by_type, *undone))),
             ("ready_from_kept", ready_from_kept),
-            ("joined", frozenset(t for t, takers in by_type.items() if any(map(Role.is_joined, takers)))),
+            ("joined", frozenset(t for t, takers in by_type.items() if any(map(HandlerRole.is_joined, takers)))),
             ("lookers", tuple(role for role in named.values() if role.optional)),
             ("heard", tuple(sorted(emitted & by_type.keys()))),
         ):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga.messages import Position
 from saga.progress import integrity
-from saga.progress.document import UNREADABLE, Entry, Snapshot, decode_entry
+from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_entry
 
 TRANSITIONS_MAX = 64
 """With more transitions than this in a progress, the oldest published ones go to an archive."""
@@ -21,7 +21,7 @@ HISTORY_BYTES_MAX = 256 * 1024
 """With more bytes of transitions than this the oldest published ones go too, down to half of it."""
 
 
-def unpublished(p: Snapshot, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Entry]:
+def unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
     """The transitions whose events are not known as published, oldest first.
 
     Less those whose message is committed already, by this worker: whoever commits has published before. A wake counts
@@ -34,7 +34,7 @@ def unpublished(p: Snapshot, is_committed: Callable[[Position], bool], in_hand: 
             yield entry
 
 
-class Archive(Struct, frozen=True, kw_only=True, gc=False):
+class TransitionArchive(Struct, frozen=True, kw_only=True, gc=False):
     """Old transitions of a progress, in a document of their own that never changes."""
 
     service: str
@@ -43,12 +43,12 @@ class Archive(Struct, frozen=True, kw_only=True, gc=False):
     transitions: tuple[Raw, ...]
 
 
-def decode_archive(content: bytes) -> Archive:
+def decode_archive(content: bytes) -> TransitionArchive:
     """An archive as read from a store."""
-    return msgspec.json.decode(content, type=Archive)
+    return msgspec.json.decode(content, type=TransitionArchive)
 
 
-def to_archive(p: Snapshot) -> Archive | None:
+def to_archive(p: SagaProgress) -> TransitionArchive | None:
     """The oldest published transitions, when there are too many in the progress, or when they are too large."""
     sizes = [len(memoryview(raw)) for raw in p.transitions]
     count = len(sizes) - TRANSITIONS_KEPT if len(sizes) > TRANSITIONS_MAX else 0
@@ -60,16 +60,16 @@ def to_archive(p: Snapshot) -> Archive | None:
     count = min(count, p.published - p.first)
     if count <= 0:
         return None
-    return Archive(service=p.service, saga=p.saga, first=p.first, transitions=p.transitions[:count])
+    return TransitionArchive(service=p.service, saga=p.saga, first=p.first, transitions=p.transitions[:count])
 
 
-def is_of_another_saga(p: Snapshot, archive: Archive) -> bool:
+def is_of_another_saga(p: SagaProgress, archive: TransitionArchive) -> bool:
     """True if an archive that begins where this progress does was written for an earlier saga of the same id."""
     assert archive.first == p.first
     return p.transitions[:1] != archive.transitions[:1]
 
 
-def trimmed(p: Snapshot, archive: Archive) -> Snapshot:
+def trimmed(p: SagaProgress, archive: TransitionArchive) -> SagaProgress:
     """The progress without what the archive contains, and nothing else."""
     assert archive.first == p.first
     count = len(archive.transitions)
@@ -82,7 +82,7 @@ def archive_key(service: str, saga: str, first: int) -> str:
     return f"{service}::{saga}::{first:09}"
 
 
-def fold(entries: Iterable[Entry], before: int | None = None) -> dict[str, Any]:
+def fold(entries: Iterable[Transition], before: int | None = None) -> dict[str, Any]:
     """The state as the deltas make it, of all transitions or of those below the number `before`. One with which a new
     version of the state begins holds the whole."""
     state: dict[str, Any] = {}
@@ -96,45 +96,47 @@ def fold(entries: Iterable[Entry], before: int | None = None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class HistoryDefect:
     """Place at which a history is not what was written."""
 
     n: int
     what: str
 
 
-def verify(transitions: Sequence[Raw], p: Snapshot) -> Break | None:
+def verify(transitions: Sequence[Raw], p: SagaProgress) -> HistoryDefect | None:
     """The first place where a whole history is not what was written; `None` if there is none.
 
     Transitions are held together by their hashes, the first one by service and saga, and the snapshot is compared with
     what they make of it. An older version of the toolkit bound neither: `saga.progress.integrity.is_bound`.
     """
     seed = integrity.seed(p.service, p.saga)
-    previous, entries = seed, list[Entry]()
+    previous, entries = seed, list[Transition]()
     for n, raw in enumerate(transitions):
         try:
             entry = decode_entry(raw)
         except UNREADABLE as why:
-            return Break(n, f"transition {n} cannot be read: {why}")
+            return HistoryDefect(n, f"transition {n} cannot be read: {why}")
         if entry.n != n:
-            return Break(n, f"transition {n} is missing: {entry.n} follows")
+            return HistoryDefect(n, f"transition {n} is missing: {entry.n} follows")
         if entry.previous != previous and (n or entry.previous):
-            return Break(n, _does_not_follow(n, p))
+            return HistoryDefect(n, _does_not_follow(n, p))
         previous = sha256(bytes(raw)).hexdigest()
         entries.append(entry)
     if len(transitions) != p.n:
-        return Break(len(transitions), f"{p.n} transitions were written, {len(transitions)} are there")
+        return HistoryDefect(len(transitions), f"{p.n} transitions were written, {len(transitions)} are there")
     if (previous if p.n else "") != p.hash:
-        return Break(max(p.n - 1, 0), f"transition {p.n - 1} was changed" if p.n else "there is a hash of nothing")
+        return HistoryDefect(
+            max(p.n - 1, 0), f"transition {p.n - 1} was changed" if p.n else "there is a hash of nothing"
+        )
     if fold(entries) != p.state:
-        return Break(p.n, "the state is not what the transitions make of it")
+        return HistoryDefect(p.n, "the state is not what the transitions make of it")
     differing = integrity.differing(p, entries)
     if differing:
-        return Break(p.n, f"not what the transitions make of it, in the snapshot: {', '.join(differing)}")
+        return HistoryDefect(p.n, f"not what the transitions make of it, in the snapshot: {', '.join(differing)}")
     return None
 
 
-def _does_not_follow(n: int, p: Snapshot) -> str:
+def _does_not_follow(n: int, p: SagaProgress) -> str:
     if n:
         return f"transition {n} does not follow what is before it: something there was changed"
     return f"transition 0 was not written for saga {p.saga} in {p.service}: this is the history of another one"

@@ -20,11 +20,11 @@ from msgspec import structs
 from saga.progress.document import (
     CLAIMED,
     RELEASED,
-    Entry,
+    CompensableResult,
     Intent,
-    Own,
-    Result,
-    Snapshot,
+    SagaProgress,
+    SelfConsumedEvent,
+    Transition,
     encode,
     format_of,
     messages_of,
@@ -75,7 +75,9 @@ def seed(service: str, saga: str) -> str:
     return f"{service}|{saga}"
 
 
-def changes(before: Snapshot, after: Snapshot, started: str | None, principal: str | None = None) -> dict[str, str]:
+def changes(
+    before: SagaProgress, after: SagaProgress, started: str | None, principal: str | None = None
+) -> dict[str, str]:
     """For each bound field that differs, the sum of what came less the sum of what went; and when the saga began,
     `started`, and who began it, `principal`, where that is new."""
     found: dict[str, str] = {}
@@ -102,7 +104,7 @@ def changes(before: Snapshot, after: Snapshot, started: str | None, principal: s
     return found
 
 
-def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None:
+def _add_pages(found: dict[str, str], before: SagaProgress, after: SagaProgress) -> None:
     """Add to the sums what pages that came or went hold: to put something aside changes nothing as a whole."""
     for name in ("inbox", "queue", "waiting", "results"):
         gained = text_of(_paged(after, name) - _paged(before, name) + int(found.pop(name, NOTHING), 16))
@@ -110,7 +112,7 @@ def _add_pages(found: dict[str, str], before: Snapshot, after: Snapshot) -> None
             found[name] = gained
 
 
-def _paged(p: Snapshot, name: str) -> int:
+def _paged(p: SagaProgress, name: str) -> int:
     """Sum of the digests of a field's items that are in pages."""
     return sum(int(page.bound, 16) for page in p.pages if page.of == name)
 
@@ -125,7 +127,7 @@ def bound_entries(entries: Iterable[str]) -> str:
     return text_of(sum(map(_entry_digest, entries)))
 
 
-def with_format(p: Snapshot) -> Snapshot:
+def with_format(p: SagaProgress) -> SagaProgress:
     """The progress with a format that no older version decides on, if a run has begun whose answers lie in claims, or
     under a later version of its handler than the first, or with a call in another's place; or if results keep what
     their handler took."""
@@ -149,7 +151,7 @@ def may_tell_format(intents: Sequence[Intent]) -> bool:
     return len(intents) > 1 or bool(first.calls) or first.handler_version > 1 or goes_another_way
 
 
-def _is_released(p: Snapshot) -> bool:
+def _is_released(p: SagaProgress) -> bool:
     """True if a run has begun under a later version of its handler than the first, or has begun a call in the place of
     one that was refused; or if results keep what was taken."""
     begun = any(i.handler_version > 1 for i in p.intents) or any(c.handler_version > 1 for c in p.later)
@@ -158,12 +160,12 @@ def _is_released(p: Snapshot) -> bool:
     return begun or another_way or any(result.took for result in p.results)
 
 
-def is_bound(entries: Sequence[Entry]) -> bool:
+def is_bound(entries: Sequence[Transition]) -> bool:
     """True if every transition says what it changed: an older version of the toolkit wrote none of it."""
     return not entries or (entries[0].previous != "" and all(entry.changes for entry in entries))
 
 
-def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
+def differing(p: SagaProgress, entries: Sequence[Transition]) -> list[str]:
     """The fields of a snapshot that are not what all its transitions make of it. The state is for whoever folds it."""
     found = list(_unbound(p, entries))
     if is_bound(entries):
@@ -176,18 +178,18 @@ def differing(p: Snapshot, entries: Sequence[Entry]) -> list[str]:
     return sorted(set(found))
 
 
-def _held(name: str, p: Snapshot) -> int:
+def _held(name: str, p: SagaProgress) -> int:
     """Sum of the digests of a field's items, pages that were not read included."""
     value = getattr(p, name)
     held = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
     return (sum(held) + _paged(p, name)) % _MODULUS
 
 
-def _total(name: str, entries: Iterable[Entry]) -> int:
+def _total(name: str, entries: Iterable[Transition]) -> int:
     return sum(int(entry.changes[name], 16) for entry in entries if name in entry.changes) % _MODULUS
 
 
-def _gained_of(name: str, before: Snapshot, after: Snapshot) -> str:
+def _gained_of(name: str, before: SagaProgress, after: SagaProgress) -> str:
     return _gained(_items(getattr(before, name)), _items(getattr(after, name)))
 
 
@@ -261,7 +263,7 @@ def _digest(item: object) -> int:
 
 
 def _hash(item: object) -> blake2b:
-    if type(item) is Result and item.own:
+    if type(item) is CompensableResult and item.own:
         item = structs.replace(item, own=())
     return blake2b(encode(item), digest_size=8)
 
@@ -269,7 +271,7 @@ def _hash(item: object) -> blake2b:
 # -------------------------------------------------------------------- what no transition holds
 
 
-def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
+def _unbound(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
     """The fields that contradict the transitions, or each other."""
     calls = [call for i in p.intents for call in i.calls] + [call for entry in entries for call in entry.calls]
     claimed = any(call.claim for call in calls)
@@ -305,7 +307,7 @@ def _unbound(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
         yield "results"
 
 
-def _misnumbered(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
+def _misnumbered(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
     """The numbers that contradict the transitions."""
     if p.first != max(p.n - len(p.transitions), 0):
         yield "first"
@@ -315,7 +317,7 @@ def _misnumbered(p: Snapshot, entries: Sequence[Entry]) -> Iterable[str]:
         yield "version"
 
 
-def _had(p: Snapshot, entries: Sequence[Entry]) -> bool:
+def _had(p: SagaProgress, entries: Sequence[Transition]) -> bool:
     """True if the saga once was in the state that each open intent was given."""
     left = [(intent.version, intent.state) for intent in p.intents]
     version, state = entries[0].version if entries else p.version, dict[str, object]()
@@ -330,12 +332,12 @@ def _had(p: Snapshot, entries: Sequence[Entry]) -> bool:
     return not left
 
 
-def _as_said(own: Iterable[Own]) -> set[Own]:
+def _as_said(own: Iterable[SelfConsumedEvent]) -> set[SelfConsumedEvent]:
     """Own events as they were before any of them went to a page."""
     return {structs.replace(o, only=()) for o in own}
 
 
-def _own(p: Snapshot, entry: Entry) -> Iterable[Own]:
+def _own(p: SagaProgress, entry: Transition) -> Iterable[SelfConsumedEvent]:
     """The events of a transition as parts of this service's own handlers."""
     for event in messages_of(p, entry):
-        yield Own(event=event, n=entry.n)
+        yield SelfConsumedEvent(event=event, n=entry.n)

@@ -13,25 +13,25 @@ from saga.progress import ids, integrity, timers
 from saga.progress.decisions import place
 from saga.progress.document import (
     VERSIONED,
-    Attempt,
-    Call,
-    Continuation,
-    DeadLetter,
-    Emitted,
-    Entry,
+    AbortAction,
+    CompensableResult,
+    CompletedRun,
+    DeadLetterRecord,
+    EmittedEvent,
+    FailedAttempt,
     Intent,
-    Kept,
     Outcome,
-    Own,
-    Ran,
-    Result,
-    Snapshot,
-    TakeBack,
+    PendingMessage,
+    SagaProgress,
+    SelfConsumedEvent,
+    StepRecord,
+    SuspendedRun,
+    Transition,
     covers,
     encode,
     format_of,
 )
-from saga.progress.handlers import DEADLINE, Role, Roles, undo_name
+from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles, undo_name
 from saga.support.clock import from_iso, iso
 
 INBOX_MAX = 64
@@ -40,18 +40,18 @@ INBOX_MAX = 64
 REPLAY = "mend the cause, then have it tried again: saga dead replay"
 
 
-class Hand(Struct, frozen=True, kw_only=True, gc=False):
+class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
     """The message in hand: what a write is made under."""
 
     message: Message
     position: Position | None
     """Its place in the log; `None` if the progress knew of the message before this write."""
-    roles: Roles
+    roles: HandlerRoles
     heard: tuple[str, ...]
     """The types of own events of which the progress, once written, has all as parts."""
     now_ms: int
     memory_s: int
-    before: Snapshot | None = None
+    before: SagaProgress | None = None
     """The progress as the store has it: a transition holds what it changes of it."""
     told: int = 0
     """Number below which all transitions are told."""
@@ -78,7 +78,7 @@ class Hand(Struct, frozen=True, kw_only=True, gc=False):
         return self.surely_s - self.memory_s
 
 
-class Ended(Struct, frozen=True, kw_only=True, gc=False):
+class TransitionDetails(Struct, frozen=True, kw_only=True, gc=False):
     """End of what was done with a message, as a transition tells it."""
 
     message: Message
@@ -88,35 +88,35 @@ class Ended(Struct, frozen=True, kw_only=True, gc=False):
     """Messages that the run was given."""
     reason: str | None = None
     attempt: int = 1
-    failures: tuple[Attempt, ...] = ()
+    failures: tuple[FailedAttempt, ...] = ()
     """Attempts that failed since the transition before."""
     delta: dict[str, Any] = {}
     """The fields of the state that changed."""
     events: Sequence[Message] = ()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[StepRecord, ...] = ()
     shown: tuple[str, ...] = ()
     """Messages among the parts that the run did not need."""
-    letters: tuple[DeadLetter, ...] = ()
+    letters: tuple[DeadLetterRecord, ...] = ()
 
 
-class Written(Struct, frozen=True, gc=False):
+class Commit(Struct, frozen=True, gc=False):
     """A progress to be written, with the transition that is new in it; `None` for an intent."""
 
-    snapshot: Snapshot
-    entry: Entry | None = None
+    snapshot: SagaProgress
+    entry: Transition | None = None
 
 
-def empty(service: str, saga: str, version: int) -> Snapshot:
+def empty(service: str, saga: str, version: int) -> SagaProgress:
     """The progress of a saga of which nothing is known yet. `version`: of the state with which the saga begins."""
     if version > 1:
-        return Snapshot(service=service, saga=saga, version=version, format=VERSIONED)
-    return Snapshot(service=service, saga=saga)
+        return SagaProgress(service=service, saga=saga, version=version, format=VERSIONED)
+    return SagaProgress(service=service, saga=saga)
 
 
-def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
+def begun(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
     """An intent, new or with its next call: no transition."""
     others = tuple(i for i in p.intents if not is_of(i, intent.handler, intent.cause, undo=intent.kind == "undo"))
-    return Written(
+    return Commit(
         replace(
             p,
             intents=(*others, intent),
@@ -128,7 +128,7 @@ def begun(p: Snapshot, hand: Hand, intent: Intent) -> Written:
     )
 
 
-def principal_of(p: Snapshot, message: Message) -> str | None:
+def principal_of(p: SagaProgress, message: Message) -> str | None:
     """Principal that began the saga, once this message is known: said with the message that tells when it began, or
     never. So nobody who comes later counts as the one who began it."""
     if p.principal is not None or p.started is not None or message.started is None:
@@ -142,7 +142,7 @@ def is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
 
-def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended) -> Written:
+def append(p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, ended: TransitionDetails) -> Commit:
     """The progress with one more transition, which is the last thing done to it before the write."""
     if len(p.inbox) > INBOX_MAX:
         p = replace(p, inbox=_trimmed(p, hand))
@@ -158,7 +158,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         if not timers.is_behind(hand.message, hand.now_ms):
             p = timers.bounded(p, hand.roles, hand.now_ms)
         p, wake = timers.woken(p, hand.before, hand.now_ms)
-    entry = Entry(
+    entry = Transition(
         n=p.n,
         previous=p.hash or integrity.seed(p.service, p.saga),
         time=hand.time,
@@ -177,7 +177,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         version=p.version,
         changes=integrity.changes(hand.before, p, started, principal) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
-        events=tuple([Emitted(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
+        events=tuple([EmittedEvent(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
         shown=ended.shown,
         letters=ended.letters,
@@ -185,7 +185,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
         trace=message.trace,
     )
     raw = encode(entry)
-    return Written(
+    return Commit(
         replace(
             p,
             started=started,
@@ -201,7 +201,7 @@ def append(p: Snapshot, hand: Hand, outcome: Outcome, handler: str, ended: Ended
     )
 
 
-def _trimmed(p: Snapshot, hand: Hand) -> dict[str, int]:
+def _trimmed(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
     """The inbox without what is older than the memory. What is still held for another handler, as a part or behind
     something, stays: settling looks at it again, and would take it for new."""
     oldest = hand.forgotten_s
@@ -213,7 +213,7 @@ def _trimmed(p: Snapshot, hand: Hand) -> dict[str, int]:
     return {key: at for key, at in p.inbox.items() if at >= oldest or key in held}
 
 
-def held_messages(p: Snapshot) -> Iterator[Message]:
+def held_messages(p: SagaProgress) -> Iterator[Message]:
     """The messages that are in the progress, for whatever."""
     yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
     yield from (own.event for own in p.own)
@@ -221,7 +221,7 @@ def held_messages(p: Snapshot) -> Iterator[Message]:
     yield from (part for c in p.later for part in c.parts)
 
 
-def into_inbox(p: Snapshot, hand: Hand, handler: str, messages: Iterable[str]) -> dict[str, int]:
+def into_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
     """The inbox with these messages."""
     inbox, at = dict(p.inbox), hand.entered_s
     for message in messages:
@@ -229,7 +229,7 @@ def into_inbox(p: Snapshot, hand: Hand, handler: str, messages: Iterable[str]) -
     return inbox
 
 
-def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tuple[Kept, ...]:
+def without(kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]) -> tuple[PendingMessage, ...]:
     """Messages that are kept, less these of this handler."""
     if not kept:
         return kept
@@ -237,15 +237,17 @@ def without(kept: tuple[Kept, ...], handler: str, messages: Iterable[str]) -> tu
     return tuple(k for k in kept if not (k.handler == handler and k.message.id in gone))
 
 
-def ignored(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+def ignored(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
     """Record the message as ignored, with the reason."""
     p = _ended(p, hand, role, [message.id])
-    return append(p, hand, "ignored", role.name, Ended(message=message, reason=reason))
+    return append(p, hand, "ignored", role.name, TransitionDetails(message=message, reason=reason))
 
 
-def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, remedy: str) -> Written:
+def refused(
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, remedy: str
+) -> Commit:
     """A dead letter that quarantines nothing: what was never due to run cannot block a saga."""
-    letter = DeadLetter(
+    letter = DeadLetterRecord(
         id=ids.dead_id(p.service, p.saga, role.name, message.id, p.replays),
         what="dead letter",
         handler=role.name,
@@ -255,34 +257,36 @@ def refused(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, 
         blame="data",
     )
     p = _ended(p, hand, role, [message.id])
-    return append(p, hand, "dead", role.name, Ended(message=message, reason=reason, letters=(letter,)))
+    return append(p, hand, "dead", role.name, TransitionDetails(message=message, reason=reason, letters=(letter,)))
 
 
-def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+def waiting(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
     """Record that the message is kept until the other parts are there."""
     before = place(p, role.name, message)
-    kept = Kept(handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides)
+    kept = PendingMessage(handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides)
     waiting = (*without(p.waiting, role.name, [message.id]), kept)
     p = replace(
         p,
         queue=without(p.queue, role.name, [message.id]),
         waiting=waiting if before is None else tuple(sorted(waiting, key=lambda k: k.n)),
     )
-    return append(p, hand, "waiting", role.name, Ended(message=message, reason=reason))
+    return append(p, hand, "waiting", role.name, TransitionDetails(message=message, reason=reason))
 
 
-def queued(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str, bad: str | None) -> Written:
+def queued(
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, bad: str | None
+) -> Commit:
     """Record that the message is kept behind what blocks the saga, in order."""
-    kept = Kept(handler=role.name, message=message, n=p.n, bad=bad)
+    kept = PendingMessage(handler=role.name, message=message, n=p.n, bad=bad)
     p = replace(
         p,
         queue=(*without(p.queue, role.name, [message.id]), kept),
         waiting=without(p.waiting, role.name, [message.id]),
     )
-    return append(p, hand, "queued", role.name, Ended(message=message, reason=reason))
+    return append(p, hand, "queued", role.name, TransitionDetails(message=message, reason=reason))
 
 
-def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
+def handled(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails) -> Commit:
     """A handler has come to its end: state, inbox, events and results in one transition."""
     parts, delta = ended.parts, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
@@ -290,7 +294,7 @@ def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
     if not role.many:
         ran += tuple(
             [
-                Ran(
+                CompletedRun(
                     handler=role.name,
                     parameter=i,
                     type=m.type,
@@ -316,41 +320,43 @@ def handled(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> Written:
     return append(emitted(p, hand.roles, ended.events), hand, "handled", role.name, ended)
 
 
-def other_intents(p: Snapshot, role: Role, ended: Ended) -> tuple[Intent, ...]:
+def other_intents(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) -> tuple[Intent, ...]:
     """The open intents, less the one of this run."""
     if not p.intents:
         return ()
     return tuple(i for i in p.intents if not is_of(i, role.name, ended.cause, undo=False))
 
 
-def with_results(p: Snapshot, hand: Hand, role: Role, ended: Ended) -> tuple[Result, ...]:
+def with_results(
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails
+) -> tuple[CompensableResult, ...]:
     """The results, with those of this run that can be undone."""
     if role.undo is None:
         return p.results
     own, undo = tuple([e.id for e in ended.events if e.type in hand.roles.by_type]), role.undo
     took = tuple([m for m in ended.parts if m.type in undo.took]) if undo.took else ()
     new = [
-        Result(handler=role.name, cause=ended.cause, event=e, took=took, own=own, n=p.n)
+        CompensableResult(handler=role.name, cause=ended.cause, event=e, took=took, own=own, n=p.n)
         for e in ended.events
         if e.type in undo.results
     ]
     return (*p.results, *new)
 
 
-def without_runs(p: Snapshot, handler: str, messages: Iterable[str]) -> Snapshot:
+def without_runs(p: SagaProgress, handler: str, messages: Iterable[str]) -> SagaProgress:
     """The progress without the runs of this handler that go on on one of these messages."""
     gone = set(messages)
     later = tuple(c for c in p.later if c.handler != handler or c.parts[0].id not in gone)
     return p if later == p.later else replace(p, later=later, format=format_of(p.pages, p.deadlines, later, p.version))
 
 
-def parts_going_on(p: Snapshot, handler: str, messages: Iterable[str]) -> list[str]:
+def parts_going_on(p: SagaProgress, handler: str, messages: Iterable[str]) -> list[str]:
     """Ids of all messages of the runs that go on on one of these."""
     wanted = set(messages)
     return [m.id for c in p.later if c.handler == handler and c.parts[0].id in wanted for m in c.parts]
 
 
-def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
+def emitted(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
     """Progress with what emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
     if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
@@ -358,27 +364,27 @@ def emitted(p: Snapshot, roles: Roles, events: Sequence[Message]) -> Snapshot:
     outcome, compensating = p.outcome, p.compensating
     for e in events:
         if e.type in roles.by_type:
-            own.append(Own(event=e, n=p.n))
+            own.append(SelfConsumedEvent(event=e, n=p.n))
         if e.type in roles.outcomes:
             outcome = outcome or e.type
         if e.type in roles.undone_by:
-            compensating += tuple([Kept(handler=r.name, message=e, n=p.n) for r in roles.undone_by[e.type]])
+            compensating += tuple([PendingMessage(handler=r.name, message=e, n=p.n) for r in roles.undone_by[e.type]])
     return replace(p, own=tuple(own) if own else (), outcome=outcome, compensating=compensating)
 
 
-def renamed(p: Snapshot, hand: Hand) -> Written:
+def renamed(p: SagaProgress, hand: WriteContext) -> Commit:
     """Name a new wake: the current one, if any, would come too late."""
     reason = "a wake is due earlier than the one that was to come"
-    return append(replace(p, wake=None), hand, "waiting", "", Ended(message=hand.message, reason=reason))
+    return append(replace(p, wake=None), hand, "waiting", "", TransitionDetails(message=hand.message, reason=reason))
 
 
-def noted(p: Snapshot, hand: Hand, message: Message) -> Written:
+def noted(p: SagaProgress, hand: WriteContext, message: Message) -> Commit:
     """Record that the message opened or closed a deadline: it is for nothing else."""
     p = replace(p, inbox=into_inbox(p, hand, DEADLINE, [message.id]))
-    return append(p, hand, "noted", "", Ended(message=message))
+    return append(p, hand, "noted", "", TransitionDetails(message=message))
 
 
-def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snapshot:
+def _ended(p: SagaProgress, hand: WriteContext, role: HandlerRole, messages: Sequence[str]) -> SagaProgress:
     """These messages have come to their end for this handler: in the inbox, no longer kept."""
     if p.later:
         messages = [*messages, *([] if role.many else parts_going_on(p, role.name, messages))]
@@ -391,7 +397,7 @@ def _ended(p: Snapshot, hand: Hand, role: Role, messages: Sequence[str]) -> Snap
     )
 
 
-def takers_left(p: Snapshot, roles: Roles, own: Own) -> Iterator[Role]:
+def takers_left(p: SagaProgress, roles: HandlerRoles, own: SelfConsumedEvent) -> Iterator[HandlerRole]:
     """The handlers here that may still take this own event: those that have not had it, and have not run for good."""
     for role in roles.by_type.get(own.event.type, ()):
         had = not own.is_for(role.name) or ids.entry(own.event.id, role.name) in p.inbox
@@ -399,7 +405,7 @@ def takers_left(p: Snapshot, roles: Roles, own: Own) -> Iterator[Role]:
             yield role
 
 
-def closed_inbox(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> dict[str, int]:
+def closed_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
     """The inbox after the compensation of `role` has ended: the outcome, and the originals that will never run."""
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
     dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
@@ -413,7 +419,9 @@ CALLS_MAX = 64
 """Most calls of its turns that a run which goes on lists for a person: a job may have a hundred thousand turns."""
 
 
-def gone_on(p: Snapshot, hand: Hand, role: Role, ended: Ended, next_turn: Continuation) -> Written:
+def gone_on(
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails, next_turn: SuspendedRun
+) -> Commit:
     """A turn of a run has come to its end, and there will be another one. The messages that it needs stay.
 
     `next_turn`: without what its earlier turns did.
@@ -421,8 +429,8 @@ def gone_on(p: Snapshot, hand: Hand, role: Role, ended: Ended, next_turn: Contin
     needed = ended.parts[: len(role.takes)]
     gone = [m.id for m in (needed[:1] if role.many else needed)] + list(ended.shown)
     results = with_results(p, hand, role, ended)
-    calls: tuple[Call, ...] = ()
-    undo_with: tuple[TakeBack, ...] = ()
+    calls: tuple[StepRecord, ...] = ()
+    undo_with: tuple[AbortAction, ...] = ()
     if role.undo is not None and len(results) == len(p.results):  # else a result covers all that was done
         said = next_turn.undo_with
         earlier = [c for c in p.later if c.handler == role.name and c.parts[0].id == needed[0].id]
@@ -444,7 +452,7 @@ def gone_on(p: Snapshot, hand: Hand, role: Role, ended: Ended, next_turn: Contin
     return append(emitted(p, hand.roles, ended.events), hand, "later", role.name, ended)
 
 
-def newest_of(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+def newest_of(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
     """The newest of very many calls, behind one without a name whose number counts the others: the transitions have
     them all."""
     counted = calls[0].number if calls and not calls[0].name else 0
@@ -452,10 +460,10 @@ def newest_of(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     over = len(named) - CALLS_MAX
     if over <= 0:
         return calls
-    return (Call(kind="step", name="", number=counted + over, input=""), *named[over:])
+    return (StepRecord(kind="step", name="", number=counted + over, input=""), *named[over:])
 
 
-def left_of(calls: tuple[Call, ...], said: tuple[TakeBack, ...]) -> tuple[Call, ...]:
+def left_of(calls: tuple[StepRecord, ...], said: tuple[AbortAction, ...]) -> tuple[StepRecord, ...]:
     """Calls of a turn that changed something and that nothing takes back, without what they gave."""
     return tuple(
         [
@@ -466,7 +474,7 @@ def left_of(calls: tuple[Call, ...], said: tuple[TakeBack, ...]) -> tuple[Call, 
     )
 
 
-def _stands(call: Call) -> bool:
+def _stands(call: StepRecord) -> bool:
     """True for a call that changed something."""
     return call.kind != "read" and call.answer is None
 
@@ -479,7 +487,7 @@ FREE = 4
 _GROWING = ("state", "inbox", "results", "own", "intents", "queue", "waiting", "compensating", "later", "transitions")
 
 
-def check_room(written: Written, p: Snapshot, content_bytes: int, bytes_max: int) -> None:
+def check_room(written: Commit, p: SagaProgress, content_bytes: int, bytes_max: int) -> None:
     """Raises `TooLarge` for a run that would leave no room, naming what takes it. `p`: as it would be written, in
     `content_bytes`; `bytes_max`: what the store takes."""
     if content_bytes <= bytes_max - bytes_max // FREE or not _is_of_a_run(written):
@@ -490,14 +498,14 @@ def check_room(written: Written, p: Snapshot, content_bytes: int, bytes_max: int
     )
 
 
-def _is_of_a_run(written: Written) -> bool:
+def _is_of_a_run(written: Commit) -> bool:
     """True if a handler adds this: its intent, or its end. A compensation may use what is left."""
     if written.entry is None:
         return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
     return written.entry.outcome in ("handled", "later")
 
 
-def _largest(p: Snapshot) -> str:
+def _largest(p: SagaProgress) -> str:
     """Fields that take the room, for people."""
     sizes = sorted(((len(encode(getattr(p, name))), name) for name in _GROWING), reverse=True)
     return ", ".join(f"{name} {size} bytes" for size, name in sizes[:3])

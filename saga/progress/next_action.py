@@ -14,36 +14,38 @@ from saga.messaging.timers import TYPE as TIMER_TYPE
 from saga.progress import compensation, ids, journal, operator_commands, timers
 from saga.progress.actions import (
     Action,
+    AlreadyPending,
+    AlreadyProcessed,
     AwaitLog,
-    Close,
-    Done,
-    Had,
+    BeginAbort,
+    CloseHandler,
+    Complete,
+    DelayCompensation,
+    Enqueue,
+    ForwardTimer,
     Ignore,
-    Left,
-    Note,
+    KeepPending,
+    LoadProgress,
     Now,
-    Queue,
-    Recall,
-    Refuse,
-    Reload,
-    Rename,
-    Seal,
-    SendOn,
+    RecallOverflow,
+    RecordedDecision,
+    Reject,
+    RescheduleTimer,
+    TouchDeadline,
     Trigger,
-    UndoWaits,
-    Wait,
-    Writes,
 )
 from saga.progress.decisions import decide, is_undone, kept_undo, next_ready, undo_step, undone_by
-from saga.progress.document import Kept, Snapshot
-from saga.progress.handlers import Roles
-from saga.progress.journal import Hand, Written
+from saga.progress.document import PendingMessage, SagaProgress
+from saga.progress.handlers import HandlerRoles
+from saga.progress.journal import Commit, WriteContext
 
-DONE, RELOAD, RECALL = Done(), Reload(), Recall()
+DONE, RELOAD, RECALL = Complete(), LoadProgress(), RecallOverflow()
 _open_work = attrgetter("intents", "queue", "waiting", "own", "compensating", "later", "pages")
 
 
-def choose_next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: Now, certain: bool) -> Action:
+def choose_next_action(
+    p: SagaProgress | None, roles: HandlerRoles, trigger: Trigger, now: Now, certain: bool
+) -> Action:
     """Next action. `p`: the progress, `None` if it is not known; `certain`: it was read or written in this turn.
 
     First what the message in hand is for: handlers as declared, then compensations; or what a person commands. Then
@@ -66,20 +68,20 @@ def choose_next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: 
             only_had = False
             continue
         decision = decide(p, role, message, now=now, bad=trigger.bad.get(role.name))
-        if isinstance(decision, Had):
+        if isinstance(decision, AlreadyProcessed):
             continue
         only_had = False
-        if not isinstance(decision, Left):
+        if not isinstance(decision, AlreadyPending):
             return decision
     for role in undone_by(p, roles, message.type):
         if is_undone(p, role, message):
             continue
         only_had = False
         kept, step = kept_undo(p, role.name, message), undo_step(p, role, message)
-        if kept is None or (kept.dead is None and kept.due_ms <= now.ms and not isinstance(step, UndoWaits)):
+        if kept is None or (kept.dead is None and kept.due_ms <= now.ms and not isinstance(step, DelayCompensation)):
             return step
     if roles.noted and timers.touches_deadline(p, roles, message):
-        return Note(message)
+        return TouchDeadline(message)
     ready = next_ready(p, roles, now.ms, message.id, now.handled_ms)
     if ready is not None:
         return ready
@@ -87,25 +89,25 @@ def choose_next_action(p: Snapshot | None, roles: Roles, trigger: Trigger, now: 
     return _at_rest(p, roles, message, now, certain) if certain or only_had else RELOAD
 
 
-def _at_rest(p: Snapshot, roles: Roles, message: Message, now: Now, certain: bool) -> Action:
+def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, certain: bool) -> Action:
     """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
     if (unknown := timers.unknown_timer(p, message, now.ms, now.memory_s)) is not None:
-        return SendOn(*unknown)
+        return ForwardTimer(*unknown)
     at = timers.next_look(p, now.ms)
     if at is None:
         return DONE
     if p.wake is None or p.wake.due_ms > at:  # it was named by a worker whose clock is ahead
-        return Rename() if certain else RELOAD
+        return RescheduleTimer() if certain else RELOAD
     if message.type and message.id != p.wake.id:
         return DONE
     if message.type and p.deadlines and (behind := timers.find_deadlines_behind_log(p, roles, now)):
         return _await_log(p, roles, behind, now)
     # If that is far too late, it is looked at again before: a copy tells whose clock is wrong.
     soon = timers.next_look(timers.bounded(p, roles, now.ms), now.ms)
-    return SendOn(at if soon is None else min(at, soon))
+    return ForwardTimer(at if soon is None else min(at, soon))
 
 
-def _await_log(p: Snapshot, roles: Roles, behind: Sequence[Kept], now: Now) -> AwaitLog:
+def _await_log(p: SagaProgress, roles: HandlerRoles, behind: Sequence[PendingMessage], now: Now) -> AwaitLog:
     """Keep the wake for these deadlines, the earliest first; but not beyond the time of anything else that waits."""
     others = replace(p, deadlines=tuple([k for k in p.deadlines if k not in behind]))
     looks = [timers.next_look(others, now.ms)]
@@ -113,9 +115,9 @@ def _await_log(p: Snapshot, roles: Roles, behind: Sequence[Kept], now: Now) -> A
     return AwaitLog(behind[0].due_ms, min([at for at in looks if at is not None], default=None))
 
 
-def is_message_complete(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
+def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) -> bool:
     """True if the message has come to its end for the one handler that it is for, and the saga is at rest: the next
-    action on this progress, if it is certain, is `Done`. That is how by far the most turns end, and cheap to see."""
+    action on this progress, if it is certain, is `Complete`. By far the most turns end so, and it is cheap to see."""
     message = trigger.message
     takers = roles.by_type.get(message.type, ())
     return (
@@ -126,28 +128,28 @@ def is_message_complete(p: Snapshot, roles: Roles, trigger: Trigger) -> bool:
     )
 
 
-def record_without_handler(p: Snapshot, hand: Hand, action: Note | Rename) -> Written:
+def record_without_handler(p: SagaProgress, hand: WriteContext, action: TouchDeadline | RescheduleTimer) -> Commit:
     """The progress with what no handler is concerned with."""
-    return journal.noted(p, hand, action.message) if isinstance(action, Note) else journal.renamed(p, hand)
+    return journal.noted(p, hand, action.message) if isinstance(action, TouchDeadline) else journal.renamed(p, hand)
 
 
-def record_decision(p: Snapshot, hand: Hand, action: Writes) -> Written:
+def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecision) -> Commit:
     """The progress with what is only written down of an action: nothing of the service's runs."""
     role, message = action.role, action.message
     match action:
         case Ignore():
             return journal.ignored(p, hand, role, message, action.reason)
-        case Refuse():
+        case Reject():
             return journal.refused(p, hand, role, message, action.reason, action.remedy)
-        case Wait():
+        case KeepPending():
             return journal.waiting(p, hand, role, message, action.reason)
-        case Queue():
+        case Enqueue():
             return journal.queued(p, hand, role, message, action.reason, action.bad)
-        case UndoWaits():
+        case DelayCompensation():
             return compensation.undo_waits(p, hand, role, message, known=action.known)
-        case Seal():
+        case BeginAbort():
             dead = message.dead if isinstance(message, Command) else None
             run = next((k.message.id for k in p.queue if k.dead == dead), None) if dead else None
             return journal.begun(p, hand, compensation.sealed(p, role, run))
-        case Close():  # pragma: no branch - it is the last one, and checkers would see another
+        case CloseHandler():  # pragma: no branch - it is the last one, and checkers would see another
             return compensation.closed(p, hand, role, message)

@@ -13,37 +13,37 @@ from msgspec.structs import replace
 from saga.messaging.operator_commands import Answered, Command, Wanted
 from saga.progress import decisions, ids, journal, suspended_runs, timers
 from saga.progress.actions import (
-    NOBODY,
-    Admit,
-    Answer,
-    CloseSealed,
+    NO_HANDLERS,
+    Abort,
+    AdmitAsNew,
+    AnswerStep,
+    BeginAbort,
+    CommandDecision,
     Discard,
-    Disregard,
-    Heeds,
+    RejectCommand,
     Release,
     Replay,
-    Seal,
-    Settle,
+    ResolveEscalation,
 )
 from saga.progress.document import (
-    Call,
-    Continuation,
-    DeadLetter,
-    Entry,
+    DeadLetterRecord,
     Intent,
-    Kept,
-    Snapshot,
+    PendingMessage,
+    SagaProgress,
+    StepRecord,
+    SuspendedRun,
+    Transition,
     decode_entry,
     format_of,
 )
 from saga.progress.failed_attempts import find_parked_runs, release_run
-from saga.progress.handlers import COMMAND, Role, Roles
-from saga.progress.journal import Ended, Hand, Written
+from saga.progress.handlers import COMMAND, HandlerRole, HandlerRoles
+from saga.progress.journal import Commit, TransitionDetails, WriteContext
 
 
 def heed(
-    p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str] = NOBODY
-) -> Heeds | Seal | CloseSealed | None:
+    p: SagaProgress, roles: HandlerRoles, command: Command, bad: Mapping[str, str] = NO_HANDLERS
+) -> CommandDecision | BeginAbort | Abort | None:
     """Step because of a command; `None` if it was heeded before, or nothing is known of its saga. `bad`: handlers that
     can never decode the message that it brings."""
     if (not p.n and command.original is None) or ids.entry(command.id, COMMAND) in p.inbox:
@@ -56,42 +56,46 @@ def heed(
     if kept is None and command.wanted == "replay" and (admitted := _as_new(p, roles, command, bad)) is not None:
         return admitted
     if kept is None:
-        return Disregard(command, f"no dead letter {command.dead} is in the saga's way here: it may have gone before")
+        return RejectCommand(
+            command, f"no dead letter {command.dead} is in the saga's way here: it may have gone before"
+        )
     if command.wanted == "replay":
         refusal = _irreplayable(p, kept)
-        return Disregard(command, refusal) if refusal else Replay(command, kept)
+        return RejectCommand(command, refusal) if refusal else Replay(command, kept)
     if command.answered is not None:
         return _answered_by_hand(p, roles, command, command.answered, kept)
     role = roles.handlers[kept.handler]
     refusal = _indispensable(p, roles, role, kept)
     if refusal:
-        return Disregard(command, refusal)
+        return RejectCommand(command, refusal)
     sealed = decisions.intent_with(p, kept.handler, kept.message, "lieu")
     if sealed is not None:
-        return CloseSealed(role, command, sealed)
+        return Abort(role, command, sealed)
     goes_on = suspended_runs.of(p, kept.handler, kept.message.id)
     if decisions.intent_with(p, kept.handler, kept.message) is not None or (
         goes_on is not None and (goes_on.calls or goes_on.undo_with)
     ):
-        return Seal(role, command)  # from here on nothing revives it
+        return BeginAbort(role, command)  # from here on nothing revives it
     return Discard(command, kept)
 
 
-def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str]) -> Admit | Disregard | None:
+def _as_new(
+    p: SagaProgress, roles: HandlerRoles, command: Command, bad: Mapping[str, str]
+) -> AdmitAsNew | RejectCommand | None:
     """Step because of a dead letter that was in nobody's way; `None` if it is not known as one."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_entry(raw).letters}
     letter = letters.get(command.dead)
     if f"{command.dead}-replayed" in letters or (letter is not None and letter.attempts):
         return None
     if letter is not None and letter.reason.startswith(decisions.OTHER_CONTENT):
-        return Disregard(command, f"what {letter.handler} has handled first counts: have its sender say what is so")
+        return RejectCommand(command, f"what {letter.handler} has handled first counts: have its sender say what is so")
     message = command.original if letter is None else letter.message
     if message is None or (letter is not None and not letter.reason.startswith(decisions.TOO_OLD)):
         return None
     if letter is not None and letter.handler not in roles.handlers:
-        return Disregard(command, f"this version has no handler {letter.handler}: replay it where one has")
+        return RejectCommand(command, f"this version has no handler {letter.handler}: replay it where one has")
     if letter is not None:
-        return Admit(command, message, (roles.handlers[letter.handler],), bad=bad)
+        return AdmitAsNew(command, message, (roles.handlers[letter.handler],), bad=bad)
     held = {(k.handler, k.message.id) for k in (*p.queue, *p.waiting)}
     takers = tuple(
         role
@@ -104,36 +108,38 @@ def _as_new(p: Snapshot, roles: Roles, command: Command, bad: Mapping[str, str])
         if p.n and not decisions.is_undone(p, role, message) and decisions.kept_undo(p, role.name, message) is None
     )
     if not takers and not p.n and message.type in roles.undone_by:
-        return Disregard(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
+        return RejectCommand(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
     if not takers and not undone:
-        return Disregard(command, f"nobody here has anything left to do with {message.type}")
-    return Admit(command, message, takers, undone, bad)
+        return RejectCommand(command, f"nobody here has anything left to do with {message.type}")
+    return AdmitAsNew(command, message, takers, undone, bad)
 
 
-def _at_once(p: Snapshot, command: Command) -> Release | Disregard:
+def _at_once(p: SagaProgress, command: Command) -> Release | RejectCommand:
     """Step because a person wants no wait for the next attempt."""
     run = next((run for run in find_parked_runs(p) if run.id == command.dead), None)
     if run is None:
-        return Disregard(command, "what was parked has been tried, or has ended, since")
+        return RejectCommand(command, "what was parked has been tried, or has ended, since")
     return Release(command, run)
 
 
-def _answered_by_hand(p: Snapshot, roles: Roles, command: Command, given: Answered, kept: Kept) -> Answer | Disregard:
+def _answered_by_hand(
+    p: SagaProgress, roles: HandlerRoles, command: Command, given: Answered, kept: PendingMessage
+) -> AnswerStep | RejectCommand:
     """Step because a person says what a call did."""
     refusal = _irreplayable(p, kept)
     if refusal is not None:
-        return Disregard(command, refusal)
+        return RejectCommand(command, refusal)
     intent = _intent_of(p, kept)
     if intent is None:
-        return Disregard(command, f"{kept.handler} has begun nothing that could be answered: replay it")
+        return RejectCommand(command, f"{kept.handler} has begun nothing that could be answered: replay it")
     known = _asked_for(intent, given)
     if known is not None and known.kind == "update":
-        return Disregard(command, f"the document {known.document} knows whether {known.name} happened: replay it")
+        return RejectCommand(command, f"the document {known.document} knows whether {known.name} happened: replay it")
     unfit = _unanswerable(kept, intent, given, known) or _undeclared_answer(roles.handlers[kept.handler], intent, given)
-    return Disregard(command, unfit) if unfit else Answer(command, kept, intent)
+    return RejectCommand(command, unfit) if unfit else AnswerStep(command, kept, intent)
 
 
-def _unanswerable(kept: Kept, intent: Intent, given: Answered, known: Call | None) -> str | None:
+def _unanswerable(kept: PendingMessage, intent: Intent, given: Answered, known: StepRecord | None) -> str | None:
     """Why a person may not answer this step of a dead run; `None` if they may. A step that nobody asks for would change
     nothing, and the open call be made again; and what the external system has answered stands, unless the run's code
     asks for something else by now."""
@@ -151,7 +157,7 @@ def _unanswerable(kept: Kept, intent: Intent, given: Answered, known: Call | Non
     return f"{wrong}; it waits for an answer to {there}" if there else f"{wrong}, and no call of it is open: replay it"
 
 
-def _undeclared_answer(role: Role, intent: Intent, given: Answered) -> str | None:
+def _undeclared_answer(role: HandlerRole, intent: Intent, given: Answered) -> str | None:
     """Why the exception that a person names is no answer to the run; `None` if it is one."""
     declared = role.undo.answers if intent.kind == "undo" and role.undo is not None else role.answers
     if given.raised is None or given.raised in declared:
@@ -160,30 +166,30 @@ def _undeclared_answer(role: Role, intent: Intent, given: Answered) -> str | Non
     return f"{intent.name or role.name} has no declared exception {given.raised!r}; its resources declare {there}"
 
 
-def _intent_of(p: Snapshot, kept: Kept) -> Intent | None:
+def _intent_of(p: SagaProgress, kept: PendingMessage) -> Intent | None:
     """The open intent of a dead run: of a handler, or of a compensation."""
     undoes = any(k is kept for k in p.compensating)
     return decisions.intent_with(p, kept.handler, kept.message, "undo" if undoes else "do")
 
 
-def _asked_for(intent: Intent, given: Answered) -> Call | None:
+def _asked_for(intent: Intent, given: Answered) -> StepRecord | None:
     """The call of the run that is answered, as it is recorded or has begun; `None`: the run has not asked for it."""
     begun = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
     return next((c for c in begun if (c.name, c.number) == (given.step, given.number)), None)
 
 
-def _settled_by_hand(p: Snapshot, command: Command) -> Settle | Disregard:
+def _settled_by_hand(p: SagaProgress, command: Command) -> ResolveEscalation | RejectCommand:
     """Step because a person has put right what an escalation tells of."""
     letters = {letter.id: letter for raw in p.transitions for letter in decode_entry(raw).letters}
     if f"{command.dead}-resolved" in letters:
-        return Disregard(command, f"escalation {command.dead} is closed already")
+        return RejectCommand(command, f"escalation {command.dead} is closed already")
     escalation = letters.get(command.dead)
     if (escalation is None and not p.first) or (escalation is not None and escalation.what != "escalation"):
-        return Disregard(command, f"no escalation {command.dead} is known of this saga here")
-    return Settle(command, escalation)
+        return RejectCommand(command, f"no escalation {command.dead} is known of this saga here")
+    return ResolveEscalation(command, escalation)
 
 
-def _irreplayable(p: Snapshot, kept: Kept) -> str | None:
+def _irreplayable(p: SagaProgress, kept: PendingMessage) -> str | None:
     if not kept.message.value:
         return (
             "the progress had no room for the message: its bytes are in the dead letter alone; let its sender repeat it"
@@ -193,7 +199,7 @@ def _irreplayable(p: Snapshot, kept: Kept) -> str | None:
     return None
 
 
-def _indispensable(p: Snapshot, roles: Roles, role: Role, kept: Kept) -> str | None:
+def _indispensable(p: SagaProgress, roles: HandlerRoles, role: HandlerRole, kept: PendingMessage) -> str | None:
     """Why nobody may decide that the message is never handled; `None` if somebody may."""
     if any(k is kept for k in p.compensating):
         return f"what {role.name} did would stand for ever: replay it, once what undoes it can succeed"
@@ -213,7 +219,7 @@ _CAME_OF: Mapping[str, CameOf] = {
 }  # fmt: skip
 
 
-def came_of_replay(p: Snapshot, entry: Entry) -> CameOf | None:
+def came_of_replay(p: SagaProgress, entry: Transition) -> CameOf | None:
     """End of what a person had tried again, if this last transition of the progress is its end; else `None`.
 
     Looked for is the replay, among the transitions that the progress has: it is the last thing that happened to this
@@ -234,41 +240,48 @@ def came_of_replay(p: Snapshot, entry: Entry) -> CameOf | None:
 # -------------------------------------------------------------------- records
 
 
-def heeded(p: Snapshot, hand: Hand, action: Heeds) -> Written:
+def heeded(p: SagaProgress, hand: WriteContext, action: CommandDecision) -> Commit:
     """The progress with what has become of a command."""
     command = action.command
     p = replace(p, inbox=journal.into_inbox(p, hand, COMMAND, [command.id]))
     match action:
         case Replay(kept=kept):
             return _replayed(p, hand, command, kept)
-        case Admit():
+        case AdmitAsNew():
             return _admitted(p, hand, action)
         case Discard(kept=kept):
             return discarded(p, hand, command, kept)
         case Release(run=run):
-            ended = Ended(message=command, cause=run.message.id, reason=wanted_by(command), attempt=run.attempts)
+            ended = TransitionDetails(
+                message=command, cause=run.message.id, reason=wanted_by(command), attempt=run.attempts
+            )
             role = hand.roles.handlers[run.handler]
             name = role.undo.name if run.undoes and role.undo is not None else role.name
             return journal.append(release_run(p, run, hand.now_ms), hand, "released", name, ended)
-        case Answer(kept=kept, intent=intent):
+        case AnswerStep(kept=kept, intent=intent):
             return _answered(p, hand, command, kept, intent)
-        case Settle(escalation=escalation):
+        case ResolveEscalation(escalation=escalation):
             return _settled(p, hand, command, escalation)
-        case Disregard(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
+        case RejectCommand(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
             reason = f"not {_PAST[command.wanted]}: {reason} ({wanted_by(command)})"
-            return journal.append(p, hand, "ignored", COMMAND, Ended(message=command, reason=reason))
+            return journal.append(p, hand, "ignored", COMMAND, TransitionDetails(message=command, reason=reason))
 
 
-def _replayed(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
+def _replayed(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
     """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
     p, end = _revived(p, hand, command, kept, "replayed", "it is tried again")
-    ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,))
+    ended = TransitionDetails(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,))
     return journal.append(p, hand, "replayed", end.handler, ended)
 
 
 def _revived(
-    p: Snapshot, hand: Hand, command: Command, kept: Kept, what: Literal["replayed", "resolved"], so: str
-) -> tuple[Snapshot, DeadLetter]:
+    p: SagaProgress,
+    hand: WriteContext,
+    command: Command,
+    kept: PendingMessage,
+    what: Literal["replayed", "resolved"],
+    so: str,
+) -> tuple[SagaProgress, DeadLetterRecord]:
     """The progress in which it is no dead letter any more, and the record of that one's end."""
     again = replace(kept, dead=None, attempts=0, under={}, disputed=())
     p = replace(
@@ -282,15 +295,15 @@ def _revived(
     return p, _end(command, kept, what, so, role.undo.name if undoes and role.undo else role.name)
 
 
-def _admitted(p: Snapshot, hand: Hand, action: Admit) -> Written:
+def _admitted(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
     """The message is queued as if it came now, with a saga that begins now: that is what a new one is."""
     command = action.command
     message = replace(action.message, time=command.time, started=p.started or command.time)
     inbox = dict(p.inbox)
     for role in action.takers:
         inbox.pop(ids.entry(message.id, role.name), None)
-    takers = [Kept(handler=r.name, message=message, n=p.n, bad=action.bad.get(r.name)) for r in action.takers]
-    undone = [Kept(handler=r.name, message=message, n=p.n) for r in action.undone]
+    takers = [PendingMessage(handler=r.name, message=message, n=p.n, bad=action.bad.get(r.name)) for r in action.takers]
+    undone = [PendingMessage(handler=r.name, message=message, n=p.n) for r in action.undone]
     p = replace(
         p,
         inbox=inbox,
@@ -299,7 +312,7 @@ def _admitted(p: Snapshot, hand: Hand, action: Admit) -> Written:
         replays=p.replays + 1,
     )
     handler = action.takers[0].name if len(action.takers) == 1 and not undone else COMMAND
-    end = DeadLetter(
+    end = DeadLetterRecord(
         id=f"{command.dead}-replayed",
         what="replayed",
         handler=handler,
@@ -307,11 +320,11 @@ def _admitted(p: Snapshot, hand: Hand, action: Admit) -> Written:
         remedy="nothing to do",
         message=message,
     )
-    ended = Ended(message=command, cause=message.id, reason=wanted_by(command), letters=(end,))
+    ended = TransitionDetails(message=command, cause=message.id, reason=wanted_by(command), letters=(end,))
     return journal.append(p, replace(hand, message=message), "replayed", handler, ended)
 
 
-def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Intent) -> Written:
+def _answered(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, intent: Intent) -> Commit:
     """The answer takes the place of what was recorded of the call, or had begun, and the run is tried again."""
     given = command.answered
     assert given is not None
@@ -320,14 +333,16 @@ def _answered(p: Snapshot, hand: Hand, command: Command, kept: Kept, intent: Int
     resolved = replace(intent, calls=calls if known in intent.calls else (*calls, said))
     p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
     p, end = _revived(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
-    ended = Ended(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,), calls=(said,))
+    ended = TransitionDetails(
+        message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,), calls=(said,)
+    )
     return journal.append(p, hand, "resolved", end.handler, ended)
 
 
-def answered_call(intent: Intent, given: Answered, who: str = "") -> Call:
+def answered_call(intent: Intent, given: Answered, who: str = "") -> StepRecord:
     """The call of a run with the answer that a person gives to it."""
     known = _asked_for(intent, given)
-    return Call(
+    return StepRecord(
         kind="step" if known is None else known.kind,
         name=given.step,
         number=given.number,
@@ -340,10 +355,10 @@ def answered_call(intent: Intent, given: Answered, who: str = "") -> Call:
     )
 
 
-def _settled(p: Snapshot, hand: Hand, command: Command, escalation: DeadLetter | None) -> Written:
+def _settled(p: SagaProgress, hand: WriteContext, command: Command, escalation: DeadLetterRecord | None) -> Commit:
     """Record that a person has put right what an escalation tells of."""
     handler = COMMAND if escalation is None else escalation.handler
-    end = DeadLetter(
+    end = DeadLetterRecord(
         id=f"{command.dead}-resolved",
         what="resolved",
         handler=handler,
@@ -351,19 +366,19 @@ def _settled(p: Snapshot, hand: Hand, command: Command, escalation: DeadLetter |
         remedy="nothing to do",
         message=command if escalation is None else escalation.message,
     )
-    ended = Ended(message=command, reason=wanted_by(command), letters=(end,))
+    ended = TransitionDetails(message=command, reason=wanted_by(command), letters=(end,))
     return journal.append(p, hand, "resolved", handler, ended)
 
 
 def discarded(  # the message, because of which command, and what became of what its run did
-    p: Snapshot,
-    hand: Hand,
+    p: SagaProgress,
+    hand: WriteContext,
     command: Command,
-    kept: Kept,
+    kept: PendingMessage,
     *,
     remains: Sequence[str] = (),
-    calls: tuple[Call, ...] = (),
-) -> Written:
+    calls: tuple[StepRecord, ...] = (),
+) -> Commit:
     """The message will never be handled; other parts of a fan-in stay, for another one may come in its place.
 
     `remains`: what its run did and nobody can undo, for a person to put right. `calls`: with which it was taken back.
@@ -375,7 +390,7 @@ def discarded(  # the message, because of which command, and what became of what
     letters = [_end(command, kept, "discarded", "it is never handled", kept.handler)]
     if remains:
         letters.append(
-            DeadLetter(
+            DeadLetterRecord(
                 id=ids.dead_id(p.service, p.saga, f"{kept.handler}|escalation", command.id, p.replays),
                 what="escalation",
                 handler=kept.handler,
@@ -397,25 +412,25 @@ def discarded(  # the message, because of which command, and what became of what
         format=format_of(p.pages, p.deadlines, later, p.version),
         intents=tuple(i for i in p.intents if i is not sealed),
     )
-    ended = Ended(
+    ended = TransitionDetails(
         message=command, cause=kept.message.id, reason=wanted_by(command), calls=calls, letters=tuple(letters)
     )
     return journal.append(p, hand, "discarded", kept.handler, ended)
 
 
-def _left_of(p: Snapshot, role: Role, goes_on: Continuation) -> tuple[Kept, ...]:
+def _left_of(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple[PendingMessage, ...]:
     """The other parts of a run that goes on no more: what this service emitted itself is held anyway."""
     if role.many:
         return ()
     rest = [m for m in goes_on.parts[1:] if m.source != p.service]
-    return tuple(Kept(handler=role.name, message=m, n=p.n, decides=role.decides) for m in rest)
+    return tuple(PendingMessage(handler=role.name, message=m, n=p.n, decides=role.decides) for m in rest)
 
 
 def _end(
-    command: Command, kept: Kept, what: Literal["replayed", "discarded", "resolved"], so: str, handler: str
-) -> DeadLetter:
+    command: Command, kept: PendingMessage, what: Literal["replayed", "discarded", "resolved"], so: str, handler: str
+) -> DeadLetterRecord:
     """Record of the end of a dead letter, of a handler or a compensation."""
-    return DeadLetter(
+    return DeadLetterRecord(
         id=f"{kept.dead}-{what}",
         what=what,
         handler=handler,

@@ -13,9 +13,16 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import journal
-from saga.progress.document import Own, Page, Result, Snapshot, encode, format_of
-from saga.progress.handlers import Role, Roles
-from saga.progress.spill import Bounds, Leaf, NewPage, digest_of
+from saga.progress.document import (
+    CompensableResult,
+    OverflowSegment,
+    SagaProgress,
+    SelfConsumedEvent,
+    encode,
+    format_of,
+)
+from saga.progress.handlers import HandlerRole, HandlerRoles
+from saga.progress.spill import NewSegment, OverflowBounds, SegmentDocument, digest_of
 
 _Parameter = tuple[str, frozenset[str]]
 """Handler, and the types that one of its parameters takes."""
@@ -23,7 +30,7 @@ DROPPED_MAX = 16
 """Pages that nobody needs any more, removed by one write at most: each is read first, and there may be very many."""
 
 
-def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
+def next_to_restore(p: SagaProgress, roles: HandlerRoles) -> OverflowSegment | None:
     """A page that may hold the first own event of a parameter: it belongs into the progress."""
     pages = [page for page in p.pages if page.of == "own"]
     first = _first(p, roles) if pages else {}
@@ -34,7 +41,7 @@ def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
     return None
 
 
-def _first(p: Snapshot, roles: Roles) -> Mapping[_Parameter, int]:
+def _first(p: SagaProgress, roles: HandlerRoles) -> Mapping[_Parameter, int]:
     """For each parameter the transition that said the first own event for it that is in the progress."""
     first: dict[_Parameter, int] = {}
     for own in p.own:
@@ -43,13 +50,13 @@ def _first(p: Snapshot, roles: Roles) -> Mapping[_Parameter, int]:
     return first
 
 
-def of_nobody(p: Snapshot, roles: Roles) -> Sequence[Page]:
+def of_nobody(p: SagaProgress, roles: HandlerRoles) -> Sequence[OverflowSegment]:
     """Pages of events that no handler will ever take, some of very many."""
     gone = [page for page in p.pages if page.of == "own" and not any(True for _ in _takers(p, roles, page))]
     return gone[:DROPPED_MAX]
 
 
-def with_withdrawn(p: Snapshot, before: Sequence[Result]) -> Sequence[Page]:
+def with_withdrawn(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[OverflowSegment]:
     """Pages that may hold what is withdrawn because results were undone. `before`: the results until then."""
     pages = [page for page in p.pages if page.of == "own"]
     undone = _undone(p, before) if pages else ()
@@ -57,7 +64,9 @@ def with_withdrawn(p: Snapshot, before: Sequence[Result]) -> Sequence[Page]:
     return [page for page in pages if any(not r.n or page.first <= r.n <= page.last for r in undone)]
 
 
-def restored(p: Snapshot, page: Page, leaf: Leaf, before: Sequence[Result]) -> Snapshot:
+def restored(
+    p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, before: Sequence[CompensableResult]
+) -> SagaProgress:
     """The progress with a page's events in their places, less those that are withdrawn, and without the page."""
     p = without(p, page)
     left = {(result.handler, result.cause) for result in p.results}
@@ -69,22 +78,22 @@ def restored(p: Snapshot, page: Page, leaf: Leaf, before: Sequence[Result]) -> S
     return replace(p, own=tuple(sorted((*p.own, *back), key=lambda own: own.n)))
 
 
-def without(p: Snapshot, page: Page) -> Snapshot:
+def without(p: SagaProgress, page: OverflowSegment) -> SagaProgress:
     """The progress without a page."""
     pages = tuple(other for other in p.pages if other.name != page.name)
     return replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
 
 
 def spilled(
-    p: Snapshot, roles: Roles, bounds: Bounds, *, in_hand: Message, now_s: int, until: int
-) -> tuple[Snapshot, Sequence[NewPage]]:
+    p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, *, in_hand: Message, now_s: int, until: int
+) -> tuple[SagaProgress, Sequence[NewSegment]]:
     """The progress with own events that nobody takes soon in pages that may expire then, where there are too many.
 
     What is in hand, kept for whatever, or part of a run that is under way stays: decisions look at it.
     """
     if len(p.own) < bounds.page_max and sum(len(own.event.value) for own in p.own) < bounds.page_bytes:
         return p, ()  # no page is full
-    new: list[NewPage] = []
+    new: list[NewSegment] = []
     for tail in _tails(p, roles, bounds, in_hand):
         for part in _parts(tail, bounds):
             made = new_page(p, part, newest=now_s, until=until)
@@ -99,11 +108,13 @@ def spilled(
     return p, new
 
 
-def new_page(p: Snapshot, part: Sequence[Own], *, newest: int, until: int) -> NewPage:
+def new_page(p: SagaProgress, part: Sequence[SelfConsumedEvent], *, newest: int, until: int) -> NewSegment:
     """A page of these events, which are of one type and for the same handlers, as the write of `p` will list it."""
-    leaf = Leaf(service=p.service, saga=p.saga, of="own", newest=newest, until=until, entries=b"", own=tuple(part))
+    leaf = SegmentDocument(
+        service=p.service, saga=p.saga, of="own", newest=newest, until=until, entries=b"", own=tuple(part)
+    )
     content = encode(leaf)
-    page = Page(
+    page = OverflowSegment(
         of="own",
         name=f"{p.n:09}-{digest_of(content)}",
         count=len(part),
@@ -114,15 +125,17 @@ def new_page(p: Snapshot, part: Sequence[Own], *, newest: int, until: int) -> Ne
         handlers=part[0].only,
         types=(part[0].event.type,),
     )
-    return NewPage(page, content)
+    return NewSegment(page, content)
 
 
-def _tails(p: Snapshot, roles: Roles, bounds: Bounds, in_hand: Message) -> Iterator[Sequence[Own]]:
+def _tails(
+    p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, in_hand: Message
+) -> Iterator[Sequence[SelfConsumedEvent]]:
     """Own events behind the first ones of each handler that may take them, by type and handlers; in order."""
     staying = {in_hand.id} | {k.message.id for k in (*p.queue, *p.waiting)}
     staying |= {part.id for intent in p.intents for part in intent.parts} | {m.id for c in p.later for m in c.parts}
     heads: dict[_Parameter, _Head] = {}
-    tails: defaultdict[tuple[str, tuple[str, ...]], list[Own]] = defaultdict(list)
+    tails: defaultdict[tuple[str, tuple[str, ...]], list[SelfConsumedEvent]] = defaultdict(list)
     for own in p.own:
         takers = list(journal.takers_left(p, roles, own))
         # Asked of every one: each counts.
@@ -141,7 +154,7 @@ class _Head:
     def __init__(self) -> None:
         self.count = self.size = self.last = 0
 
-    def is_full(self, own: Own, bounds: Bounds) -> bool:
+    def is_full(self, own: SelfConsumedEvent, bounds: OverflowBounds) -> bool:
         """Return whether there was room for others only before this one."""
         full = self.count >= bounds.head_max or self.size >= bounds.head_bytes_max
         if full and own.n != self.last:
@@ -150,9 +163,9 @@ class _Head:
         return False
 
 
-def _parts(tail: Sequence[Own], bounds: Bounds) -> Iterator[Sequence[Own]]:
+def _parts(tail: Sequence[SelfConsumedEvent], bounds: OverflowBounds) -> Iterator[Sequence[SelfConsumedEvent]]:
     """Pages cut from these events, as many as are full."""
-    part: list[Own] = []
+    part: list[SelfConsumedEvent] = []
     size = 0
     for _, together in groupby(tail, key=lambda own: own.n):
         said = list(together)
@@ -163,19 +176,19 @@ def _parts(tail: Sequence[Own], bounds: Bounds) -> Iterator[Sequence[Own]]:
             part, size = [], 0
 
 
-def _takers(p: Snapshot, roles: Roles, page: Page) -> Iterator[Role]:
+def _takers(p: SagaProgress, roles: HandlerRoles, page: OverflowSegment) -> Iterator[HandlerRole]:
     """Handlers that may take what is in a page."""
     for role in roles.by_type.get(page.types[0], ()):
         if role.name in page.handlers and (role.many or not any(ran.handler == role.name for ran in p.ran)):
             yield role
 
 
-def _types_with(role: Role, type_: str) -> frozenset[str]:
+def _types_with(role: HandlerRole, type_: str) -> frozenset[str]:
     """Types of the parameter of a handler that takes this one."""
     return next(types for types in (*role.takes, *role.optional) if type_ in types)
 
 
-def _undone(p: Snapshot, before: Sequence[Result]) -> Sequence[Result]:
+def _undone(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[CompensableResult]:
     """Results that were there before and are not any more."""
     here = {(result.handler, result.event.id) for result in p.results}
     return [result for result in before if (result.handler, result.event.id) not in here]

@@ -11,34 +11,34 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids, own_piles
-from saga.progress.document import Kept, Page, PageOf, Snapshot, format_of
-from saga.progress.handlers import Roles
-from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, new_page
+from saga.progress.document import OverflowSegment, PendingMessage, SagaProgress, SegmentKind, format_of
+from saga.progress.handlers import HandlerRoles
+from saga.progress.spill import ENTRY_BYTES, NewSegment, OverflowBounds, SegmentDocument, new_page
 
 YEAR_S = 365 * 86_400
 """Pages of what is kept outlive their progress by up to so much, and by half of it at least."""
 
 
-class Pile(Struct, frozen=True, gc=False):
+class OverflowList(Struct, frozen=True, gc=False):
     """Messages that are kept in one order: the queue, or those that wait for one handler."""
 
-    of: PageOf
+    of: SegmentKind
     handler: str
     """Empty for the queue."""
     types: frozenset[str]
     """Types of events that the handler does not need, of a pile of these; else empty."""
-    here: tuple[Kept, ...]
+    here: tuple[PendingMessage, ...]
     """Messages of the pile that are in the progress, in order, less dead letters."""
-    pages: tuple[Page, ...]
+    pages: tuple[OverflowSegment, ...]
 
 
-def piles(p: Snapshot, roles: Roles) -> Iterator[Pile]:
+def piles(p: SagaProgress, roles: HandlerRoles) -> Iterator[OverflowList]:
     """All that may grow without end: for each parameter that a handler needs, other than the first of one with `many`,
     only one message waits."""
     pages = [page for page in p.pages if page.of in ("queue", "waiting")]
     if p.queue or pages:
         alive = tuple(k for k in p.queue if k.dead is None)
-        yield Pile("queue", "", frozenset(), alive, tuple(page for page in pages if page.of == "queue"))
+        yield OverflowList("queue", "", frozenset(), alive, tuple(page for page in pages if page.of == "queue"))
     for name in {k.handler: None for k in p.waiting} | {page.handlers[0]: None for page in pages if page.of != "queue"}:
         role = roles.handlers.get(name)
         if role is None:
@@ -47,13 +47,13 @@ def piles(p: Snapshot, roles: Roles) -> Iterator[Pile]:
         mine = [page for page in pages if page.of == "waiting" and page.handlers == (name,)]
         if role.many:
             here = tuple(k for k in waiting if k.message.type in role.takes[0])
-            yield Pile("waiting", name, frozenset(), here, tuple(page for page in mine if not page.types))
+            yield OverflowList("waiting", name, frozenset(), here, tuple(page for page in mine if not page.types))
         for types in role.optional:
             here = tuple(k for k in waiting if k.message.type in types)
-            yield Pile("waiting", name, types, here, tuple(q for q in mine if not types.isdisjoint(q.types)))
+            yield OverflowList("waiting", name, types, here, tuple(q for q in mine if not types.isdisjoint(q.types)))
 
 
-def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
+def next_to_restore(p: SagaProgress, roles: HandlerRoles) -> OverflowSegment | None:
     """A page whose first message is the first of its pile: it belongs into the progress."""
     for pile in piles(p, roles) if p.pages else ():
         if pile.pages and (not pile.here or pile.here[0].n > pile.pages[0].first):
@@ -61,7 +61,7 @@ def next_to_restore(p: Snapshot, roles: Roles) -> Page | None:
     return None
 
 
-def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+def restored(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
     """The progress with a page's messages in their places, and without the page."""
     pages = tuple(other for other in p.pages if other.name != page.name)
     p = replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
@@ -71,18 +71,18 @@ def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
     return replace(p, queue=(*dead, *_in_order((*(k for k in p.queue if k.dead is None), *leaf.kept))))
 
 
-def kept_until(p: Snapshot, *, now_s: int, memory_s: int) -> int:
+def kept_until(p: SagaProgress, *, now_s: int, memory_s: int) -> int:
     """From when on pages of what is kept may expire; 0: never, as a progress that may stand. Else they outlive it by so
     much that they are seldom renewed, and that a run which was begun and left finds them after months."""
     return 0 if p.may_stand else now_s + memory_s + YEAR_S
 
 
-def lasting_wrongly(p: Snapshot, *, now_s: int, memory_s: int) -> Sequence[Page]:
+def lasting_wrongly(p: SagaProgress, *, now_s: int, memory_s: int) -> Sequence[OverflowSegment]:
     """Pages that expire though the progress may stand, or too soon, or never though nothing needs them: of each a copy
     takes its place."""
     soon = now_s + memory_s + YEAR_S // 2
 
-    def is_wrong(page: Page) -> bool:
+    def is_wrong(page: OverflowSegment) -> bool:
         if page.of == "results":  # as archives, they never do
             return False
         if page.of == "inbox" or not p.may_stand:
@@ -92,7 +92,9 @@ def lasting_wrongly(p: Snapshot, *, now_s: int, memory_s: int) -> Sequence[Page]
     return tuple(page for page in p.pages if is_wrong(page))
 
 
-def copied(p: Snapshot, page: Page, leaf: Leaf, until: int) -> tuple[Snapshot, NewPage]:
+def copied(
+    p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, until: int
+) -> tuple[SagaProgress, NewSegment]:
     """The progress with a copy in the page's place that expires then. Of one that is the inbox's by now only the
     entries are copied."""
     entries = [leaf.entries[at : at + ENTRY_BYTES] for at in range(0, len(leaf.entries), ENTRY_BYTES)]
@@ -105,13 +107,13 @@ def copied(p: Snapshot, page: Page, leaf: Leaf, until: int) -> tuple[Snapshot, N
 
 
 def piles_spilled(
-    p: Snapshot, roles: Roles, bounds: Bounds, *, in_hand: Message, now_s: int, until: int = 0
-) -> tuple[Snapshot, Sequence[NewPage]]:
+    p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, *, in_hand: Message, now_s: int, until: int = 0
+) -> tuple[SagaProgress, Sequence[NewSegment]]:
     """The progress with the ends of its piles in pages that may expire then, where they are too long.
 
     The message in hand stays, those of open runs, and what follows them: settling looks at these, and at no page.
     """
-    new: list[NewPage] = []
+    new: list[NewSegment] = []
     staying = {in_hand.id} | {part.id for intent in p.intents for part in intent.parts}
     for pile in piles(p, roles):
         for part in _parts(list(_tail(pile, bounds, staying)), bounds):
@@ -130,7 +132,7 @@ def piles_spilled(
     return p, new
 
 
-def _tail(pile: Pile, bounds: Bounds, staying: set[str]) -> Iterator[Kept]:
+def _tail(pile: OverflowList, bounds: OverflowBounds, staying: set[str]) -> Iterator[PendingMessage]:
     """Messages of a pile that may go: all behind its pages; without any, all but its head."""
     size = 0
     for place, kept in enumerate(pile.here):
@@ -144,9 +146,9 @@ def _tail(pile: Pile, bounds: Bounds, staying: set[str]) -> Iterator[Kept]:
             yield kept
 
 
-def _parts(tail: list[Kept], bounds: Bounds) -> Iterator[tuple[Kept, ...]]:
+def _parts(tail: list[PendingMessage], bounds: OverflowBounds) -> Iterator[tuple[PendingMessage, ...]]:
     """Pages cut from these messages, as many as are full."""
-    part: list[Kept] = []
+    part: list[PendingMessage] = []
     size = 0
     for kept in tail:
         part.append(kept)
@@ -156,5 +158,5 @@ def _parts(tail: list[Kept], bounds: Bounds) -> Iterator[tuple[Kept, ...]]:
             part, size = [], 0
 
 
-def _in_order(kept: tuple[Kept, ...]) -> tuple[Kept, ...]:
+def _in_order(kept: tuple[PendingMessage, ...]) -> tuple[PendingMessage, ...]:
     return tuple(sorted(kept, key=lambda k: k.n))

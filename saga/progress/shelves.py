@@ -11,16 +11,16 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from saga.progress import integrity
-from saga.progress.document import Page, Snapshot, encode, format_of
-from saga.progress.spill import ENTRY_BYTES, Bounds, Leaf, NewPage, digest_of
+from saga.progress.document import OverflowSegment, SagaProgress, encode, format_of
+from saga.progress.spill import ENTRY_BYTES, NewSegment, OverflowBounds, SegmentDocument, digest_of
 
 LEVEL_MAX = 2
 """A shelf of shelves is as high as it gets: a third level would have more inbox entries than a document may."""
 
 
-def to_shelve(p: Snapshot, bounds: Bounds) -> Sequence[Page]:
+def to_shelve(p: SagaProgress, bounds: OverflowBounds) -> Sequence[OverflowSegment]:
     """Pages that follow each other in their pile and go to a shelf together; empty: there is none."""
-    piles: dict[tuple[object, ...], list[Page]] = {}
+    piles: dict[tuple[object, ...], list[OverflowSegment]] = {}
     for page in p.pages:
         if page.of in ("queue", "waiting", "own"):
             whose = () if page.of == "queue" else (page.handlers, page.types)
@@ -38,15 +38,19 @@ def to_shelve(p: Snapshot, bounds: Bounds) -> Sequence[Page]:
     return ()
 
 
-def shelved(p: Snapshot, pages: Sequence[Page], entries: Sequence[bytes]) -> tuple[Snapshot, NewPage]:
+def shelved(
+    p: SagaProgress, pages: Sequence[OverflowSegment], entries: Sequence[bytes]
+) -> tuple[SagaProgress, NewSegment]:
     """The progress with a shelf in the place of these pages. `entries`: of each those of the messages in it."""
     of, first = pages[0].of, pages[0]
     all_ = sorted({packed[at : at + ENTRY_BYTES] for packed in entries for at in range(0, len(packed), ENTRY_BYTES)})
     newest, until = max(page.newest for page in pages), min(page.until for page in pages)
     packed, listed = b"".join(all_), tuple(pages)
-    leaf = Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, pages=listed)
+    leaf = SegmentDocument(
+        service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, pages=listed
+    )
     content = encode(leaf)
-    shelf = Page(
+    shelf = OverflowSegment(
         of=of,
         name=f"{p.n:09}-{digest_of(content)}",
         count=sum(page.count for page in pages),
@@ -63,10 +67,10 @@ def shelved(p: Snapshot, pages: Sequence[Page], entries: Sequence[bytes]) -> tup
     at, gone = p.pages.index(first), {page.name for page in pages}
     rest = [page for page in p.pages[at:] if page.name not in gone]
     left = (*p.pages[:at], shelf, *rest)
-    return replace(p, pages=left, format=format_of(left, p.deadlines, p.later, p.version)), NewPage(shelf, content)
+    return replace(p, pages=left, format=format_of(left, p.deadlines, p.later, p.version)), NewSegment(shelf, content)
 
 
-def opened(p: Snapshot, shelf: Page, leaf: Leaf) -> Snapshot:
+def opened(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
     """The progress with the pages of a shelf in its place."""
     at = p.pages.index(shelf)
     pages = (*p.pages[:at], *leaf.pages, *p.pages[at + 1 :])

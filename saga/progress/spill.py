@@ -17,15 +17,24 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.progress import ids, integrity, journal
-from saga.progress.document import Kept, Own, Page, PageOf, Result, Snapshot, encode, format_of
-from saga.progress.handlers import Roles
+from saga.progress.document import (
+    CompensableResult,
+    OverflowSegment,
+    PendingMessage,
+    SagaProgress,
+    SegmentKind,
+    SelfConsumedEvent,
+    encode,
+    format_of,
+)
+from saga.progress.handlers import HandlerRoles
 
 ENTRY_BYTES = 12
 """Bytes of an inbox entry, as pages hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class OverflowBounds:
     """Bounds of what stays in a progress of all that grows with the number of messages."""
 
     inbox_max: int = 256
@@ -47,45 +56,45 @@ class Bounds:
     `saga.engine.persistence.claim_checks`."""
 
 
-BOUNDS = Bounds()
+BOUNDS = OverflowBounds()
 """Bounds of every service. Tests put others here."""
 
 
-class Leaf(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class SegmentDocument(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The document of a page."""
 
     service: str
     saga: str
-    of: PageOf
+    of: SegmentKind
     newest: int
     until: int = 0
     entries: bytes
     """The inbox entries of what it holds, each of `ENTRY_BYTES`, sorted."""
-    kept: tuple[Kept, ...] = ()
-    results: tuple[Result, ...] = ()
-    own: tuple[Own, ...] = ()
-    pages: tuple[Page, ...] = ()
+    kept: tuple[PendingMessage, ...] = ()
+    results: tuple[CompensableResult, ...] = ()
+    own: tuple[SelfConsumedEvent, ...] = ()
+    pages: tuple[OverflowSegment, ...] = ()
     """Pages that it lists, of a shelf."""
-    below: Page | None = None
+    below: OverflowSegment | None = None
     """The page with the results that are older than these. See `saga.progress.stacks`."""
 
 
-class NewPage(Struct, frozen=True, gc=False):
+class NewSegment(Struct, frozen=True, gc=False):
     """A page that is to be inserted before the progress that lists it is written."""
 
-    page: Page
+    page: OverflowSegment
     content: bytes
 
 
-_leaves = msgspec.json.Decoder(Leaf)
+_leaves = msgspec.json.Decoder(SegmentDocument)
 
 
-def decode_leaf(content: bytes) -> Leaf:
+def decode_leaf(content: bytes) -> SegmentDocument:
     """A page as read from a store. Raises what `saga.progress.document.UNREADABLE` lists."""
     return _leaves.decode(content)
 
 
-def page_key(service: str, saga: str, page: Page) -> str:
+def page_key(service: str, saga: str, page: OverflowSegment) -> str:
     """The page's key, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
     return f"{service}|page::{saga}::{page.name}"
 
@@ -121,22 +130,24 @@ def digest_of(content: bytes) -> str:
 
 
 def new_page(  # of which progress, what is in it, and until when
-    p: Snapshot,
-    of: PageOf,
+    p: SagaProgress,
+    of: SegmentKind,
     entries: Iterable[bytes],
     *,
     newest: int,
     until: int = 0,
-    kept: tuple[Kept, ...] = (),
+    kept: tuple[PendingMessage, ...] = (),
     types: tuple[str, ...] = (),
-) -> NewPage:
+) -> NewSegment:
     """A page of this, as the write of `p` will list it."""
     entries = sorted(entries)
     packed = b"".join(entries)
-    content = encode(Leaf(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, kept=kept))
+    content = encode(
+        SegmentDocument(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, kept=kept)
+    )
     name, count = f"{p.n:09}-{digest_of(content)}", len(packed) // ENTRY_BYTES
     bound = integrity.bound_entries(entry.hex() for entry in entries)
-    page = Page(of=of, name=name, count=count, newest=newest, until=until, bound=bound, types=types)
+    page = OverflowSegment(of=of, name=name, count=count, newest=newest, until=until, bound=bound, types=types)
     if kept:
         page = replace(
             page,
@@ -146,7 +157,7 @@ def new_page(  # of which progress, what is in it, and until when
             last=kept[-1].n,
             handlers=tuple(sorted({k.handler for k in kept})),
         )
-    return NewPage(page, content)
+    return NewSegment(page, content)
 
 
 def is_in(entries: bytes, entry: str) -> bool:
@@ -159,7 +170,7 @@ def is_in(entries: bytes, entry: str) -> bool:
 # -------------------------------------------------------------------- inbox
 
 
-def to_merge(p: Snapshot, bounds: Bounds) -> tuple[Page, ...]:
+def to_merge(p: SagaProgress, bounds: OverflowBounds) -> tuple[OverflowSegment, ...]:
     """The small pages that the next page of the inbox takes in, once there are many."""
     large = bounds.small_pages_max * (bounds.inbox_max - bounds.inbox_kept)
     small = tuple(page for page in p.pages if page.of == "inbox" and page.count < large)
@@ -167,14 +178,14 @@ def to_merge(p: Snapshot, bounds: Bounds) -> tuple[Page, ...]:
 
 
 def inbox_spilled(
-    p: Snapshot,
-    roles: Roles,
-    bounds: Bounds,
+    p: SagaProgress,
+    roles: HandlerRoles,
+    bounds: OverflowBounds,
     *,
     in_hand: Message,
     memory_s: int,
-    merged: Sequence[tuple[Page, bytes]] = (),
-) -> tuple[Snapshot, NewPage] | None:
+    merged: Sequence[tuple[OverflowSegment, bytes]] = (),
+) -> tuple[SagaProgress, NewSegment] | None:
     """The progress with its oldest inbox entries in a page; `None` while too few of them may go.
 
     Those of messages that are held or in hand stay: what follows decides about them without a look at pages. So do
@@ -204,7 +215,7 @@ def inbox_spilled(
 # -------------------------------------------------------------------- for tools and tests
 
 
-def pages_in(page: Page, content: bytes) -> tuple[Page, ...]:
+def pages_in(page: OverflowSegment, content: bytes) -> tuple[OverflowSegment, ...]:
     """Pages that a page lists in its turn. Raises what `saga.progress.document.UNREADABLE` lists."""
     if page.of == "inbox":  # of one that was a shelf before, only the entries count
         return ()
@@ -212,7 +223,7 @@ def pages_in(page: Page, content: bytes) -> tuple[Page, ...]:
     return leaf.pages if leaf.below is None else (leaf.below,)
 
 
-def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapshot:
+def whole(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0) -> SagaProgress:
     """The progress as if it had no bounds: with all that its pages hold. `leaves`: their documents, by key. Pages that
     may have expired by `now_s` and are not there stay pages.
 
@@ -221,10 +232,10 @@ def whole(p: Snapshot, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Snapsh
     if not p.pages:
         return p
     inbox: dict[str, int] = {}
-    kept: dict[PageOf, list[Kept]] = {"queue": [], "waiting": []}
-    stacked: list[tuple[Result, ...]] = []
+    kept: dict[SegmentKind, list[PendingMessage]] = {"queue": [], "waiting": []}
+    stacked: list[tuple[CompensableResult, ...]] = []
     own = list(p.own)
-    unread: list[Page] = []
+    unread: list[OverflowSegment] = []
     left = [*reversed(p.pages)]
     while left:
         page = left.pop()

@@ -12,11 +12,11 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from saga.progress import integrity
-from saga.progress.document import Page, Result, Snapshot, encode, format_of
-from saga.progress.spill import Bounds, Leaf, NewPage, digest_of
+from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress, encode, format_of
+from saga.progress.spill import NewSegment, OverflowBounds, SegmentDocument, digest_of
 
 
-def next_to_restore(p: Snapshot) -> Page | None:
+def next_to_restore(p: SagaProgress) -> OverflowSegment | None:
     """The uppermost page of a handler of which the progress has no result left: decisions look at the newest one of
     each handler."""
     stacked = [page for page in p.pages if page.of == "results"]
@@ -26,7 +26,7 @@ def next_to_restore(p: Snapshot) -> Page | None:
     return next((page for page in stacked if page.handlers[0] not in here), None)
 
 
-def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+def restored(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
     """The progress with a page's results in their places, and with the page below in the place of the page."""
     below = () if leaf.below is None else (leaf.below,)
     at = p.pages.index(page)
@@ -36,9 +36,9 @@ def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
     return replace(p, results=results, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
 
 
-def results_spilled(p: Snapshot, bounds: Bounds) -> tuple[Snapshot, Sequence[NewPage]]:
+def results_spilled(p: SagaProgress, bounds: OverflowBounds) -> tuple[SagaProgress, Sequence[NewSegment]]:
     """The progress with the oldest results of each handler in pages, where there are too many."""
-    new: list[NewPage] = []
+    new: list[NewSegment] = []
     gone: set[int] = set()
     pages = p.pages
     for handler in {result.handler: None for result in p.results}:
@@ -54,19 +54,25 @@ def results_spilled(p: Snapshot, bounds: Bounds) -> tuple[Snapshot, Sequence[New
     return replace(p, format=format_of(pages, p.deadlines, p.later, p.version), results=results, pages=pages), new
 
 
-def _new_page(p: Snapshot, handler: str, part: tuple[Result, ...], below: Page | None) -> NewPage:
+def _new_page(
+    p: SagaProgress, handler: str, part: tuple[CompensableResult, ...], below: OverflowSegment | None
+) -> NewSegment:
     """A page of these results on top of the one below, as the write of `p` will list it."""
     count, bound = len(part), int(integrity.bound_items(part), 16)
     if below is not None:
         count, bound = count + below.count, bound + int(below.bound, 16)
-    leaf = Leaf(service=p.service, saga=p.saga, of="results", newest=0, entries=b"", results=part, below=below)
+    leaf = SegmentDocument(
+        service=p.service, saga=p.saga, of="results", newest=0, entries=b"", results=part, below=below
+    )
     content = encode(leaf)
     name = f"{p.n:09}-{digest_of(content)}"
-    page = Page(of="results", name=name, count=count, newest=0, bound=integrity.text_of(bound), handlers=(handler,))
-    return NewPage(page, content)
+    page = OverflowSegment(
+        of="results", name=name, count=count, newest=0, bound=integrity.text_of(bound), handlers=(handler,)
+    )
+    return NewSegment(page, content)
 
 
-def _older(mine: list[Result], bounds: Bounds) -> list[tuple[Result, ...]]:
+def _older(mine: list[CompensableResult], bounds: OverflowBounds) -> list[tuple[CompensableResult, ...]]:
     """Runs of a handler whose results may go, oldest first: all but the newest, and those that there is room for."""
     runs = [tuple(run) for _, run in groupby(mine, key=lambda result: result.cause)]
     count = size = 0
@@ -77,9 +83,11 @@ def _older(mine: list[Result], bounds: Bounds) -> list[tuple[Result, ...]]:
     return []
 
 
-def _parts(runs: list[tuple[Result, ...]], bounds: Bounds) -> Iterator[tuple[Result, ...]]:
+def _parts(
+    runs: list[tuple[CompensableResult, ...]], bounds: OverflowBounds
+) -> Iterator[tuple[CompensableResult, ...]]:
     """Pages cut from these runs, as many as are full."""
-    part: list[Result] = []
+    part: list[CompensableResult] = []
     size = 0
     for run in runs:
         part += run
@@ -89,9 +97,9 @@ def _parts(runs: list[tuple[Result, ...]], bounds: Bounds) -> Iterator[tuple[Res
             part, size = [], 0
 
 
-def _in_order(results: tuple[Result, ...]) -> tuple[Result, ...]:
+def _in_order(results: tuple[CompensableResult, ...]) -> tuple[CompensableResult, ...]:
     return tuple(sorted(results, key=lambda result: result.n))
 
 
-def _size(run: tuple[Result, ...]) -> int:
+def _size(run: tuple[CompensableResult, ...]) -> int:
     return sum(len(result.event.value) + sum(map(len, result.own)) for result in run)

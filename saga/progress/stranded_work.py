@@ -5,12 +5,12 @@ from msgspec import Struct
 from saga.messages import Message
 from saga.progress import suspended_runs, takeover, timers
 from saga.progress.decisions import kept, kept_undo, next_ready
-from saga.progress.document import Intent, Snapshot, decode_entry
-from saga.progress.handlers import Roles
+from saga.progress.document import Intent, SagaProgress, decode_entry
+from saga.progress.handlers import HandlerRoles
 from saga.support.clock import LATEST_MS, from_iso, iso
 
 
-class Unattended(Struct, frozen=True, kw_only=True):
+class StrandedWork(Struct, frozen=True, kw_only=True):
     """Work that is there for whoever goes on with the saga without a message."""
 
     heard: tuple[str, ...] = ()
@@ -37,22 +37,22 @@ class Unattended(Struct, frozen=True, kw_only=True):
         return tuple({i.message.id: i.message for i in self.begun}.values())
 
 
-def unattended(p: Snapshot, roles: Roles, now_ms: int, quiet_ms: int) -> Unattended:
+def unattended(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_ms: int) -> StrandedWork:
     """Work of this saga that may have nobody to go on with it. `quiet_ms`: time without a write after which nobody is
     under way with what is ready: before that, a worker most likely is. Raises what damaged transitions raise."""
     heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_due(p, roles) else ()
     due_ms = timers.earliest_ms(p)
     at = None if due_ms is None else iso(min(due_ms, LATEST_MS))
     if not (p.is_open or p.own or p.waiting) or takeover.undeclared(p, roles):
-        return Unattended(heard=heard, wakes_at=at)
+        return StrandedWork(heard=heard, wakes_at=at)
     begun = tuple(intent for intent in p.intents if _is_kept_by_its_intent_alone(p, intent))
     step = next_ready(p, roles, now_ms) if p.wake is None else None
     if not (begun or step) or now_ms - _last_ms(p) < quiet_ms:
-        return Unattended(heard=heard, wakes_at=at)
-    return Unattended(heard=heard, wakes_at=at, begun=begun, ready=None if step is None else step.role.name)
+        return StrandedWork(heard=heard, wakes_at=at)
+    return StrandedWork(heard=heard, wakes_at=at, begun=begun, ready=None if step is None else step.role.name)
 
 
-def _is_kept_by_its_intent_alone(p: Snapshot, intent: Intent) -> bool:
+def _is_kept_by_its_intent_alone(p: SagaProgress, intent: Intent) -> bool:
     if intent.message.source == p.service or intent.kind == "lieu":  # settled as it is, or with what set it off
         return False
     if intent.kind == "undo":
@@ -64,7 +64,7 @@ def _is_kept_by_its_intent_alone(p: Snapshot, intent: Intent) -> bool:
     return not any(kept(p, intent.handler, part) for part in intent.parts)
 
 
-def _last_ms(p: Snapshot) -> int:
+def _last_ms(p: SagaProgress) -> int:
     """Time of the last that was written of the saga."""
     times = [from_iso(intent.time) for intent in p.intents if intent.time]
     if p.transitions:

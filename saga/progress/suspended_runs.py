@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from saga.messages import Message
 from saga.progress import ids
-from saga.progress.document import Continuation, Snapshot
-from saga.progress.handlers import Role, Roles
+from saga.progress.document import SagaProgress, SuspendedRun
+from saga.progress.handlers import HandlerRole, HandlerRoles
 
 
-def of(p: Snapshot, handler: str, message: str) -> Continuation | None:
+def of(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
     """The continuation of a handler's run on a message."""
     for c in p.later:
         if c.handler == handler and any(m.id == message for m in c.parts):
@@ -20,23 +20,23 @@ def of(p: Snapshot, handler: str, message: str) -> Continuation | None:
     return None
 
 
-def have_left(p: Snapshot, handler: str) -> bool:
+def have_left(p: SagaProgress, handler: str) -> bool:
     """True if turns that are over did what no result covers: it is taken back, or told, when the run is closed."""
     return any(c.handler == handler and (c.calls or c.undo_with) for c in p.later)
 
 
-def cause_of(parts: tuple[Message, ...], c: Continuation | None) -> str:
+def cause_of(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
     """Cause of a run on these parts, less those that may be absent; of a later turn, the turn's own."""
     cause = parts[0].id if len(parts) == 1 else "+".join(sorted([m.id for m in parts]))
     return cause if c is None else f"{cause}~{c.turn}"
 
 
-def parts_held(p: Snapshot, role: Role) -> frozenset[str]:
+def parts_held(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
     """Ids of the messages on which runs of this handler go on: they are nobody else's."""
     return frozenset([m.id for c in p.later if c.handler == role.name for m in (c.parts[:1] if role.many else c.parts)])
 
 
-def shown(p: Snapshot, role: Role) -> tuple[Message, ...]:
+def shown(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
     """Messages that the next turn is shown beside those that it needs: for each parameter that may be absent the first
     that is here and that no turn was shown."""
     found = []
@@ -52,17 +52,19 @@ def shown(p: Snapshot, role: Role) -> tuple[Message, ...]:
     return tuple(found)
 
 
-def parts_of(p: Snapshot, role: Role, c: Continuation) -> tuple[Message, ...]:
+def parts_of(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> tuple[Message, ...]:
     """Parts that the next turn is given."""
     return (*c.parts, *shown(p, role)) if role.optional else c.parts
 
 
-def is_awaited(p: Snapshot, role: Role, c: Continuation) -> bool:
+def is_awaited(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> bool:
     """True if an event is here for which it waits."""
     return bool(c.until) and any(message.type in c.until for message in shown(p, role))
 
 
-def ready(p: Snapshot, roles: Roles, now_ms: int, in_hand: str | None) -> Iterator[tuple[Role, Continuation]]:
+def ready(
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
+) -> Iterator[tuple[HandlerRole, SuspendedRun]]:
     """Continuations that may go on: first those whose event is here, then those whose time has come, the earliest
     first. One that was made under the message in hand waits for its wake, so that what else there is of the saga comes
     in between; `None`: whatever is in hand."""

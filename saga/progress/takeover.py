@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.actions import Now
-from saga.progress.document import Entry, Own, Snapshot, messages_of
-from saga.progress.handlers import Roles
+from saga.progress.document import SagaProgress, SelfConsumedEvent, Transition, messages_of
+from saga.progress.handlers import HandlerRoles
 
 
-def is_due(p: Snapshot, roles: Roles) -> bool:
+def is_due(p: SagaProgress, roles: HandlerRoles) -> bool:
     """True if the progress was written by a version that takes fewer of the service's own events than this one."""
     return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
 
 
-def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], now: Now) -> Snapshot:
+def taken_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition], now: Now) -> SagaProgress:
     """The progress with the events of these transitions (all there are, oldest first) as parts, where they are newly
     taken and nobody has withdrawn or had them. A handler that repeats may have taken one that is older than the memory,
     and it be out of the inbox again: such a one is not taken over for it.
@@ -29,7 +29,7 @@ def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], now: Now) ->
     types = set(roles.heard) - set(p.heard)
     undone = {entry.cause for entry in entries if entry.outcome == "compensated" and entry.cause}
     there = {own.event.id for own in p.own}
-    found: list[Own] = []
+    found: list[SelfConsumedEvent] = []
     inbox, results = p.inbox, p.results
     for entry in entries:
         if not any(e.type in types for e in entry.events) or _is_undone(p, entry, undone):
@@ -40,7 +40,7 @@ def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], now: Now) ->
                 continue
             if event.time < now.forgotten:
                 inbox = {**inbox, **_as_had(event, roles, inbox)}
-            found.append(Own(event=event, n=entry.n))
+            found.append(SelfConsumedEvent(event=event, n=entry.n))
             results = tuple(
                 [
                     replace(r, own=(*r.own, event.id)) if (r.handler, r.cause) == (entry.handler, cause) else r
@@ -65,19 +65,19 @@ def taken_over(p: Snapshot, roles: Roles, entries: Sequence[Entry], now: Now) ->
     )
 
 
-def _is_undone(p: Snapshot, entry: Entry, undone: set[str]) -> bool:
+def _is_undone(p: SagaProgress, entry: Transition, undone: set[str]) -> bool:
     """True if all results of the run that this transition ended are undone: then nothing that it said is a part."""
     cause = entry.cause or entry.message
     left = any((r.handler, r.cause) == (entry.handler, cause) for r in p.results)
     return not left and any(e.id in undone for e in entry.events)
 
 
-def _as_had(event: Message, roles: Roles, inbox: dict[str, int]) -> dict[str, int]:
+def _as_had(event: Message, roles: HandlerRoles, inbox: dict[str, int]) -> dict[str, int]:
     """The inbox entries of the handlers that repeat, for an event that they may have had."""
     return {key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.entry(event.id, r.name)) not in inbox}
 
 
-def undeclared(p: Snapshot, roles: Roles) -> tuple[str, ...]:
+def undeclared(p: SagaProgress, roles: HandlerRoles) -> tuple[str, ...]:
     """Names, each with its kind. Whoever finds any decides nothing: it would lose what they have begun."""
     if not (p.is_open or p.results):
         return ()

@@ -15,8 +15,8 @@ from saga.messages import Message
 from saga.messaging.timers import Wake
 from saga.progress import ids
 from saga.progress.actions import Now
-from saga.progress.document import Continuation, Kept, Snapshot, Timer, format_of
-from saga.progress.handlers import DEADLINE, Role, Roles
+from saga.progress.document import CurrentTimer, PendingMessage, SagaProgress, SuspendedRun, format_of
+from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles
 from saga.support.clock import LATEST_MS, from_iso, iso
 
 AHEAD_MS = 10_000
@@ -28,12 +28,12 @@ AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
 Whoever lets it run does so at once; but a clock that is behind takes it for what is not due yet."""
 
 
-def waits_for_time(p: Snapshot) -> frozenset[tuple[str, str, int]]:
+def waits_for_time(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
     """All that waits for a time: handler, message, and when it is due. What a dead letter holds up waits for a person,
     whose command names a wake anew: its own time moves nothing, however often it is looked at."""
     if not p.queue and not p.compensating and not p.deadlines and not p.later:
         return _NOTHING
-    kept: Iterable[Kept] = (*p.queue, *p.deadlines)
+    kept: Iterable[PendingMessage] = (*p.queue, *p.deadlines)
     later = timed_turns(p)
     if p.is_quarantined:
         free = _not_held_up(p)
@@ -43,7 +43,7 @@ def waits_for_time(p: Snapshot) -> frozenset[tuple[str, str, int]]:
     return frozenset([*waits, *map(_of_turn, later)])
 
 
-def _not_held_up(p: Snapshot) -> set[tuple[str, str]]:
+def _not_held_up(p: SagaProgress) -> set[tuple[str, str]]:
     """Runs that go on beside a dead letter, as handler and message: those that have begun; without any, the head of the
     queue, if no compensation is a dead letter. See `decide.is_blocked`."""
     begun = {(i.handler, m.id) for i in p.intents if i.kind == "do" for m in i.parts}
@@ -52,7 +52,7 @@ def _not_held_up(p: Snapshot) -> set[tuple[str, str]]:
     return {(k.handler, k.message.id) for k in p.queue[:1]}
 
 
-def timed_turns(p: Snapshot) -> Iterable[Continuation]:
+def timed_turns(p: SagaProgress) -> Iterable[SuspendedRun]:
     """Runs that go on by themselves: one whose turn was given up waits for a person."""
     if not p.queue:
         return p.later
@@ -60,14 +60,14 @@ def timed_turns(p: Snapshot) -> Iterable[Continuation]:
     return [c for c in p.later if (c.handler, c.parts[0].id) not in queued]
 
 
-def _of_turn(c: Continuation) -> tuple[str, str, int]:
+def _of_turn(c: SuspendedRun) -> tuple[str, str, int]:
     return c.handler, f"{c.parts[0].id}~{c.turn}", c.due_ms
 
 
 _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 
 
-def next_look(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int | None:
+def next_look(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
     """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
     progress without the turns and deadlines that are new in it: those that are due at once have nothing in their way
     but what the log holds."""
@@ -91,7 +91,7 @@ def _look_at(due_ms: int, now_ms: int) -> int:
     return now_ms + min(max(now_ms - due_ms, AGAIN_MS_MIN), AGAIN_MS_MAX)
 
 
-def unknown_timer(p: Snapshot, message: Message, now_ms: int, memory_s: int) -> tuple[int, int] | None:
+def unknown_timer(p: SagaProgress, message: Message, now_ms: int, memory_s: int) -> tuple[int, int] | None:
     """Time at which a wake of a saga that this store does not know comes again, and the one for which it was published
     first. `None`: the saga is known, or forgotten since.
 
@@ -106,13 +106,13 @@ def unknown_timer(p: Snapshot, message: Message, now_ms: int, memory_s: int) -> 
     return _look_at(first_ms, now_ms), first_ms
 
 
-def earliest_ms(p: Snapshot) -> int | None:
+def earliest_ms(p: SagaProgress) -> int | None:
     """Earliest time for which something waits, past or to come; `None`: nothing does. The current wake may have been
     named for an earlier one, and sent on since."""
     return min((due_ms for _, _, due_ms in waits_for_time(p)), default=None)
 
 
-def comes_too_late(p: Snapshot, now_ms: int) -> bool:
+def comes_too_late(p: SagaProgress, now_ms: int) -> bool:
     """True if the current wake is for a later time than something that waits: a clock that is ahead named it."""
     at = next_look(p, now_ms)
     return p.wake is not None and at is not None and p.wake.due_ms > at
@@ -123,19 +123,19 @@ def is_behind(in_hand: Message, now_ms: int) -> bool:
     return in_hand.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
 
 
-def bounded(p: Snapshot, roles: Roles, now_ms: int) -> Snapshot:
+def bounded(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
     """The progress in which nothing waits longer from now on than its own delay: what waits for longer had its time set
     by a clock that was ahead. Or else this one is behind: see `is_behind`."""
 
-    def kept(k: Kept) -> Kept:
+    def kept(k: PendingMessage) -> PendingMessage:
         left_ms, delay_ms = k.due_ms - now_ms, k.delay_ms
         return replace(k, due_ms=now_ms + delay_ms) if delay_ms and left_ms > delay_ms + AHEAD_MS else k
 
-    def opened(k: Kept) -> Kept:
+    def opened(k: PendingMessage) -> PendingMessage:
         role = roles.handlers.get(k.handler)
         return kept(k) if k.delay_ms or role is None else replace(kept(replace(k, delay_ms=role.within_ms)), delay_ms=0)
 
-    def going_on(c: Continuation) -> Continuation:
+    def going_on(c: SuspendedRun) -> SuspendedRun:
         left_ms, delay_ms = c.due_ms - now_ms, c.delay_ms or c.due_ms - c.seen_ms
         return replace(c, due_ms=now_ms + delay_ms, delay_ms=delay_ms) if left_ms > delay_ms + AHEAD_MS else c
 
@@ -146,12 +146,12 @@ def bounded(p: Snapshot, roles: Roles, now_ms: int) -> Snapshot:
     return replace(p, queue=queue, compensating=compensating, deadlines=waits, later=later)
 
 
-def is_overdue(p: Snapshot, now_ms: int) -> bool:
+def is_overdue(p: SagaProgress, now_ms: int) -> bool:
     """True if a deadline's time has come."""
     return any(k.due_ms <= now_ms for k in p.deadlines)
 
 
-def woken(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
+def woken(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
     """The progress with a new current wake, and that wake, where the one before does not do: there is none, it comes
     too late, or something waits for time that did not. `before`: the progress as the store has it."""
     due_ms = next_look(p, now_ms, before)
@@ -160,19 +160,21 @@ def woken(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, 
     known = _NOTHING if before is None else waits_for_time(before)
     if p.wake is not None and p.wake.due_ms <= due_ms and waits_for_time(p) <= known:
         return p, None
-    timer = Timer(id=f"wake-{p.n}", due_ms=due_ms)
+    timer = CurrentTimer(id=f"wake-{p.n}", due_ms=due_ms)
     return replace(p, wake=timer), timer
 
 
 # -------------------------------------------------------------------- deadlines
 
 
-def touches_deadline(p: Snapshot, roles: Roles, message: Message) -> bool:
+def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
     """True if the message opens or closes a deadline, is for nothing else, and has not done so yet."""
     return message.type in roles.noted and ids.entry(message.id, DEADLINE) not in p.inbox
 
 
-def touch_deadlines(p: Snapshot, roles: Roles, in_hand: Message, said: Iterable[Message], now_ms: int) -> Snapshot:
+def touch_deadlines(
+    p: SagaProgress, roles: HandlerRoles, in_hand: Message, said: Iterable[Message], now_ms: int
+) -> SagaProgress:
     """The progress with the deadlines that the message in hand, and what is `said` because of it, open and close; less
     those that have run, were given up, or never will run. `now_ms`: time at which the message is first seen here."""
     closed, opened = list(p.closed), list(p.deadlines)
@@ -189,7 +191,7 @@ def touch_deadlines(p: Snapshot, roles: Roles, in_hand: Message, said: Iterable[
                 closed.append(role.name)
             else:
                 due_ms = min(_counts_from_ms(message, now_ms) + role.within_ms, LATEST_MS)
-                opened.append(Kept(handler=role.name, message=message, n=p.n, due_ms=due_ms))
+                opened.append(PendingMessage(handler=role.name, message=message, n=p.n, due_ms=due_ms))
     given_up = {(k.handler, k.message.id) for k in p.queue if k.handler in roles.deadlines}
     left = tuple(
         [
@@ -211,7 +213,7 @@ def _counts_from_ms(message: Message, now_ms: int) -> int:
     return now_ms if message.foreign_time else min(from_iso(message.time), now_ms)
 
 
-def _has_run(p: Snapshot, role: Role, message: Message) -> bool:
+def _has_run(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
     return (
         ids.entry(message.id, role.name) in p.inbox
         or any(r.handler == role.name for r in p.ran)
@@ -219,7 +221,9 @@ def _has_run(p: Snapshot, role: Role, message: Message) -> bool:
     )
 
 
-def find_due_deadlines(p: Snapshot, roles: Roles, now_ms: int, handled_ms: int) -> Iterator[tuple[Role, Message]]:
+def find_due_deadlines(
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
+) -> Iterator[tuple[HandlerRole, Message]]:
     """Deadlines whose time has come and that nothing in the log may close any more, the earliest first."""
     for k in sorted(p.deadlines, key=lambda k: k.due_ms):
         role = roles.handlers[k.handler]
@@ -227,13 +231,13 @@ def find_due_deadlines(p: Snapshot, roles: Roles, now_ms: int, handled_ms: int) 
             yield role, k.message
 
 
-def waits_for_log(k: Kept, role: Role, now_ms: int, handled_ms: int) -> bool:
+def waits_for_log(k: PendingMessage, role: HandlerRole, now_ms: int, handled_ms: int) -> bool:
     """True if what the log held at a deadline's due time has not all been handled: what closes it may be there. Its
     grace, if it declares one, ends the wait."""
     return k.due_ms > handled_ms and (role.grace_ms is None or k.due_ms + role.grace_ms > now_ms)
 
 
-def find_deadlines_behind_log(p: Snapshot, roles: Roles, now: Now) -> list[Kept]:
+def find_deadlines_behind_log(p: SagaProgress, roles: HandlerRoles, now: Now) -> list[PendingMessage]:
     """Deadlines that are due, and that wait for nothing but the log."""
     if not is_overdue(p, now.ms) or not may_deadline_run(p, roles):
         return []
@@ -244,12 +248,12 @@ def find_deadlines_behind_log(p: Snapshot, roles: Roles, now: Now) -> list[Kept]
     ]
 
 
-def is_end_certain(p: Snapshot, roles: Roles) -> bool:
+def is_end_certain(p: SagaProgress, roles: HandlerRoles) -> bool:
     """True if a deadline is open that ends the saga, whatever comes or never comes."""
     return any(roles.handlers[k.handler].ends_surely for k in p.deadlines)
 
 
-def may_deadline_run(p: Snapshot, roles: Roles) -> bool:
+def may_deadline_run(p: SagaProgress, roles: HandlerRoles) -> bool:
     """True if a deadline may run now. Behind what has failed and is parked it runs, for that may take as long as it
     likes; not if what is parked has begun and may decide how the saga ends, nor behind a dead letter or another run
     that is under way, nor while a message is pending that came in time and may decide: one that has not been tried, or
@@ -267,6 +271,6 @@ def may_deadline_run(p: Snapshot, roles: Roles) -> bool:
     return len(begun) == len(p.intents) and not (begun and roles.handlers[head.handler].decides)
 
 
-def _is_pending(k: Kept) -> bool:
+def _is_pending(k: PendingMessage) -> bool:
     """True for a queued message that has not failed, or that is held up by what is not its own failure."""
     return k.put_off or not k.attempts

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from saga.messages import Event
-from saga.progress.document import Call, Emitted
+from saga.progress.document import EmittedEvent, StepRecord
 
 Difference: TypeAlias = tuple[str, str, str]
 """Place of the difference, the value of the first run, the value of this run."""
@@ -42,9 +42,9 @@ class Made:
     outcome: str
     """Outcome of the transition; for a document its collection and key."""
     reason: str | None = None
-    calls: tuple[Call, ...] = ()
+    calls: tuple[StepRecord, ...] = ()
     delta: Mapping[str, object] = field(default_factory=dict)
-    events: tuple[Emitted, ...] = ()
+    events: tuple[EmittedEvent, ...] = ()
     document: Mapping[str, object] = field(default_factory=dict)
     """Fields of the document, without those that the toolkit keeps in it."""
 
@@ -75,7 +75,7 @@ class Comparison:
             yield from self._event(event, repetition)
         yield from _values(one.outcome, one.document, other.document)
 
-    def _call(self, handler: str, one: Call | None, other: Call | None) -> Iterator[Difference]:
+    def _call(self, handler: str, one: StepRecord | None, other: StepRecord | None) -> Iterator[Difference]:
         if one is None or other is None or _shown(one) != _shown(other):
             yield "call", _shown(one), _shown(other)
         elif one.input != other.input:
@@ -85,7 +85,7 @@ class Comparison:
         elif _given(one) != _given(other):
             yield f"what {_shown(one)} gave", _given(one), _given(other)
 
-    def _event(self, one: Emitted | None, other: Emitted | None) -> Iterator[Difference]:
+    def _event(self, one: EmittedEvent | None, other: EmittedEvent | None) -> Iterator[Difference]:
         if one is None or other is None or one.id != other.id:
             yield "event", one.type if one else NOTHING, other.type if other else NOTHING
         elif one.value != other.value:
@@ -134,7 +134,7 @@ def _described(made: Made | None) -> str:
     return f"{made.handler} {made.outcome}" + (f": {made.reason}" if made.reason else "")
 
 
-def _shown(call: Call | None) -> str:
+def _shown(call: StepRecord | None) -> str:
     """The call in words, without its arguments."""
     if call is None:
         return NOTHING
@@ -142,5 +142,5 @@ def _shown(call: Call | None) -> str:
     return f"{call.kind} {call.name}{document}" + (f", number {call.number}" if call.number > 1 else "")
 
 
-def _given(call: Call) -> str:
+def _given(call: StepRecord) -> str:
     return f"{call.answer or ''}{call.claim or bytes(call.value).decode()}"

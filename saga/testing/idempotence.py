@@ -22,7 +22,7 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress.document import Entry, Snapshot, decode, decode_entry
+from saga.progress.document import SagaProgress, Transition, decode, decode_entry
 from saga.progress.journal import empty
 from saga.service import Service
 from saga.store.port import Document, Store
@@ -116,11 +116,11 @@ async def _checked(runs: "_ScriptRuns", script: Script) -> str | None:
     return None
 
 
-def _ran(entry: Entry) -> bool:
+def _ran(entry: Transition) -> bool:
     return entry.outcome == "later" or (entry.outcome in _RUN and entry.reason is None)
 
 
-def _why_not(script: Script, seen: Sequence[Entry]) -> str:
+def _why_not(script: Script, seen: Sequence[Transition]) -> str:
     """Reason that the handler did not run: a dead letter in front of it, or the last thing that was written of it."""
     dead = [entry for entry in seen if entry.outcome == "dead"]
     entries = dead or [entry for entry in seen if entry.handler == script.handler.name]
@@ -299,7 +299,7 @@ class _ScriptRuns:
         store.arrival = number
         await take_turn(service, begin(service, message, position, None))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Transition]:
         """The transitions of the first run."""
         progresses = [write.content for write in self.writes if write.at[0] == PROGRESS]
         return list(map(decode_entry, decode(progresses[-1]).transitions)) if progresses else []
@@ -309,7 +309,9 @@ class _ScriptRuns:
         first = self._events[event]
         return next((n for n, write in enumerate(self.writes) if write.arrival >= first), len(self.writes))
 
-    async def rerun(self, script: Script, number: int, when: str, cached: tuple[Snapshot, int] | None = None) -> None:
+    async def rerun(
+        self, script: Script, number: int, when: str, cached: tuple[SagaProgress, int] | None = None
+    ) -> None:
         """Make a write again on what was there before it; one past the last: nothing is to be written. `cached`: what a
         worker takes for the progress. Raises `AssertionError` if something else is made."""
         await SystemClock().sleep(APART_S)

@@ -9,7 +9,7 @@ from saga.engine import state_migration
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
-from saga.progress.document import Snapshot, format_of
+from saga.progress.document import SagaProgress, format_of
 from saga.service import Service
 from saga.support.clock import iso
 
@@ -47,10 +47,10 @@ def recorded(prepared: PreparedService, state: object) -> tuple[int, dict[str, A
     return kinds.index(type(state)) + 1, fields
 
 
-def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: int) -> Snapshot:
+def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: int) -> SagaProgress:
     """Progress in which nothing but this state is left of all that was. Raises `SagaError` as `recorded`."""
     version, fields = recorded(prepared, state)
-    return Snapshot(
+    return SagaProgress(
         service=prepared.name,
         saga=saga,
         started=iso(now_ms),

@@ -36,7 +36,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.timers import TYPE, Wake
 from saga.policies.retry import RETRY, Retry
 from saga.progress import ids
-from saga.progress.document import Progress, Snapshot, decode, encode, looked_at, progress_key
+from saga.progress.document import Progress, SagaProgress, decode, encode, looked_at, progress_key
 from saga.progress.timers import waits_for_time
 from saga.service import Service
 from saga.store.port import Store
@@ -222,7 +222,7 @@ async def trial(  # all that a trial begins with
                 await _arrives(participant, clock, number, event)
                 await _passes(participant, clock, sagas[0], _NOTHING)
         found = await store.get(PROGRESS, progress_key(declared.name, sagas[0]))
-        p = Snapshot(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
+        p = SagaProgress(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
         left: dict[tuple[type, str], object] = {
             (kind, key): as_kind(document.content, kind)
             for kind, collection in kinds.items()

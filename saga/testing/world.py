@@ -19,7 +19,7 @@ from saga.messages import Event, Outgoing
 from saga.messaging import controls
 from saga.messaging.controls import Switch
 from saga.messaging.operator_commands import Answered, Wanted, to_record
-from saga.progress.document import Snapshot
+from saga.progress.document import SagaProgress
 from saga.progress.failed_attempts import find_parked_runs
 from saga.service import Service
 from saga.support.clock import iso
@@ -36,7 +36,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 NO_DOCUMENTS: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 
 
-def command(wanted: Wanted, p: Snapshot | None, now_ms: int, answered: Answered | None = None) -> Outgoing:
+def command(wanted: Wanted, p: SagaProgress | None, now_ms: int, answered: Answered | None = None) -> Outgoing:
     """Record of a person's command about the dead letter that blocks a saga, or about its first run that is parked.
     Raises `SagaError` if there is none."""
     if wanted == "release":
@@ -269,7 +269,7 @@ class World(ABC):
         self._tell(command(wanted, p, self._time_ms(), answered))
 
     @abstractmethod
-    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
+    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
         """Progress of a saga in the service, if it has one. Raises `SagaError` if the service does not run."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ from saga.messages import name_of
 from saga.ops.histories import read_histories, read_history
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
-from saga.progress.document import Entry
+from saga.progress.document import Transition
 from saga.store.port import Store
 from saga.support.clock import SystemClock
 from services import ledger
@@ -134,7 +134,7 @@ def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order
 
     entries = {service: history.entries for service, history in kept.items()}
 
-    def said(service: str, event: type[E]) -> list[tuple[Entry, E]]:
+    def said(service: str, event: type[E]) -> list[tuple[Transition, E]]:
         return [
             (entry, _event(emitted.value, event, library))
             for entry in entries.get(service, ())
@@ -163,7 +163,7 @@ def _order(id_: str, kept: Mapping[str, SagaHistory], library: Library) -> Order
     )
 
 
-def _because(entry: Entry) -> str:
+def _because(entry: Transition) -> str:
     """Reason for which an order ended: the type of the event that decided, or that its time was over."""
     return "expired" if entry.handler == expire.__name__ else entry.type
 

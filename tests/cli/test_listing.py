@@ -19,7 +19,7 @@ from saga.ops.dead_letters import decode_dead_letter
 from saga.ops.progress_summary import decode_summary
 from saga.ops.saga_details import UNSTARTED, describe_open_work
 from saga.ops.timeline import compute_status
-from saga.progress.document import DeadLetter, Snapshot, decode, decode_entry, encode
+from saga.progress.document import DeadLetterRecord, SagaProgress, decode, decode_entry, encode
 from saga.store.sqlite.documents import checksum
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
@@ -222,7 +222,7 @@ def test_no_damaged_document_ends_a_verification(shop: Path, saga: Call) -> None
 # ---------------------------------------------------------------- open
 
 
-def parts(*, decides: bool = False, **fields: object) -> Snapshot:
+def parts(*, decides: bool = False, **fields: object) -> SagaProgress:
     waits = replace(kept("both", a_message("A")), decides=decides)
     return replace(blank(), waiting=(waits,), **fields)
 
@@ -238,7 +238,7 @@ def parts(*, decides: bool = False, **fields: object) -> Snapshot:
         (parts(decides=True), 1, 0),
     ],
 )
-def test_a_part_is_open_until_its_handler_can_never_run(p: Snapshot, waiting: int, left: int) -> None:
+def test_a_part_is_open_until_its_handler_can_never_run(p: SagaProgress, waiting: int, left: int) -> None:
     for each in (compute_status(p), compute_status(decode_summary(encode(p)))):
         assert (each.waiting, each.left) == (waiting, left)
         assert each.is_open == bool(waiting)
@@ -297,8 +297,8 @@ def earlier(content: bytes) -> bytes:
 # ---------------------------------------------------------------- dead
 
 
-def a_letter(number: int, what: str = "dead letter", id_: str = "", calls: tuple[str, ...] = ()) -> DeadLetter:
-    return DeadLetter(
+def a_letter(number: int, what: str = "dead letter", id_: str = "", calls: tuple[str, ...] = ()) -> DeadLetterRecord:
+    return DeadLetterRecord(
         id=id_ or f"dead-{number}", what=what, handler="reserve", reason=f"reason {number}", remedy="mend",  # type: ignore[arg-type]
         message=a_message("A", f"m-{number}"), attempts=number, calls=calls,
     )  # fmt: skip

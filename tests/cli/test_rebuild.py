@@ -22,7 +22,7 @@ from saga.messaging.envelope import type_of
 from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import to_record
 from saga.ops import rebuild as rebuilding
-from saga.progress.document import Snapshot, decode, encode, progress_key
+from saga.progress.document import SagaProgress, decode, encode, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.audit.books import read_books
@@ -63,9 +63,9 @@ def ordered(folder: Path, **orders: Shop) -> None:
     ran(folder, act)
 
 
-def progresses(folder: Path) -> dict[str, Snapshot]:
-    async def read() -> dict[str, Snapshot]:
-        found = dict[str, Snapshot]()
+def progresses(folder: Path) -> dict[str, SagaProgress]:
+    async def read() -> dict[str, SagaProgress]:
+        found = dict[str, SagaProgress]()
         for file in (file for service in SERVICES if (file := folder / ".saga" / f"{service}.db").exists()):
             async with SqliteStore(file, clock=SystemClock(), readonly=True) as store:
                 found |= {key: decode(document.content) async for key, document in store.scan(PROGRESS)}
@@ -87,7 +87,7 @@ def lose(folder: Path, service: str, *sagas: str) -> None:
     asyncio.run(removed())
 
 
-def meaning(p: Snapshot) -> Mapping[str, object]:
+def meaning(p: SagaProgress) -> Mapping[str, object]:
     """All that decisions read of a progress, less the times of inbox entries."""
     left_out = ("transitions", "hash", "n", "published", "first", "inbox", "wake", "heard")
     fields = {name: getattr(p, name) for name in p.__struct_fields__ if name not in left_out}
@@ -244,7 +244,7 @@ def test_a_worker_that_comes_first_keeps_its_progress(
     async def while_somebody_writes(*args: Any, **named: Any) -> Any:
         anew = await made(*args, **named)
         async with SqliteStore(folder / ".saga" / "payment.db", clock=SystemClock()) as store:
-            await store.insert(PROGRESS, "payment::one", encode(Snapshot(service="payment", saga="one")))
+            await store.insert(PROGRESS, "payment::one", encode(SagaProgress(service="payment", saga="one")))
         return anew
 
     monkeypatch.setattr(rebuilding, "rebuilt", while_somebody_writes)

@@ -19,15 +19,24 @@ from saga.contracts.schema import RecordType
 from saga.engine.persistence import dead_letters
 from saga.messages import Topic
 from saga.ops.timeline import SagaHistory, TimelineEntry, build_timeline
-from saga.progress.document import Attempt, DeadLetter, Intent, Kept, Snapshot, decode, decode_entry, encode
-from saga.progress.document import Call as Made
+from saga.progress.document import (
+    DeadLetterRecord,
+    FailedAttempt,
+    Intent,
+    PendingMessage,
+    SagaProgress,
+    decode,
+    decode_entry,
+    encode,
+)
+from saga.progress.document import StepRecord as Made
 from saga.store.sqlite.documents import checksum
 from saga.support.clock import SystemClock
 from tests.cli.conftest import ROOT, Call
 from tests.progress.pieces import a_message, kept
 
 
-def edit(shop: Path, service: str, name: str, **fields: object) -> Snapshot:
+def edit(shop: Path, service: str, name: str, **fields: object) -> SagaProgress:
     """With other fields: only what is shown matters here."""
     file, key = shop / ".saga" / f"{service}.db", f"{service}::{name}"
     with sqlite3.connect(file) as connection:
@@ -55,7 +64,7 @@ def escalate(shop: Path) -> None:
         async with EmbeddedBroker(shop / ".saga" / "broker.db", clock=SystemClock()) as broker:
             await broker.ensure([Topic("payment.dead", 1, None)])
             for attempts in (8, 16):
-                dead = DeadLetter(
+                dead = DeadLetterRecord(
                     id=f"dead-{attempts}", what="escalation", handler="release", message=message, remedy="-",
                     reason=f"{attempts} attempts failed, the last with OSError: the bank is shut", attempts=attempts,
                 )  # fmt: skip
@@ -101,11 +110,11 @@ def test_a_call_of_which_nobody_knows_what_became_is_shown_with_its_run(shop: Pa
 
 
 def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_until_when(shop: Path, saga: Call) -> None:
-    failed = Kept(handler="reserve", message=undoing().message, n=0, attempts=20, due_ms=4_102_444_800_000)
+    failed = PendingMessage(handler="reserve", message=undoing().message, n=0, attempts=20, due_ms=4_102_444_800_000)
     p = edit(shop, "payment", "order-1")
     last = decode_entry(p.transitions[-1])
     why = "OSError: the bank is shut"
-    attempts = (Attempt(time="2026-01-01T00:00:00.000Z", ms=7, reason=why, worker="a:1"),)
+    attempts = (FailedAttempt(time="2026-01-01T00:00:00.000Z", ms=7, reason=why, worker="a:1"),)
     entry = replace(last, n=p.n, outcome="retrying", handler="release", attempt=20, reason=why, failures=attempts)
     transitions = (*p.transitions, Raw(encode(entry)))
     edit(shop, "payment", "order-1", compensating=(failed,), transitions=transitions, n=p.n + 1)
@@ -158,9 +167,9 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
 
 def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = decode_entry(edit(shop, "payment", "order-1").transitions[0])
-    attempts = (Attempt(time="2026-01-01T00:00:00.000Z", ms=7, reason="OSError: shut"),)
+    attempts = (FailedAttempt(time="2026-01-01T00:00:00.000Z", ms=7, reason="OSError: shut"),)
     failed = replace(entry, outcome="retrying", attempt=1, failures=attempts)
-    history = SagaHistory(Snapshot(service="payment", saga="order-1"), (Raw(encode(failed)),))
+    history = SagaHistory(SagaProgress(service="payment", saga="order-1"), (Raw(encode(failed)),))
 
     async def once(*_: object) -> AsyncIterator[list[TimelineEntry]]:
         yield build_timeline([history])

@@ -14,7 +14,7 @@ import pytest
 
 from saga import Later, Retry, Saga, Service, sensitive
 from saga.engine.execution import call_arguments
-from saga.progress.document import Call
+from saga.progress.document import StepRecord
 from saga.telemetry.events import Escalated
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
@@ -95,7 +95,7 @@ def payment_with(body: Body) -> tuple[Service[Wallet], Bank]:
     return payment, bank
 
 
-async def calls_of(place: Workplace, payment: Service[Wallet], *, card: str = "") -> list[Call]:
+async def calls_of(place: Workplace, payment: Service[Wallet], *, card: str = "") -> list[StepRecord]:
     await place.publish(replace(an_order(card=card), address=""))
     await place.at_rest(payment)
     return [call for entry in await place.history(payment) for call in entry.calls]
@@ -221,7 +221,7 @@ async def test_what_types_mark_is_hidden(tmp_path: Path) -> None:
 
 async def test_calls_that_are_kept_for_a_later_turn_are_without_as_older_toolkits_know_none(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        kept: list[Call] = []
+        kept: list[StepRecord] = []
 
         async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> Later | None:
             if saga.waited:

@@ -11,7 +11,7 @@ import pytest
 
 from saga import Breaker, BreakerOpen, Retry, Saga, Service
 from saga.engine.repair import repaired
-from saga.progress.document import Kept
+from saga.progress.document import PendingMessage
 from saga.telemetry.events import BreakerTurned, Parked, PutOff, Retrying
 from services.inventory.stock import Stock
 from services.order.events import OrderCancelled
@@ -102,7 +102,7 @@ def turned(worker: At) -> list[str]:
     return [moment.state for moment in worker.moments if isinstance(moment, BreakerTurned)]
 
 
-def head(worker_queue: tuple[Kept, ...]) -> tuple[int, bool]:
+def head(worker_queue: tuple[PendingMessage, ...]) -> tuple[int, bool]:
     kept = only(worker_queue)
     return kept.attempts, kept.dead is not None
 

@@ -14,7 +14,7 @@ from saga.engine.execution.message_processor import take_turn
 from saga.errors import StoreError
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history
-from saga.progress.document import CLAIMED, Call, progress_key
+from saga.progress.document import CLAIMED, StepRecord, progress_key
 from saga.progress.spill import BOUNDS, is_claim, saga_of
 from saga.store.sqlite.store import SqliteStore
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -56,7 +56,7 @@ async def claims_in(store: SqliteStore) -> dict[str, bytes]:
     return {key: d.content async for key, d in store.scan(ARCHIVES) if is_claim(key)}
 
 
-async def calls_of(worker: At) -> tuple[Call, ...]:
+async def calls_of(worker: At) -> tuple[StepRecord, ...]:
     p = await worker.progress()
     return p.intents[0].calls if p.intents else (await worker.history())[-1].calls
 

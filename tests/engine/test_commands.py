@@ -15,7 +15,7 @@ from saga.messaging import operator_commands
 from saga.messaging.operator_commands import Answered, Wanted
 from saga.ops.dead_letters import decode_dead_letter
 from saga.progress import history
-from saga.progress.document import Snapshot
+from saga.progress.document import SagaProgress
 from saga.telemetry.events import ReplayEnded
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
@@ -75,7 +75,7 @@ def service_of(outside: Outside) -> Service[Any]:
     return payment
 
 
-def blocking(p: Snapshot | None) -> str:
+def blocking(p: SagaProgress | None) -> str:
     """Id of the dead letter that blocks the saga."""
     assert p is not None
     (dead,) = [k.dead for k in (*p.queue, *p.compensating) if k.dead]

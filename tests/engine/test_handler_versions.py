@@ -14,7 +14,7 @@ from saga.messaging.operator_commands import Answered, Wanted
 from saga.messaging.operator_commands import to_record as commanded
 from saga.ops.saga_details import describe_open_work
 from saga.ops.timeline import compute_status
-from saga.progress.document import CONTINUED, PLAIN, RELEASED, Entry, Snapshot, encode
+from saga.progress.document import CONTINUED, PLAIN, RELEASED, SagaProgress, Transition, encode
 from saga.telemetry.events import Parked
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReleased, PaymentReserved
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
@@ -59,7 +59,7 @@ def release(version: int, *, keeps: bool = True, retry: Retry = PATIENT) -> Serv
     return service
 
 
-async def begun(place: Workplace, service: Service[Any], bank: Bank, order: str = "order-1") -> Snapshot:
+async def begun(place: Workplace, service: Service[Any], bank: Bank, order: str = "order-1") -> SagaProgress:
     """Progress of a saga in which this release has begun, and parked, the handler."""
     async with at_work(place, service, use=[bank]):
         await place.publish(an_order(order))
@@ -120,7 +120,7 @@ async def test_a_release_that_has_not_got_the_version_leaves_the_run_alone_and_a
         assert (p.intents, p.format) == ((), PLAIN)
 
 
-def open_lines(p: Snapshot) -> list[str]:
+def open_lines(p: SagaProgress) -> list[str]:
     return describe_open_work(p, compute_status(p), {})
 
 
@@ -225,7 +225,7 @@ def going_on(version: int) -> Service[None]:
     return service
 
 
-async def turns_of(place: Workplace, service: Service[Any], count: int, *, more: int) -> list[Entry]:
+async def turns_of(place: Workplace, service: Service[Any], count: int, *, more: int) -> list[Transition]:
     """History once so many more turns are over."""
     while len(done := [e for e in await place.history(service) if e.ran]) < count + more:
         await place.clock.sleep(0.01)

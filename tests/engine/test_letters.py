@@ -17,11 +17,11 @@ from saga.engine.persistence import dead_letters
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, texts_of
 from saga.ops.dead_letters import decode_dead_letter
-from saga.progress.actions import Run
-from saga.progress.document import DeadLetter, Snapshot
-from saga.progress.failed_attempts import Failure, give_up
-from saga.progress.handlers import Role, Roles
-from saga.progress.journal import Hand
+from saga.progress.actions import RunHandler
+from saga.progress.document import DeadLetterRecord, SagaProgress
+from saga.progress.failed_attempts import RunFailure, give_up
+from saga.progress.handlers import HandlerRole, HandlerRoles
+from saga.progress.journal import WriteContext
 from saga.telemetry.events import DeadLettered, Recovered, Unavailable
 from services.payment.events import OrderCancelled, OrderPlaced, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, message_of, workplace
@@ -158,7 +158,7 @@ async def test_a_compensation_is_tried_on_while_the_log_refuses_what_is_told_of_
 
 def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
     message = message_of(an_order(), started=None)
-    dead = DeadLetter(
+    dead = DeadLetterRecord(
         id="dead-1",
         what="escalation",
         handler="h" * 10_000,
@@ -358,11 +358,11 @@ def test_what_a_dead_letter_says_of_the_stack_and_the_state_is_bounded() -> None
     assert len(places) == 14
     assert all(len(place) <= 300 for place in places)
     message = message_of(an_order(), started=None)
-    action = Run(Role(name="reserve", takes=(frozenset({"OrderPlaced"}),)), message, (message,))
-    roles = Roles("payment", [action.role], outcomes=frozenset(), emitted=frozenset())
-    hand = Hand(message=message, position=None, roles=roles, heard=(), now_ms=0, memory_s=60)
-    p = Snapshot(service="payment", saga=SAGA, state={"text": "y" * 10_000})
-    written = give_up(p, hand, action, Failure(reason="r", remedy="m", attempts=1, stack=places), None)
+    action = RunHandler(HandlerRole(name="reserve", takes=(frozenset({"OrderPlaced"}),)), message, (message,))
+    roles = HandlerRoles("payment", [action.role], outcomes=frozenset(), emitted=frozenset())
+    hand = WriteContext(message=message, position=None, roles=roles, heard=(), now_ms=0, memory_s=60)
+    p = SagaProgress(service="payment", saga=SAGA, state={"text": "y" * 10_000})
+    written = give_up(p, hand, action, RunFailure(reason="r", remedy="m", attempts=1, stack=places), None)
     assert written.entry is not None
     (letter,) = written.entry.letters
     assert (letter.stack, len(letter.state)) == (places, 2000)

@@ -24,14 +24,14 @@ from saga.messaging.timers import Wake
 from saga.ops.histories import UnreadableHistory, read_history
 from saga.ops.sources import ServiceStore
 from saga.progress import history, journal, spill
-from saga.progress.document import Snapshot, encode
+from saga.progress.document import SagaProgress, encode
 from saga.store.port import Document, Store
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order
 from tests.progress.pieces import START
 
-TINY = spill.Bounds(head_max=2, page_max=3)
+TINY = spill.OverflowBounds(head_max=2, page_max=3)
 CANCELLED = OrderCancelled(order_id=SAGA, reason="no")
 
 
@@ -100,7 +100,7 @@ class Measured:
 
     def __init__(self, at: At) -> None:
         self.at, self.store = at, Counting(2**24)
-        self.cached: tuple[Snapshot, int] | None = None
+        self.cached: tuple[SagaProgress, int] | None = None
         ports = with_(at.participant.ports, store=cast(Store, self.store), overflow_cache=OverflowCache())
         self.participant = with_(at.participant, ports=ports)
 

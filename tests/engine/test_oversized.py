@@ -16,8 +16,8 @@ from saga.engine.service_runtime import make_service_runtime
 from saga.errors import Permanent
 from saga.messages import Position
 from saga.progress import history
-from saga.progress.actions import Run
-from saga.progress.document import Kept, decode
+from saga.progress.actions import RunHandler
+from saga.progress.document import PendingMessage, decode
 from saga.progress.journal import empty
 from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import DeadLettered, Escalated, Handled, Retrying, Stuck, Unavailable
@@ -149,12 +149,12 @@ async def test_handlers_that_keep_a_message_or_would_ignore_it_are_not_concerned
         service, order = worker.participant, an_order("big")
         message = worker.message(order)
         reserve, p = service.roles.handlers["reserve"], empty("payment", "big", 1)
-        kept = (Kept(handler="count", message=message, n=0),)
+        kept = (PendingMessage(handler="count", message=message, n=0),)
         for known, names in ((p, ["count"]), (with_(p, waiting=kept), []), (with_(p, closed=("count",)), [])):
             turn = with_(worker.begun(order, message), progress=known)
-            assert list(oversized._others(service, turn, Run(reserve, message, (message,)))) == names
+            assert list(oversized._others(service, turn, RunHandler(reserve, message, (message,)))) == names
         paged = with_(worker.begun(order, message), progress=p, paged=("count",))
-        assert list(oversized._others(service, paged, Run(reserve, message, (message,)))) == []
+        assert list(oversized._others(service, paged, RunHandler(reserve, message, (message,)))) == []
 
 
 async def test_without_room_for_anything_a_message_is_a_dead_letter_for_each_handler_it_was_for(tmp_path: Path) -> None:

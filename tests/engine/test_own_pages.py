@@ -12,11 +12,11 @@ from saga import Later, Retry, Service
 from saga.messaging import operator_commands
 from saga.messaging.names import ARCHIVES
 from saga.progress import history, spill
-from saga.progress.document import Snapshot, decode_entry, encode
+from saga.progress.document import SagaProgress, decode_entry, encode
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
-SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8, shelf_max=4)
+SMALL = spill.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8, shelf_max=4)
 ORDERS = 300
 CONFIRMED = OrderConfirmed(order_id=SAGA)
 CANCELLED = OrderCancelled(order_id=SAGA, reason="late")
@@ -48,13 +48,13 @@ async def documents_of(place: Workplace) -> dict[str, bytes]:
     return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_page(key)}
 
 
-async def progress_of(place: Workplace, payment: Service[Any]) -> Snapshot:
+async def progress_of(place: Workplace, payment: Service[Any]) -> SagaProgress:
     p = await place.progress(payment)
     assert p is not None
     return p
 
 
-async def whole_history(place: Workplace, p: Snapshot) -> list[Raw]:
+async def whole_history(place: Workplace, p: SagaProgress) -> list[Raw]:
     archives = [history.decode_archive(d.content) async for _, d in place.store.scan(ARCHIVES, "payment::")]
     return [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
 
@@ -182,7 +182,7 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
 async def test_of_large_events_only_the_first_are_in_the_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill, "BOUNDS", spill.Bounds())
+    monkeypatch.setattr(spill, "BOUNDS", spill.OverflowBounds())
     payment, size = Service("payment"), 100_000
 
     @payment.handler(retry=Retry(attempts_max=1))

@@ -15,7 +15,7 @@ from saga.errors import StoreUnavailable
 from saga.messages import Message, Outgoing, Partition, Position, Record
 from saga.messaging import operator_commands
 from saga.messaging.timers import Wake
-from saga.progress.document import Kept, Snapshot
+from saga.progress.document import PendingMessage, SagaProgress
 from saga.support.clock import iso
 from saga.telemetry.events import DeadLettered, Handled, Parked, Retrying
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -65,7 +65,7 @@ def failing(bank: Bank, retry: Retry | None = None) -> Service:
     return payment
 
 
-def only(kept: tuple[Kept, ...]) -> Kept:
+def only(kept: tuple[PendingMessage, ...]) -> PendingMessage:
     (one,) = kept
     return one
 
@@ -92,7 +92,7 @@ async def at_its_time(at: Workers, worker: At, wake: Wake) -> None:
     await woken(worker, wake)
 
 
-async def parked_at(worker: At) -> Snapshot:
+async def parked_at(worker: At) -> SagaProgress:
     """Progress after the attempts in place."""
     await worker.takes(an_order())
     return await worker.progress()

@@ -7,7 +7,7 @@ from saga.contracts.library import contract_of
 from saga.engine.prepared_service import consumed_by, prepare, roles_of
 from saga.messages import name_of
 from saga.messaging.timers import tiers_of
-from saga.progress.handlers import Undo
+from saga.progress.handlers import CompensationRole
 from services.order.events import InventoryRejected, OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined
 from services.payment import events
 
@@ -47,7 +47,7 @@ def test_a_failure_is_what_a_compensation_acts_on_and_never_what_it_undoes() -> 
     async def release(reserved: events.PaymentReserved, cancelled: events.OrderCancelled) -> None: ...
 
     contracts = {**CONTRACTS, "PaymentReserved": contract_of(events.PaymentReserved)}
-    assert roles_of(payment.declared, contracts).handlers["reserve"].undo == Undo(
+    assert roles_of(payment.declared, contracts).handlers["reserve"].undo == CompensationRole(
         name="release", outcomes=frozenset({"OrderCancelled"}), results=frozenset({"PaymentReserved"})
     )
 

@@ -8,8 +8,8 @@ import pytest
 from saga import Later, Saga, Service
 from saga.engine.errors import Draining
 from saga.engine.repair import repaired, woken_again
-from saga.progress.document import Snapshot, decode_entry
-from saga.progress.stranded_work import Unattended, unattended
+from saga.progress.document import SagaProgress, decode_entry
+from saga.progress.stranded_work import StrandedWork, unattended
 from saga.progress.timers import earliest_ms
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
@@ -21,7 +21,7 @@ CONFIRMED, CANCELLED = OrderConfirmed(order_id=SAGA), OrderCancelled(order_id=SA
 QUIET_S = 120
 
 
-def work(at: Workers, worker: At, p: Snapshot) -> Unattended:
+def work(at: Workers, worker: At, p: SagaProgress) -> StrandedWork:
     return unattended(p, worker.participant.roles, at.clock.now_ms(), QUIET_S * 1000)
 
 

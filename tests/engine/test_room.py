@@ -21,7 +21,7 @@ from saga.engine.ports import ExternalCall
 from saga.errors import Ambiguous, StoreUnavailable
 from saga.messages import Partition, Position
 from saga.policies.concurrency import InFlight
-from saga.progress.document import Call
+from saga.progress.document import StepRecord
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Handled
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -180,7 +180,7 @@ async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outa
 
 async def test_a_step_that_waits_for_the_outside_makes_room() -> None:
     room, answer = a_room(unfinished={A: 1, B: 0}), asyncio.Event()
-    step = ExternalCall("s", "h", Call(kind="step", name="wait", number=0, input=""), answer.wait, (), {})
+    step = ExternalCall("s", "h", StepRecord(kind="step", name="wait", number=0, input=""), answer.wait, (), {})
     ports = worker_ports(NOWHERE, NOWHERE, room.assignment)
     stepping = asyncio.get_running_loop().create_task(_given(ports.call_external(step)))
     await CLOCK.sleep(0)

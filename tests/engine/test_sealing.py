@@ -31,7 +31,7 @@ from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Position
 from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.operator_commands import CommandRequest, send_commands
-from saga.progress.document import Call, decode, progress_key
+from saga.progress.document import StepRecord, decode, progress_key
 from saga.progress.spill import is_claim
 from saga.telemetry.events import Parked, Unavailable
 from saga.testing.world import answer_of
@@ -496,7 +496,7 @@ async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_
         seals = Seals(service, ProcessingState(message=message, position=at, measurements=Measurements()))
         seals.own = await keys.of_subject(SAGA)
         assert seals.own is not None
-        call = Call(kind="step", name="tokenize", number=1, input="")
+        call = StepRecord(kind="step", name="tokenize", number=1, input="")
         run: RunKey = ("do", "reserve", "m-1")
         others: list[RunKey] = [("undo", "reserve", "m-1"), ("do", "note", "m-1"), ("do", "reserve", "m-2")]
         places = [

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from saga import Later, Retry, Saga, Service
 from saga.engine.execution.beginning import looked_at_later
 from saga.engine.processing_state import HeldBack
-from saga.progress.document import Kept, Snapshot
+from saga.progress.document import PendingMessage, SagaProgress
 from saga.progress.journal import empty
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -99,7 +99,7 @@ def slowly(at: Workers) -> Before:
     return passes
 
 
-def times_of(p: Snapshot) -> list[int]:
+def times_of(p: SagaProgress) -> list[int]:
     kept = [k.due_ms for k in (*p.queue, *p.compensating, *p.deadlines) if k.due_ms]
     return [*kept, *(c.due_ms for c in p.later)]
 
@@ -161,7 +161,7 @@ async def test_what_fails_for_one_message_holds_up_no_other_of_its_handler(tmp_p
 @pytest.mark.parametrize("undoes", [False, True])
 def test_what_is_stopped_for_one_message_is_as_due_as_it_was_for_others(undoes: bool) -> None:
     messages = [message_of(an_order(), started=None, id=f"order-{n}") for n in (1, 2)]
-    kept = tuple(Kept(handler="reserve", message=each, n=n, due_ms=1000) for n, each in enumerate(messages))
+    kept = tuple(PendingMessage(handler="reserve", message=each, n=n, due_ms=1000) for n, each in enumerate(messages))
     p = empty("payment", SAGA, 1)
     p = replace(p, compensating=kept) if undoes else replace(p, queue=kept)
     later = looked_at_later(p, [HeldBack("reserve", undoes, 1500, kept[0].message.id)], now_ms=3000)

@@ -23,14 +23,14 @@ from saga.ops.histories import UnreadableHistory
 from saga.ops.histories import complete_history as whole_history_of
 from saga.ops.sources import ServiceStore
 from saga.progress import history, spill
-from saga.progress.document import Snapshot, decode, decode_entry, encode, progress_key
+from saga.progress.document import SagaProgress, decode, decode_entry, encode, progress_key
 from saga.telemetry.events import Handled, Retrying, Stuck
 from saga.testing.trials import TrialClock
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.driven_workers import At, place
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
-SMALL = spill.Bounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
+SMALL = spill.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ async def pages_of(place: Workplace) -> dict[str, bytes]:
     return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_page(key)}
 
 
-async def progress_of(place: Workplace, payment: Service[Any]) -> Snapshot:
+async def progress_of(place: Workplace, payment: Service[Any]) -> SagaProgress:
     p = await place.progress(payment)
     assert p is not None
     return p
@@ -356,7 +356,7 @@ async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_r
         assert (await cached_of(one))[1] == cas, "it is kept already"
 
 
-async def cached_of(worker: At) -> tuple[Snapshot, int]:
+async def cached_of(worker: At) -> tuple[SagaProgress, int]:
     document = await worker.store.get(PROGRESS, progress_key("payment", SAGA))
     assert document is not None
     return decode(document.content), document.cas
@@ -507,6 +507,6 @@ async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_
         assert calls == ["ring"]
 
 
-async def whole_history(place: Workplace, p: Snapshot) -> list[Raw]:
+async def whole_history(place: Workplace, p: SagaProgress) -> list[Raw]:
     archives = [history.decode_archive(d.content) async for _, d in place.store.scan(ARCHIVES, "payment::")]
     return [raw for archive in archives for raw in archive.transitions] + list(p.transitions)

@@ -23,7 +23,7 @@ from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
 from saga.ops.timeline import SagaHistory, find_transition
 from saga.progress import history
-from saga.progress.document import PLAIN, VERSIONED, Snapshot, decode_entry, encode
+from saga.progress.document import PLAIN, VERSIONED, SagaProgress, decode_entry, encode
 from saga.progress.history import archive_key, decode_archive, fold, verify
 from saga.telemetry.events import Stuck
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentCaptured, PaymentReserved
@@ -126,13 +126,13 @@ def cancelled(number: int) -> OrderCancelled:
     return OrderCancelled(order_id=SAGA, reason=str(number))
 
 
-async def known(place: Workplace) -> Snapshot:
+async def known(place: Workplace) -> SagaProgress:
     p = await place.progress(before())
     assert p is not None
     return p
 
 
-async def handled(place: Workplace, service: Service[Any], bank: Bank, *events: Any) -> Snapshot:
+async def handled(place: Workplace, service: Service[Any], bank: Bank, *events: Any) -> SagaProgress:
     """The progress after a release has handled these events."""
     async with at_work(place, service, use=[bank] if service.declared.resources else []):
         await place.publish(*events)

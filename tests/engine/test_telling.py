@@ -21,7 +21,7 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import TOPIC, Awaited, Told, from_record
-from saga.progress.document import Continuation, Entry, Kept, Snapshot, decode_entry
+from saga.progress.document import PendingMessage, SagaProgress, SuspendedRun, Transition, decode_entry
 from saga.support.clock import LATEST_MS, iso
 from saga.telemetry.events import Untold
 from services.payment.events import (
@@ -202,10 +202,10 @@ class Desk:
         return Telling(prepare(payment.declared), self.log, OutageWatch("payment", self.clock, self.moments.append))
 
 
-KNOWN: list[Snapshot] = []
+KNOWN: list[SagaProgress] = []
 
 
-async def history_at(folder: Path) -> list[Snapshot]:
+async def history_at(folder: Path) -> list[SagaProgress]:
     """The versions of one progress, each with one more transition."""
     if KNOWN:  # that takes its time
         return KNOWN
@@ -220,7 +220,7 @@ async def history_at(folder: Path) -> list[Snapshot]:
     return KNOWN
 
 
-def last(p: Snapshot) -> Entry:
+def last(p: SagaProgress) -> Transition:
     return decode_entry(p.transitions[-1])
 
 
@@ -293,7 +293,7 @@ async def test_until_when_the_head_of_a_queue_is_parked_is_told_and_the_nearest_
     one, *_ = await history_at(tmp_path)
     message = one.results[0].event
     late, soon, dead, never = (
-        Kept(handler="reserve", message=message, n=0, due_ms=ms) for ms in (9000, 5000, 0, LATEST_MS + 1)
+        PendingMessage(handler="reserve", message=message, n=0, due_ms=ms) for ms in (9000, 5000, 0, LATEST_MS + 1)
     )
     held_up = replace(soon, put_off=True)  # its looks are told by nobody, so it is never late
     telling = desk.telling()
@@ -315,10 +315,10 @@ async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_ha
     desk = Desk()
     one, *_ = await history_at(tmp_path)
     message = one.results[0].event
-    goes_on = Continuation(
+    goes_on = SuspendedRun(
         handler="reserve", parts=(message,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=7000, until=("OrderConfirmed",)
     )
-    dead = Kept(handler="reserve", message=message, n=0, dead="letter")
+    dead = PendingMessage(handler="reserve", message=message, n=0, dead="letter")
     telling = desk.telling()
     for queue in ((), (replace(dead, handler="capture"),), (dead,)):
         telling.on_written(replace(one, later=(goes_on,), queue=queue), last(one), Measurements())
@@ -333,7 +333,7 @@ async def test_a_run_that_goes_on_later_is_told_with_its_time_unless_a_person_ha
 async def test_what_waits_until_it_is_known_when_its_saga_began_is_told_with_what_would_tell(tmp_path: Path) -> None:
     desk = Desk()
     one, *_ = await history_at(tmp_path)
-    outcome = Kept(handler="reserve", message=one.results[0].event, n=0)
+    outcome = PendingMessage(handler="reserve", message=one.results[0].event, n=0)
     telling = desk.telling()
     for p in (replace(one, compensating=(outcome,)), replace(one, waiting=(outcome,))):
         telling.on_written(replace(p, started=None), last(one), Measurements())

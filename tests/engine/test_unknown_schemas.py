@@ -18,7 +18,7 @@ from saga.messages import Position, Record
 from saga.messaging import controls, operator_commands
 from saga.messaging.controls import Switch
 from saga.messaging.operator_commands import Wanted
-from saga.progress.document import Snapshot
+from saga.progress.document import SagaProgress
 from saga.progress.failed_attempts import find_parked_runs
 from saga.telemetry.events import ContractsUnreadable, DeadLettered, Escalated, Handled, Parked, SchemasDeployed, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -57,7 +57,7 @@ async def worker_at(at: Workers, contracts: Contracts, service: Service[None] = 
     return At(replace(worker.participant, ports=ports), worker.log, worker.moments, worker.store)
 
 
-async def looked_again(at: Workers, worker: At) -> Snapshot:
+async def looked_again(at: Workers, worker: At) -> SagaProgress:
     """Progress after the next wake, at its time."""
     await at_its_time(at, worker, wakes_in(worker)[-1])
     return await worker.progress()

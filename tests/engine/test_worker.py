@@ -20,7 +20,7 @@ from saga.errors import BrokerError, Permanent
 from saga.messages import Partition, texts_of
 from saga.messaging import envelope
 from saga.progress import history
-from saga.progress.document import FORMAT, Snapshot
+from saga.progress.document import FORMAT, SagaProgress
 from saga.telemetry.events import Handled, Retrying, Stuck
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentDeclined, PaymentReleased, PaymentReserved
@@ -365,7 +365,7 @@ async def test_a_cache_holds_the_sagas_that_were_touched_last_and_forgetting_cha
 
 
 def test_a_cache_is_bounded_and_gives_what_it_has_once() -> None:
-    cache, p = ProgressCache(2), Snapshot(service="payment", saga=SAGA)
+    cache, p = ProgressCache(2), SagaProgress(service="payment", saga=SAGA)
     for saga in ("a", "b", "c"):
         cache.put(saga, p, 1)
     assert [cache.take(saga) for saga in ("a", "b", "b")] == [None, (p, 1, 0.0), None]

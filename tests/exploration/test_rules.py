@@ -15,10 +15,10 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
 from saga.progress import compensation, decisions, history, journal, next_action, piles, spill
-from saga.progress.actions import Close, Undo, UndoStep
-from saga.progress.document import Entry, Intent, Kind, Result, Snapshot, progress_key
-from saga.progress.handlers import Role
-from saga.progress.journal import Ended, Hand, Written
+from saga.progress.actions import CloseHandler, Compensate, CompensationDecision
+from saga.progress.document import CompensableResult, Intent, IntentKind, SagaProgress, Transition, progress_key
+from saga.progress.handlers import HandlerRole
+from saga.progress.journal import Commit, TransitionDetails, WriteContext
 from tests.exploration.without_a_rule import Take, check_loss
 from verification.services import message
 from verification.state import TOPICS, Move, State
@@ -49,7 +49,7 @@ def what_is_left_unpublished_is_remembered(patch: pytest.MonkeyPatch) -> None:
 def what_no_message_brings_is_left_to_one(patch: pytest.MonkeyPatch) -> None:
     elsewhere = progress_repository._is_brought_elsewhere
 
-    def left(service: ServiceRuntime, turn: ProcessingState, entry: Entry) -> bool:
+    def left(service: ServiceRuntime, turn: ProcessingState, entry: Transition) -> bool:
         return entry.position is None or elsewhere(service, turn, entry)
 
     patch.setattr(progress_repository, "_is_brought_elsewhere", left)
@@ -95,7 +95,7 @@ def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
 def compensations_close_nothing(patch: pytest.MonkeyPatch) -> None:
     close = compensation._close
 
-    def leave_open(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
+    def leave_open(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
         return replace(after, closed=p.closed, failed=p.failed), letters
 
@@ -120,10 +120,10 @@ def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
 
 
 def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
-    def at_once(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
+    def at_once(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
         if any(result.handler == role.name for result in p.results):
-            return Undo(role, outcome, decisions.newest(p, role.name))
-        return Close(role, outcome)
+            return Compensate(role, outcome, decisions.newest(p, role.name))
+        return CloseHandler(role, outcome)
 
     for module in (decisions, next_action):
         patch.setattr(module, "undo_step", at_once)
@@ -132,7 +132,7 @@ def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
 def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
     close = compensation._close
 
-    def keep(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
+    def keep(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
         return replace(after, queue=p.queue, waiting=p.waiting), letters
 
@@ -147,9 +147,11 @@ def own_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
 def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     undone = compensation.undone
 
-    def keep(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
+    def keep(
+        p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+    ) -> Commit:
         written = undone(p, hand, role, result, ended)
-        return Written(replace(written.snapshot, own=p.own), written.entry)
+        return Commit(replace(written.snapshot, own=p.own), written.entry)
 
     patch.setattr(handler_runner, "undone", keep)
 
@@ -161,7 +163,9 @@ def what_failed_on_a_withdrawn_event_runs_on_it(patch: pytest.MonkeyPatch) -> No
 def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
     undone = compensation.undone
 
-    def forget(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
+    def forget(
+        p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+    ) -> Commit:
         others = tuple(r for r in p.results if r is result or r.handler != role.name)
         return undone(replace(p, results=others), hand, role, result, ended)
 
@@ -213,7 +217,7 @@ def a_kept_message_in_hand_is_decided_again(patch: pytest.MonkeyPatch) -> None:
 def a_dead_run_has_all_messages_of_its_handler(patch: pytest.MonkeyPatch) -> None:
     intent_with = decisions.intent_with
 
-    def any_of(p: Snapshot, handler: str, m: Message, kind: Kind = "do") -> Intent | None:
+    def any_of(p: SagaProgress, handler: str, m: Message, kind: IntentKind = "do") -> Intent | None:
         if kind == "lieu":
             return next((i for i in p.intents if i.kind == kind and i.handler == handler), None)
         return intent_with(p, handler, m)
@@ -238,7 +242,7 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     save = progress_repository.save
 
-    async def believe(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+    async def believe(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
             return await save(service, turn, written)
         except Superseded as why:
@@ -252,7 +256,7 @@ def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
     save = progress_repository.save
 
-    async def insist(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+    async def insist(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
             return await save(service, turn, written)
         except Superseded as why:
@@ -318,7 +322,7 @@ def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> Non
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
     within = overflow_store.within_bounds
 
-    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Any:
+    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> Any:
         p, emptied = await within(service, turn, p)
         await overflow_store.removed(service, emptied)
         return p, ()

@@ -14,16 +14,16 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message, Position
 from saga.messaging.message_ids import identity_of_place
 from saga.progress import decisions, history, journal, next_action, takeover
-from saga.progress.actions import UndoStep
-from saga.progress.document import Call, Entry, Snapshot
-from saga.progress.handlers import Role
+from saga.progress.actions import CompensationDecision
+from saga.progress.document import SagaProgress, StepRecord, Transition
+from saga.progress.handlers import HandlerRole
 from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 from verification.environment import OTHER
 
 
 def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
-    def answered(saga: RunningSaga) -> tuple[Call, ...]:
+    def answered(saga: RunningSaga) -> tuple[StepRecord, ...]:
         return tuple(saga.calls)
 
     for module in (handler_runner, failure_handling):
@@ -31,7 +31,7 @@ def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
-    def trimmed(p: Snapshot, hand: journal.Hand) -> dict[str, int]:
+    def trimmed(p: SagaProgress, hand: journal.WriteContext) -> dict[str, int]:
         return {key: at for key, at in p.inbox.items() if at >= hand.forgotten_s}
 
     patch.setattr(journal, "_trimmed", trimmed)
@@ -40,7 +40,7 @@ def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
 def an_outcome_without_a_start_finds_nothing_to_undo(patch: pytest.MonkeyPatch) -> None:
     undo_step = decisions.undo_step
 
-    def at_once(p: Snapshot, role: Role, outcome: Message) -> UndoStep:
+    def at_once(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
         return undo_step(p, role, replace(outcome, started=outcome.started or outcome.time))
 
     for module in (decisions, next_action):
@@ -50,7 +50,7 @@ def an_outcome_without_a_start_finds_nothing_to_undo(patch: pytest.MonkeyPatch) 
 def originals_run_between_two_undoings(patch: pytest.MonkeyPatch) -> None:
     blocked = decisions.is_blocked
 
-    def by_the_dead_alone(p: Snapshot, handler: str, message: Message) -> bool:
+    def by_the_dead_alone(p: SagaProgress, handler: str, message: Message) -> bool:
         return blocked(replace(p, compensating=tuple(k for k in p.compensating if k.dead)), handler, message)
 
     patch.setattr(decisions, "is_blocked", by_the_dead_alone)
@@ -102,7 +102,7 @@ def what_pages_said_outlives_the_progress_that_listed_them(patch: pytest.MonkeyP
 
 
 def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
-    def waited_for(service: ServiceRuntime, turn: ProcessingState, entry: Entry) -> bool:
+    def waited_for(service: ServiceRuntime, turn: ProcessingState, entry: Transition) -> bool:
         return entry.position not in (None, turn.position[:3])
 
     patch.setattr(progress_repository, "_is_brought_elsewhere", waited_for)
@@ -111,7 +111,7 @@ def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:
     unpublished = history.unpublished
 
-    def by_offset(p: Snapshot, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Entry]:
+    def by_offset(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
         return unpublished(p, lambda at: any(is_committed(at._replace(log_id=id_)) for id_ in ("", "after 1")), in_hand)
 
     patch.setattr(history, "unpublished", by_offset)

@@ -11,13 +11,13 @@ from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists
 from saga.progress import spill
-from saga.progress.document import Call
-from saga.progress.journal import Written
+from saga.progress.document import StepRecord
+from saga.progress.journal import Commit
 from tests.exploration.without_a_rule import Take, check_loss
 
 
 def claims_are_not_read(patch: pytest.MonkeyPatch) -> None:
-    async def as_it_is(service: ServiceRuntime, turn: ProcessingState, call: Call) -> Call:
+    async def as_it_is(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
         return call
 
     patch.setattr(claim_checks, "whole", as_it_is)
@@ -27,14 +27,14 @@ def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPa
     light, save, late = (
         claim_checks.light,
         progress_repository.save,
-        list[tuple[ServiceRuntime, ProcessingState, Call]](),
+        list[tuple[ServiceRuntime, ProcessingState, StepRecord]](),
     )
 
-    async def put_off(service: ServiceRuntime, turn: ProcessingState, call: Call) -> Call:
+    async def put_off(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
         late.append((service, turn, call))
         return replace(call, value=Raw(b"null"), claim=spill.digest_of(bytes(call.value)))
 
-    async def then(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+    async def then(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         put = [*late]
         late.clear()
         turn = await save(service, turn, written)

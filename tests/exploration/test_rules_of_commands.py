@@ -9,20 +9,20 @@ from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.processing_state import ProcessingState
 from saga.messaging.operator_commands import Command
 from saga.progress import decisions, failed_attempts, journal, operator_commands, timers
-from saga.progress.actions import Admit, Discard, Disregard, Release, Seal
-from saga.progress.document import Intent, Kept, Snapshot, decode_entry
+from saga.progress.actions import AdmitAsNew, BeginAbort, Discard, RejectCommand, Release
+from saga.progress.document import Intent, PendingMessage, SagaProgress, decode_entry
 from saga.progress.failed_attempts import find_parked_runs
-from saga.progress.journal import Hand, Written
+from saga.progress.journal import Commit, WriteContext
 from tests.exploration.without_a_rule import Take, check_loss
 
 heed, replayed, discarded = operator_commands.heed, operator_commands._replayed, operator_commands.discarded
 
 
 def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    def uncounted(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
+    def uncounted(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
         append = journal.append
 
-        def same(p: Snapshot, *rest: Any) -> Written:
+        def same(p: SagaProgress, *rest: Any) -> Commit:
             return append(replace(p, replays=p.replays - 1), *rest)
 
         with pytest.MonkeyPatch.context() as inside:
@@ -47,13 +47,15 @@ def a_replay_forgets_what_has_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
-    def at_once(p: Snapshot, roles: Any, command: Command, bad: Any) -> Any:
+    def at_once(p: SagaProgress, roles: Any, command: Command, bad: Any) -> Any:
         action = heed(p, roles, command, bad)
-        if not isinstance(action, Seal):
+        if not isinstance(action, BeginAbort):
             return action
         return Discard(command, next(k for k in p.queue if k.dead == command.dead))
 
-    def forgotten(p: Snapshot, hand: Hand, command: Command, kept: Kept, **remains: Any) -> Written:
+    def forgotten(
+        p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any
+    ) -> Commit:
         return discarded(replace(p, intents=()), hand, command, kept)
 
     patch.setattr(operator_commands, "heed", at_once)
@@ -61,7 +63,7 @@ def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_discarded_is_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
-    def absent(p: Snapshot, hand: Hand, command: Command, kept: Kept, **remains: Any) -> Written:
+    def absent(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any) -> Commit:
         into = journal.into_inbox
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(journal, "into_inbox", lambda p, hand, name, ids_: into(p, hand, name, ()))
@@ -95,7 +97,7 @@ def what_has_answered_is_taken_for_open(patch: pytest.MonkeyPatch) -> None:
 def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
     as_new = operator_commands._as_new
 
-    def again(p: Snapshot, *given: Any) -> Any:
+    def again(p: SagaProgress, *given: Any) -> Any:
         first = next(n for n, raw in enumerate(p.transitions) if decode_entry(raw).letters)
         return as_new(replace(p, transitions=p.transitions[: first + 1]), *given)
 
@@ -105,7 +107,7 @@ def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
 def what_is_forgotten_is_said_to_be_undone(patch: pytest.MonkeyPatch) -> None:
     as_new = operator_commands._as_new
 
-    def closing(p: Snapshot, roles: Any, command: Command, bad: Any) -> Any:
+    def closing(p: SagaProgress, roles: Any, command: Command, bad: Any) -> Any:
         action = as_new(replace(p, n=1), roles, command, bad)
         return action if p.n == 0 else as_new(p, roles, command, bad)
 
@@ -115,7 +117,7 @@ def what_is_forgotten_is_said_to_be_undone(patch: pytest.MonkeyPatch) -> None:
 def what_is_handled_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     admitted = operator_commands._admitted
 
-    def there(p: Snapshot, hand: Hand, action: Admit) -> Written:
+    def there(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
         written = admitted(p, hand, action)
         return replace(written, snapshot=replace(written.snapshot, inbox={**p.inbox, **written.snapshot.inbox}))
 
@@ -146,8 +148,8 @@ def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> Non
 
 
 def a_wish_is_about_whatever_waits(patch: pytest.MonkeyPatch) -> None:
-    def at_once(p: Snapshot, command: Command) -> Any:
-        return next((Release(command, run) for run in find_parked_runs(p)), Disregard(command, "nothing waits"))
+    def at_once(p: SagaProgress, command: Command) -> Any:
+        return next((Release(command, run) for run in find_parked_runs(p)), RejectCommand(command, "nothing waits"))
 
     patch.setattr(operator_commands, "_at_once", at_once)
 

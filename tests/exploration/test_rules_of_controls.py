@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from saga.engine.execution import admission
 from saga.progress import failed_attempts
-from saga.progress.actions import Run
-from saga.progress.failed_attempts import Failure
+from saga.progress.actions import RunHandler
+from saga.progress.failed_attempts import RunFailure
 from tests.exploration.without_a_rule import Take, check_loss
 
 parked, after = failed_attempts.park, admission.after
 
 
 def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
-    def counted(p: Any, hand: Any, action: Any, failure: Failure, intent: Any, *, due_ms: int) -> Any:
+    def counted(p: Any, hand: Any, action: Any, failure: RunFailure, intent: Any, *, due_ms: int) -> Any:
         return parked(p, hand, action, replace(failure, attempts=failure.attempts + 1), intent, due_ms=due_ms)
 
     patch.setattr(failed_attempts, "park", counted)
@@ -37,7 +37,7 @@ def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_route_takes_what_has_begun(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, Run))
+    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
 
 
 def a_turn_that_is_paused_waits_where_it_is(patch: pytest.MonkeyPatch) -> None:

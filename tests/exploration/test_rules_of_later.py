@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from saga.engine.execution import failure_handling, handler_runner
 from saga.engine.execution.saga_context import RunningSaga
 from saga.progress import decisions, failed_attempts, journal, suspended_runs, timers
-from saga.progress.actions import Run
+from saga.progress.actions import RunHandler
 from saga.progress.decisions import held_before
-from saga.progress.document import Continuation, Snapshot
+from saga.progress.document import SagaProgress, SuspendedRun
 from tests.exploration.without_a_rule import Take, check_loss
 
 gone_on = journal.gone_on
@@ -22,12 +22,12 @@ def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
-    def kept(p: Snapshot, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
+    def kept(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
         written = gone_on(p, hand, role, replace(ended, shown=()), next_turn)
         entry = replace(written.entry, shown=ended.shown) if written.entry else None
         return replace(written, entry=entry) if not ended.shown else _told(p, hand, role, ended, next_turn)
 
-    def _told(p: Snapshot, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
+    def _told(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
         into_inbox = journal.into_inbox
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(journal, "into_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
@@ -41,11 +41,11 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
     run, opened = handler_runner.run, failure_handling.opened
     roles: dict[str, Any] = {}
 
-    def known(service: Any, turn: Any, action: Run) -> Any:
+    def known(service: Any, turn: Any, action: RunHandler) -> Any:
         roles[action.role.name] = action.role
         return run(service, turn, action)
 
-    def anew(p: Snapshot, key: Any) -> Any:
+    def anew(p: SagaProgress, key: Any) -> Any:
         intent = opened(p, key)
         c = suspended_runs.of(p, intent.handler, intent.message.id) if intent else None
         if intent is None or c is None:
@@ -63,7 +63,7 @@ def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:
 def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
     going = decisions._going_on
 
-    def passes(p: Snapshot, *asked: Any) -> Any:
+    def passes(p: SagaProgress, *asked: Any) -> Any:
         return going(replace(p, queue=(), intents=(), compensating=()), *asked)
 
     patch.setattr(decisions, "_going_on", passes)
@@ -72,7 +72,7 @@ def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) ->
 def turns_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
     resumable = decisions._resumable
 
-    def without(p: Snapshot, roles: Any, intent: Any, now_ms: int) -> Any:
+    def without(p: SagaProgress, roles: Any, intent: Any, now_ms: int) -> Any:
         return None if p.later else resumable(p, roles, intent, now_ms)
 
     patch.setattr(decisions, "_resumable", without)
@@ -89,7 +89,7 @@ def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
     dead = failed_attempts.give_up
 
-    def forgotten(p: Snapshot, *asked: Any) -> Any:
+    def forgotten(p: SagaProgress, *asked: Any) -> Any:
         return dead(replace(p, later=(), intents=()), *asked)
 
     patch.setattr(failed_attempts, "give_up", forgotten)
@@ -100,7 +100,7 @@ def what_is_discarded_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_message_on_which_a_run_goes_on_is_taken_again(patch: pytest.MonkeyPatch) -> None:
-    def nowhere(p: Snapshot, handler: str, message: str) -> Continuation | None:
+    def nowhere(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
         return None
 
     kept = decisions.kept

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from saga.progress import own_piles, shelves
-from saga.progress.document import Own, Page, Result, Snapshot
-from saga.progress.spill import Leaf, NewPage
+from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress, SelfConsumedEvent
+from saga.progress.spill import NewSegment, SegmentDocument
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -16,7 +16,9 @@ def own_events_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
 def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
     restored = own_piles.restored
 
-    def behind(p: Snapshot, page: Page, leaf: Leaf, before: tuple[Result, ...]) -> Snapshot:
+    def behind(
+        p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, before: tuple[CompensableResult, ...]
+    ) -> SagaProgress:
         back = restored(p, page, leaf, before)
         return replace(back, own=(*p.own, *(o for o in back.own if o not in p.own)))
 
@@ -32,13 +34,13 @@ def what_is_withdrawn_stays_in_its_page(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Own, "is_for", lambda self, handler: True)
+    patch.setattr(SelfConsumedEvent, "is_for", lambda self, handler: True)
 
 
 def shelves_do_not_say_which_messages_they_hold(patch: pytest.MonkeyPatch) -> None:
     shelved = shelves.shelved
 
-    def silent(p: Snapshot, pages: tuple[Page, ...], entries: object) -> tuple[Snapshot, NewPage]:
+    def silent(p: SagaProgress, pages: tuple[OverflowSegment, ...], entries: object) -> tuple[SagaProgress, NewSegment]:
         return shelved(p, pages, ())
 
     patch.setattr(shelves, "shelved", silent)
@@ -47,7 +49,7 @@ def shelves_do_not_say_which_messages_they_hold(patch: pytest.MonkeyPatch) -> No
 def what_a_shelf_lists_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     opened = shelves.opened
 
-    def partly(p: Snapshot, shelf: Page, leaf: Leaf) -> Snapshot:
+    def partly(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
         return opened(p, shelf, replace(leaf, pages=leaf.pages[1:]))
 
     patch.setattr(shelves, "opened", partly)

@@ -9,9 +9,9 @@ from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.progress import compensation, journal, stacks
-from saga.progress.document import Page, Result, Snapshot
-from saga.progress.journal import Written
-from saga.progress.spill import Leaf
+from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress
+from saga.progress.journal import Commit
+from saga.progress.spill import SegmentDocument
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -22,7 +22,7 @@ def results_in_pages_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     restored = stacks.restored
 
-    def alone(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+    def alone(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
         return restored(p, page, replace(leaf, below=None))
 
     patch.setattr(stacks, "restored", alone)
@@ -39,7 +39,7 @@ def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
     within = overflow_store.within_bounds
 
-    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Any:
+    async def hasty(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> Any:
         p, emptied = await within(service, turn, p)
         await overflow_store.removed(service, emptied)
         return p, ()
@@ -53,7 +53,7 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
     async def put_off(*asked: Any) -> None:
         late.append(asked)
 
-    async def then(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+    async def then(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         late.clear()
         turn = await save(service, turn, written)
         for asked in [*late]:
@@ -67,7 +67,7 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
 def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:
     with_results = journal.with_results
 
-    def alike(*of: Any) -> tuple[Result, ...]:
+    def alike(*of: Any) -> tuple[CompensableResult, ...]:
         results = with_results(*of)
         return tuple([replace(result, took=results[0].took) for result in results])
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from saga.engine.execution.saga_context import RunningSaga
 from saga.progress import compensation
-from saga.progress.document import Snapshot
+from saga.progress.document import SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -19,7 +19,7 @@ def what_was_said_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def what_takes_its_place_has_the_keys_of_the_original(patch: pytest.MonkeyPatch) -> None:
     sealed = compensation.sealed
 
-    def as_it_was(p: Snapshot, *asked: Any) -> Any:
+    def as_it_was(p: SagaProgress, *asked: Any) -> Any:
         intent = sealed(p, *asked)
         original = next(iter(i for i in p.intents if i.kind == "do"), None)
         return intent if original is None else replace(intent, calls=original.calls, begins=original.begins)

@@ -13,7 +13,7 @@ from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.execution.step_replay import Recalling
 from saga.engine.persistence import progress_repository
 from saga.engine.prepared_service import PreparedService
-from saga.progress.document import PLAIN, Intent, Snapshot
+from saga.progress.document import PLAIN, Intent, SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 
@@ -24,8 +24,8 @@ def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
     """The state is written migrated, without its version."""
 
     def unnumbered(
-        service: PreparedService, p: Snapshot, delta: dict[str, Any], *of: Any
-    ) -> tuple[Snapshot, dict[str, Any]]:
+        service: PreparedService, p: SagaProgress, delta: dict[str, Any], *of: Any
+    ) -> tuple[SagaProgress, dict[str, Any]]:
         if p.version == service.version:
             return p, delta
         after, whole = migrated(service, p, delta, *of)
@@ -47,8 +47,8 @@ def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
     """What a run began on counts as migrated when the saga's own state is."""
 
     def together(
-        service: PreparedService, p: Snapshot, delta: dict[str, Any], *of: Any
-    ) -> tuple[Snapshot, dict[str, Any]]:
+        service: PreparedService, p: SagaProgress, delta: dict[str, Any], *of: Any
+    ) -> tuple[SagaProgress, dict[str, Any]]:
         after, whole = migrated(service, p, delta, *of)
         intents: tuple[Intent, ...] = tuple([replace(i, version=after.version) for i in after.intents])
         return replace(after, intents=intents), whole

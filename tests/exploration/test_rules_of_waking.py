@@ -10,8 +10,8 @@ from saga.engine.persistence import progress_repository
 from saga.messages import Message
 from saga.messaging.timers import TYPE as TIMER_TYPE
 from saga.progress import decisions, failed_attempts, history, ids, journal, next_action, timers
-from saga.progress.actions import Done, Rename, SendOn
-from saga.progress.document import Kept, Snapshot, Timer
+from saga.progress.actions import Complete, ForwardTimer, RescheduleTimer
+from saga.progress.document import CurrentTimer, PendingMessage, SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 
 woken, at_rest, choose_next_action = timers.woken, next_action._at_rest, next_action.choose_next_action
@@ -26,17 +26,17 @@ def what_waits_newly_relies_on_the_wake_that_there_is(patch: pytest.MonkeyPatch)
 def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
     def dropped(*asked: Any) -> Any:
         action = at_rest(*asked)
-        return Done() if isinstance(action, SendOn) else action
+        return Complete() if isinstance(action, ForwardTimer) else action
 
     patch.setattr(next_action, "_at_rest", dropped)
 
 
 def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
-    def dropped(p: Snapshot | None, roles: Any, trigger: Any, now: Any, certain: bool) -> Any:
+    def dropped(p: SagaProgress | None, roles: Any, trigger: Any, now: Any, certain: bool) -> Any:
         message = trigger.message
         if p is None or message.type != TIMER_TYPE or (p.wake is not None and p.wake.id == message.id):
             return choose_next_action(p, roles, trigger, now, certain)
-        return Done() if certain else next_action.RELOAD
+        return Complete() if certain else next_action.RELOAD
 
     patch.setattr(message_processor, "choose_next_action", dropped)
 
@@ -44,18 +44,20 @@ def other_wakes_are_dropped_before_settling(patch: pytest.MonkeyPatch) -> None:
 def a_clock_that_is_ahead_names_the_wake(patch: pytest.MonkeyPatch) -> None:
     def believed(*asked: Any) -> Any:
         action = at_rest(*asked)
-        return Done() if isinstance(action, Rename) else action
+        return Complete() if isinstance(action, RescheduleTimer) else action
 
     patch.setattr(next_action, "_at_rest", believed)
 
 
 def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
-    def named(p: Snapshot, *asked: Any) -> tuple[Snapshot, Timer | None]:
+    def named(p: SagaProgress, *asked: Any) -> tuple[SagaProgress, CurrentTimer | None]:
         return woken(replace(p, wake=None), *asked)
 
     patch.setattr(timers, "woken", named)
     patch.setattr(
-        next_action, "_at_rest", lambda p, *asked: Done() if timers.next_look(p, asked[2].ms) is None else Rename()
+        next_action,
+        "_at_rest",
+        lambda p, *asked: Complete() if timers.next_look(p, asked[2].ms) is None else RescheduleTimer(),
     )
 
 
@@ -70,14 +72,14 @@ def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
-    def forgotten(p: Snapshot, now_ms: int, before: Snapshot | None = None) -> int | None:
+    def forgotten(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
         return min([due for _, _, due in timers.waits_for_time(p) if due > now_ms], default=None)
 
     patch.setattr(timers, "next_look", forgotten)
 
 
 def what_a_dead_letter_holds_up_is_looked_at_for_ever(patch: pytest.MonkeyPatch) -> None:
-    def all_of_it(p: Snapshot) -> frozenset[tuple[str, str, int]]:
+    def all_of_it(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
         kept = (*p.queue, *p.compensating, *p.deadlines)
         waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
         return frozenset([*waits, *map(timers._of_turn, timers.timed_turns(p))])
@@ -90,7 +92,7 @@ def what_has_begun_waits_for_a_person_too(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    def left(p: Snapshot, before: Snapshot | None, now_ms: int) -> tuple[Snapshot, Timer | None]:
+    def left(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
         revived = before and replace(before, queue=(), compensating=())
         return (p, None) if p.is_quarantined and p.wake is not None else woken(p, revived, now_ms)
 
@@ -98,14 +100,14 @@ def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
-    def without(p: Snapshot, *asked: Any) -> Any:
+    def without(p: SagaProgress, *asked: Any) -> Any:
         return [entry for entry in unpublished(p, *asked) if entry.events or entry.letters]
 
     patch.setattr(history, "unpublished", without)
 
 
 def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
-    def behind(p: Snapshot, kept: Kept) -> Snapshot:
+    def behind(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
         gone = [kept.message.id]
         rest = journal.without(p.queue, kept.handler, gone)
         return replace(p, queue=(*rest, kept), waiting=journal.without(p.waiting, kept.handler, gone))
@@ -122,7 +124,7 @@ def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
 
 
 def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> None:
-    def opened(p: Snapshot, roles: Any, in_hand: Message, said: Any, now_ms: int) -> Snapshot:
+    def opened(p: SagaProgress, roles: Any, in_hand: Message, said: Any, now_ms: int) -> SagaProgress:
         after = touched(p, roles, in_hand, said, now_ms)
         ended = {entry for role in roles.by_type.get(in_hand.type, ()) for entry in [ids.entry(in_hand.id, role.name)]}
         if not ended or not ended.isdisjoint(p.inbox):
@@ -133,7 +135,7 @@ def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> N
 
 
 def deadlines_are_closed_only_while_they_are_open(patch: pytest.MonkeyPatch) -> None:
-    def closed(p: Snapshot, roles: Any, in_hand: Message, said: Any, now_ms: int) -> Snapshot:
+    def closed(p: SagaProgress, roles: Any, in_hand: Message, said: Any, now_ms: int) -> SagaProgress:
         after = touched(p, roles, in_hand, said, now_ms)
         there = {k.handler for k in p.deadlines}
         kept = tuple(name for name in after.closed if name in p.closed or name in there or name not in roles.deadlines)
@@ -147,7 +149,7 @@ def deadlines_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch
 
 
 def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
-    def passes(p: Snapshot, roles: Any) -> bool:
+    def passes(p: SagaProgress, roles: Any) -> bool:
         head = p.queue[0] if p.queue and p.queue[0].due_ms else None
         return may_run(p, roles) or (head is not None and {i.handler for i in p.intents} <= {head.handler})
 
@@ -155,7 +157,7 @@ def deadlines_pass_a_decider_that_has_begun(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> None:
-    def dropped(p: Snapshot, roles: Any, in_hand: Message, said: Any, now_ms: int) -> Snapshot:
+    def dropped(p: SagaProgress, roles: Any, in_hand: Message, said: Any, now_ms: int) -> SagaProgress:
         after = touched(replace(p, intents=()), roles, in_hand, said, now_ms)
         return replace(after, intents=p.intents)
 
@@ -165,7 +167,7 @@ def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> N
 def deadlines_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
     resumable = decisions._resumable
 
-    def without(p: Snapshot, roles: Any, intent: Any, now_ms: int) -> Any:
+    def without(p: SagaProgress, roles: Any, intent: Any, now_ms: int) -> Any:
         return None if intent.handler in roles.deadlines else resumable(p, roles, intent, now_ms)
 
     patch.setattr(decisions, "_resumable", without)

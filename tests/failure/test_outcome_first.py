@@ -7,7 +7,7 @@ from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.messages import Event, Message
 from saga.messaging import envelope
-from saga.progress.document import Entry
+from saga.progress.document import Transition
 from saga.support.clock import iso
 from services import ledger
 from services.inventory import inventory
@@ -42,7 +42,7 @@ async def say(house: House, *events: Event, source: str) -> None:
         await house.broker.publish([envelope.to_record(message, contract)])
 
 
-def told(entries: list[Entry]) -> list[tuple[str, str, str, str | None]]:
+def told(entries: list[Transition]) -> list[tuple[str, str, str, str | None]]:
     return [(entry.type, entry.handler, entry.outcome, entry.reason) for entry in entries]
 
 

@@ -11,7 +11,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Position
 from saga.messaging.controls import Noted
 from saga.progress import failed_attempts
-from saga.progress.actions import Run
+from saga.progress.actions import RunHandler
 from tests.mutants.runtime_mutants import rewritten
 
 
@@ -50,5 +50,5 @@ def a_route_drops_what_has_begun(patch: pytest.MonkeyPatch) -> None:
         p = replace(turn.loaded_progress, intents=())
         return await sent_away(service, replace(turn, progress=p), ask, entry)
 
-    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, Run))
+    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
     patch.setattr(admission, "_sent_away", dropped)

@@ -13,8 +13,8 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import Command
 from saga.progress import journal, operator_commands
-from saga.progress.document import Kept, Snapshot, progress_key
-from saga.progress.journal import Hand, Written
+from saga.progress.document import PendingMessage, SagaProgress, progress_key
+from saga.progress.journal import Commit, WriteContext
 from tests.mutants.runtime_mutants import rewritten
 
 
@@ -22,7 +22,7 @@ def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
     """It is queued once more, as a message of its own."""
     replayed = operator_commands._replayed
 
-    def twice(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
+    def twice(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
         again = replace(kept, message=replace(kept.message, id=f"{kept.message.id}-again"), dead=None)
         return replayed(replace(p, queue=(*p.queue, again)), hand, command, kept)
 
@@ -32,7 +32,7 @@ def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
 def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
     discarded = operator_commands.discarded
 
-    def gone(p: Snapshot, hand: Hand, command: Command, kept: Kept, **remains: Any) -> Written:
+    def gone(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any) -> Commit:
         left = journal.without(p.compensating, kept.handler, [kept.message.id])
         return discarded(replace(p, compensating=left), hand, command, kept, **remains)
 
@@ -44,7 +44,7 @@ def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> No
     """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
     save = progress_repository.save
 
-    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         if isinstance(turn.message, Command):
             there = await service.ports.store.get(PROGRESS, progress_key(service.name, turn.message.saga))
             turn = replace(turn, cas=0 if there is None else there.cas)

@@ -12,8 +12,8 @@ from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.progress import timers
-from saga.progress.document import Snapshot
-from saga.progress.journal import Written
+from saga.progress.document import SagaProgress
+from saga.progress.journal import Commit
 from tests.mutants.parking_mutants import finished_once
 
 _hand: ContextVar[Item] = ContextVar("hand")
@@ -25,10 +25,10 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     waits_for_time, save = timers.waits_for_time, progress_repository.save
     run, deliver = Lanes._run, Delivery.deliver
 
-    def others(p: Snapshot) -> frozenset[tuple[str, str, int]]:
+    def others(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
         return waits_for_time(replace(p, deadlines=()) if p.deadlines else p)
 
-    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+    async def saved(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         known = () if turn.progress is None else turn.progress.deadlines
         after = await save(service, turn, written)
         lanes, item, clock = _lanes.get(), _hand.get(), service.ports.clock

@@ -5,7 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from saga import Saga, Service
-from saga.progress.spill import Bounds
+from saga.progress.spill import OverflowBounds
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order.events import OrderCancelled, OrderPlaced
 from services.payment.events import OrderCancelled as Cancelled
@@ -13,7 +13,7 @@ from services.payment.events import OrderPlaced as Placed
 from services.payment.events import PaymentReserved
 
 PARTS = 9
-BOUNDS = Bounds(head_max=2, page_max=2, value_bytes_max=0)
+BOUNDS = OverflowBounds(head_max=2, page_max=2, value_bytes_max=0)
 """Bounds so small that most results are in pages, and each answer of a step lies apart."""
 
 

@@ -7,16 +7,16 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import compensation, decisions, journal, suspended_runs
-from saga.progress.document import Snapshot
-from saga.progress.handlers import Role
-from saga.progress.journal import Hand
+from saga.progress.document import SagaProgress
+from saga.progress.handlers import HandlerRole
+from saga.progress.journal import WriteContext
 
 
 def a_turn_repeats_the_steps_of_the_last_one(patch: pytest.MonkeyPatch) -> None:
     """The state is not saved with the wait, and so the job does not know how far it has come."""
     gone_on = journal.gone_on
 
-    def forgetful(p: Snapshot, hand: Hand, role: Role, ended: Any, next_turn: Any) -> Any:
+    def forgetful(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
         return gone_on(p, hand, role, replace(ended, delta={}), next_turn)
 
     patch.setattr(journal, "gone_on", forgetful)
@@ -26,7 +26,7 @@ def a_turn_waits_for_what_it_was_shown(patch: pytest.MonkeyPatch) -> None:
     """What has come is not gone with the turn that saw it, and ends the next wait at once."""
     gone_on = journal.gone_on
 
-    def kept(p: Snapshot, hand: Hand, role: Role, ended: Any, next_turn: Any) -> Any:
+    def kept(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
         return gone_on(p, hand, role, replace(ended, shown=()), next_turn)
 
     patch.setattr(journal, "gone_on", kept)
@@ -35,11 +35,11 @@ def a_turn_waits_for_what_it_was_shown(patch: pytest.MonkeyPatch) -> None:
 def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
     close, why_over = compensation._close, decisions.why_over
 
-    def left(p: Snapshot, hand: Hand, role: Role, outcome: Message) -> Any:
+    def left(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
         return replace(after, later=p.later, format=p.format), letters
 
-    def never(p: Snapshot, role: Role) -> str | None:
+    def never(p: SagaProgress, role: HandlerRole) -> str | None:
         return None if any(c.handler == role.name for c in p.later) else why_over(p, role)
 
     patch.setattr(compensation, "_close", left)

@@ -18,7 +18,7 @@ from saga.messages import Record
 from saga.messaging.timers import Tier
 from saga.policies.retry import parks
 from saga.progress import decisions, failed_attempts, history, journal
-from saga.progress.document import Kept, Snapshot
+from saga.progress.document import PendingMessage, SagaProgress
 from tests.mutants.runtime_mutants import rewritten
 
 _lanes: ContextVar[Lanes] = ContextVar("lanes")
@@ -61,7 +61,7 @@ def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
-    def behind(p: Snapshot, kept: Kept) -> Snapshot:
+    def behind(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
         name, gone = kept.handler, [kept.message.id]
         queue, waiting = journal.without(p.queue, name, gone), journal.without(p.waiting, name, gone)
         return replace(p, queue=(*queue, kept), waiting=waiting)
@@ -72,7 +72,7 @@ def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
 def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
     real = decisions.is_blocked
 
-    def blocked(p: Snapshot, handler: str, message: Any) -> bool:
+    def blocked(p: SagaProgress, handler: str, message: Any) -> bool:
         parked = {k.message.id for k in p.queue if k.due_ms}
         queue = tuple(k for k in p.queue if not k.due_ms)
         intents = tuple(i for i in p.intents if i.message.id not in parked)

@@ -26,11 +26,11 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
 from saga.progress import compensation, decisions, failed_attempts, ids, journal, next_action, operator_commands
-from saga.progress.actions import Act
-from saga.progress.document import Call, Intent, Kept, Result, Snapshot, decode_entry
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import Role, Roles
-from saga.progress.journal import Ended, Hand, Written
+from saga.progress.actions import HandlerAction
+from saga.progress.document import CompensableResult, Intent, PendingMessage, SagaProgress, StepRecord, decode_entry
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import HandlerRole, HandlerRoles
+from saga.progress.journal import Commit, TransitionDetails, WriteContext
 from saga.support.clock import iso
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -63,7 +63,7 @@ def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
         _hand.set(item)
         return await deliver(self, item)
 
-    async def after_committing(service: ServiceRuntime, turn: ProcessingState, p: Snapshot, *entry: Any) -> None:
+    async def after_committing(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, *entry: Any) -> None:
         item = _hand.get()
         _lanes.get().finish(item.prefix, item.position.offset)
         await publish(service, turn, p, *entry)
@@ -120,7 +120,7 @@ def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
 def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
     real = outbox.records_of
 
-    def records_of(service: ServiceRuntime, p: Snapshot, entry: Any) -> Any:
+    def records_of(service: ServiceRuntime, p: SagaProgress, entry: Any) -> Any:
         return real(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
 
     patch.setattr(progress_repository, "records_of", records_of)
@@ -167,7 +167,7 @@ def markers_from_the_time(patch: pytest.MonkeyPatch) -> None:
 def a_step_begins_without_an_intent(patch: pytest.MonkeyPatch) -> None:
     begin = RunningSaga._begin
 
-    async def begun(self: RunningSaga, asked: Call) -> None:
+    async def begun(self: RunningSaga, asked: StepRecord) -> None:
         if asked.kind == "update":
             await begin(self, asked)
 
@@ -177,7 +177,7 @@ def a_step_begins_without_an_intent(patch: pytest.MonkeyPatch) -> None:
 def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     begun = journal.begun
 
-    def without(p: Snapshot, hand: Hand, intent: Intent) -> Written:
+    def without(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
         return begun(p, hand, replace(intent, calls=(), begins=None))
 
     patch.setattr(journal, "begun", without)
@@ -211,7 +211,7 @@ def the_inbox_is_trimmed_by_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    def waiting(p: Snapshot, hand: Hand, role: Role, message: Message, reason: str) -> Written:
+    def waiting(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
         return journal.ignored(p, hand, role, message, reason)
 
     patch.setattr(journal, "waiting", waiting)
@@ -223,12 +223,14 @@ def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:
 def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
     undone = compensation.undone
 
-    def again(p: Snapshot, hand: Hand, role: Role, result: Result, ended: Ended) -> Written:
+    def again(
+        p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
+    ) -> Commit:
         written = undone(p, hand, role, result, ended)
         if any(decode_entry(raw).cause == result.event.id for raw in p.transitions):
             return written
         rewound = replace(written.snapshot, results=p.results, closed=p.closed, compensating=p.compensating)
-        return Written(replace(rewound, inbox=p.inbox), written.entry)
+        return Commit(replace(rewound, inbox=p.inbox), written.entry)
 
     patch.setattr(handler_runner, "undone", again)
 
@@ -248,14 +250,16 @@ def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
-    def blocked(p: Snapshot, handler: str, message: Message) -> bool:
+    def blocked(p: SagaProgress, handler: str, message: Message) -> bool:
         return any(not decisions.is_dead(p, intent) for intent in p.intents)
 
     patch.setattr(decisions, "is_blocked", blocked)
 
 
 def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    def dead(p: Snapshot, hand: Hand, action: Act, failure: Failure, intent: Intent | None) -> Written:
+    def dead(
+        p: SagaProgress, hand: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
+    ) -> Commit:
         return journal.ignored(p, hand, action.role, action.message, failure.reason)
 
     patch.setattr(failed_attempts, "give_up", dead)
@@ -328,7 +332,7 @@ def a_replay_is_taken_for_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     """What is wanted of one saga is heeded once."""
     heed = operator_commands.heed
 
-    def once(p: Snapshot, roles: Roles, command: Command) -> Any:
+    def once(p: SagaProgress, roles: HandlerRoles, command: Command) -> Any:
         return None if p.replays else heed(p, roles, command)
 
     patch.setattr(operator_commands, "heed", once)
@@ -338,7 +342,7 @@ def a_replay_takes_the_message_out_of_the_queue(patch: pytest.MonkeyPatch) -> No
     """It counts on the message to come again."""
     replayed = operator_commands._replayed
 
-    def forgotten(p: Snapshot, hand: Hand, command: Command, kept: Kept) -> Written:
+    def forgotten(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
         return replayed(replace(p, queue=tuple(k for k in p.queue if k is not kept)), hand, command, kept)
 
     patch.setattr(operator_commands, "_replayed", forgotten)

@@ -23,8 +23,8 @@ from saga.messages import texts_of
 from saga.messaging import envelope
 from saga.messaging.names import wakes_of
 from saga.progress import spill
-from saga.progress.document import Snapshot, decode_entry
-from saga.progress.spill import BOUNDS, Bounds
+from saga.progress.document import SagaProgress, decode_entry
+from saga.progress.spill import BOUNDS, OverflowBounds
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
@@ -77,7 +77,7 @@ class Scenario:
     """Runs the world until it is quiet; gives what then looks at outside and documents."""
     faults: Faults
     lines_max: int = LINES_MAX
-    bounds: Bounds = BOUNDS
+    bounds: OverflowBounds = BOUNDS
     """Bounds of what stays in a progress."""
 
     def run(self, seed: int) -> None:
@@ -340,7 +340,7 @@ def told_calls(world: SimulatedWorld) -> list[str]:
     return [(value or b"").decode() for name, value in headers if name == "dead_call"]
 
 
-def blocks(p: Snapshot | None) -> bool:
+def blocks(p: SagaProgress | None) -> bool:
     """True if a dead letter blocks the saga."""
     return p is not None and p.is_quarantined
 

@@ -8,7 +8,7 @@ from saga.errors import SagaError
 from saga.ops.progress_summary import decode_last_transition, decode_summary
 from saga.progress import journal
 from saga.progress.document import FORMAT, encode
-from saga.progress.journal import Ended
+from saga.progress.journal import TransitionDetails
 from tests.progress.pieces import START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 A = a_message("A")
@@ -22,7 +22,7 @@ def test_it_sees_what_is_there() -> None:
         intents=(an_intent("take", A),),
         outcome="Ended",
     )
-    p = journal.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", Ended(message=A)).snapshot
+    p = journal.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", TransitionDetails(message=A)).snapshot
     seen = decode_summary(encode(p))
     assert (seen.service, seen.saga, seen.started, seen.outcome) == ("svc", "s", START, "Ended")
     assert [(k.handler, k.dead) for k in seen.queue] == [("take", "letter")]

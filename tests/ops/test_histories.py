@@ -13,16 +13,16 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.histories import UnreadableHistory, read_histories, read_history
 from saga.ops.sources import ServiceStore
 from saga.progress import spill
-from saga.progress.document import PAGED, Entry, Snapshot, encode, progress_key
-from saga.progress.history import Archive, archive_key
+from saga.progress.document import PAGED, SagaProgress, Transition, encode, progress_key
+from saga.progress.history import TransitionArchive, archive_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 
 SAGA = "order-1"
 
 
-def an_entry(n: int) -> Entry:
-    return Entry(
+def an_entry(n: int) -> Transition:
+    return Transition(
         n=n,
         time="2026-01-01T00:00:00.000Z",
         message=f"m-{n}",
@@ -43,16 +43,16 @@ async def source(tmp_path: Path) -> AsyncIterator[ServiceStore]:
         yield ServiceStore("order", store)
 
 
-async def keep(source: ServiceStore, *archives: Archive) -> None:
+async def keep(source: ServiceStore, *archives: TransitionArchive) -> None:
     """A progress that begins with the fifth transition, and these archives, each under the key of its number."""
-    p = Snapshot(service="order", saga=SAGA, n=6, first=4, transitions=RAWS[4:])
+    p = SagaProgress(service="order", saga=SAGA, n=6, first=4, transitions=RAWS[4:])
     await source.store.insert(PROGRESS, progress_key("order", SAGA), encode(p))
     for archive in archives:
         await source.store.insert(ARCHIVES, archive_key("order", SAGA, archive.first), encode(archive))
 
 
-def archive(first: int, end: int, saga: str = SAGA) -> Archive:
-    return Archive(service="order", saga=saga, first=first, transitions=RAWS[first:end])
+def archive(first: int, end: int, saga: str = SAGA) -> TransitionArchive:
+    return TransitionArchive(service="order", saga=saga, first=first, transitions=RAWS[first:end])
 
 
 async def numbers(source: ServiceStore) -> list[int]:
@@ -71,7 +71,7 @@ async def test_archives_are_read_one_after_another_up_to_the_progress(source: Se
 @pytest.mark.parametrize(
     "second", [None, archive(2, 4, saga="order-2"), archive(2, 2)], ids=["missing", "of another saga", "empty"]
 )
-async def test_what_does_not_follow_is_left_out(source: ServiceStore, second: Archive | None) -> None:
+async def test_what_does_not_follow_is_left_out(source: ServiceStore, second: TransitionArchive | None) -> None:
     await keep(source, archive(0, 2), *([second] if second else []))
     assert await numbers(source) == [0, 1, 4, 5]
 
@@ -93,7 +93,7 @@ async def test_a_damaged_archive_is_unreadable_unless_what_it_has_is_known(sourc
 
 
 async def test_a_page_that_is_damaged_on_disk_makes_its_saga_unreadable(source: ServiceStore, tmp_path: Path) -> None:
-    p = Snapshot(service="order", saga=SAGA)
+    p = SagaProgress(service="order", saga=SAGA)
     new = spill.new_page(p, "inbox", [bytes(12)], newest=1, until=1 << 40)
     p = replace(p, format=PAGED, pages=(new.page,))
     await source.store.insert(PROGRESS, progress_key("order", SAGA), encode(p))

@@ -12,7 +12,7 @@ from saga.messaging.names import PROGRESS
 from saga.ops.saga_details import read_saga
 from saga.ops.saga_list import Choice, ListedSaga, list_sagas
 from saga.ops.sources import open_stores
-from saga.progress.document import Snapshot, encode, progress_key
+from saga.progress.document import SagaProgress, encode, progress_key
 from saga.store.port import Document
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -25,7 +25,7 @@ async def a_store(folder: Path, *services: str) -> str:
     file = folder / f"{'-and-'.join(services)}.db"
     async with SqliteStore(file, clock=CLOCK) as store:
         for service in services:
-            content = encode(Snapshot(service=service, saga="order-1", n=0, first=0))
+            content = encode(SagaProgress(service=service, saga="order-1", n=0, first=0))
             await store.insert(PROGRESS, progress_key(service, "order-1"), content)
     return f"sqlite:///{file}"
 

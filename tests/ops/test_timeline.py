@@ -11,27 +11,27 @@ from saga.ops.progress_summary import decode_summary
 from saga.ops.saga_details import describe_open_work
 from saga.ops.timeline import ParkedRun, SagaHistory, build_timeline, compute_status, find_transition
 from saga.progress.document import (
-    Attempt,
-    Call,
-    Emitted,
-    Entry,
+    CompletedRun,
+    EmittedEvent,
+    FailedAttempt,
     Intent,
-    Kept,
     Outcome,
-    Page,
-    PageOf,
-    Ran,
-    Snapshot,
+    OverflowSegment,
+    PendingMessage,
+    SagaProgress,
+    SegmentKind,
+    StepRecord,
+    Transition,
     encode,
 )
 from saga.progress.failed_attempts import find_parked_runs
 
 START = "2026-01-01T00:00:00.000Z"
-COUNTS: dict[PageOf, int] = {"inbox": 70, "queue": 5, "waiting": 3}
+COUNTS: dict[SegmentKind, int] = {"inbox": 70, "queue": 5, "waiting": 3}
 
 
-def an_entry(n: int, second: int, message: str, emits: tuple[str, ...] = (), **delta: object) -> Entry:
-    return Entry(
+def an_entry(n: int, second: int, message: str, emits: tuple[str, ...] = (), **delta: object) -> Transition:
+    return Transition(
         n=n,
         previous="",
         time=f"2026-01-01T00:00:{second:02}.000Z",
@@ -41,12 +41,12 @@ def an_entry(n: int, second: int, message: str, emits: tuple[str, ...] = (), **d
         type="Said",
         source="other",
         delta=delta,
-        events=tuple(Emitted(id=id_, type=id_.upper(), schema="", value=b"") for id_ in emits),
+        events=tuple(EmittedEvent(id=id_, type=id_.upper(), schema="", value=b"") for id_ in emits),
     )
 
 
-def a_history(service: str, *entries: Entry) -> SagaHistory:
-    return SagaHistory(Snapshot(service=service, saga="s"), tuple(Raw(encode(entry)) for entry in entries))
+def a_history(service: str, *entries: Transition) -> SagaHistory:
+    return SagaHistory(SagaProgress(service=service, saga="s"), tuple(Raw(encode(entry)) for entry in entries))
 
 
 def told(*histories: SagaHistory) -> list[tuple[str, int]]:
@@ -57,8 +57,8 @@ def a_message(id_: str) -> Message:
     return Message(id=id_, type="Said", schema="", saga="s", source="other", time="", value=b"")
 
 
-def a_run(handler: str) -> Ran:
-    return Ran(handler=handler, parameter=0, type="Said", schema="", content="", message="m")
+def a_run(handler: str) -> CompletedRun:
+    return CompletedRun(handler=handler, parameter=0, type="Said", schema="", content="", message="m")
 
 
 def test_lines_of_independent_services_stand_by_time() -> None:
@@ -110,20 +110,22 @@ def test_a_handler_that_has_begun_before_any_transition_is_open() -> None:
         state={},
         time="2026-01-01T00:00:00.000Z",
     )
-    begun = compute_status(Snapshot(service="a", saga="s", intents=(intent,)))
+    begun = compute_status(SagaProgress(service="a", saga="s", intents=(intent,)))
     assert (begun.state, begun.is_open, begun.changed) == ("begun", True, intent.time)
 
 
 def test_a_dead_letter_quarantines_and_is_counted_once() -> None:
-    kept = Kept(handler="react", message=a_message("m"), n=0)
-    dead = Kept(handler="react", message=a_message("n"), n=0, dead="dead-1")
-    p = Snapshot(service="a", saga="s", started=START, queue=(dead, kept), compensating=(kept,))
+    kept = PendingMessage(handler="react", message=a_message("m"), n=0)
+    dead = PendingMessage(handler="react", message=a_message("n"), n=0, dead="dead-1")
+    p = SagaProgress(service="a", saga="s", started=START, queue=(dead, kept), compensating=(kept,))
     status = compute_status(p)
     assert (status.state, status.dead, status.queue, status.compensating) == ("quarantined", 1, 1, 1)
 
 
-def retrying(n: int, handler: str, attempt: int, reason: str) -> Entry:
-    failed = tuple(Attempt(time=f"2026-01-01T00:00:0{i}.000Z", ms=i, reason=f"why {i}", worker="w") for i in (1, 2))
+def retrying(n: int, handler: str, attempt: int, reason: str) -> Transition:
+    failed = tuple(
+        FailedAttempt(time=f"2026-01-01T00:00:0{i}.000Z", ms=i, reason=f"why {i}", worker="w") for i in (1, 2)
+    )
     return replace(
         an_entry(n, n, "m"), outcome="retrying", handler=handler, attempt=attempt, reason=reason, failures=failed
     )
@@ -132,9 +134,9 @@ def retrying(n: int, handler: str, attempt: int, reason: str) -> Entry:
 def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it() -> None:
     once = retrying(3, "react", 5, "another message, that was given up")
     entries = (once, retrying(4, "react", 4, "shut"), retrying(5, "react", 5, "shut still"), an_entry(6, 9, "n"))
-    kept = Kept(handler="react", message=a_message("m"), n=4, attempts=5, due_ms=1_767_225_660_000)
-    behind = Kept(handler="react", message=a_message("n"), n=6)
-    p = Snapshot(
+    kept = PendingMessage(handler="react", message=a_message("m"), n=4, attempts=5, due_ms=1_767_225_660_000)
+    behind = PendingMessage(handler="react", message=a_message("n"), n=6)
+    p = SagaProgress(
         service="a", saga="s", queue=(kept, behind), first=3, n=7, transitions=tuple(Raw(encode(e)) for e in entries)
     )
     for status in (compute_status(p), compute_status(decode_summary(encode(p)))):
@@ -155,11 +157,11 @@ def test_what_is_parked_is_told_with_why_and_until_when_and_what_waits_behind_it
     [(0, "looked at each minute; the last said: shut"), (2, "each minute: 2 attempts failed since ")],
 )
 def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(attempts: int, words: str) -> None:
-    held_up = Kept(
+    held_up = PendingMessage(
         handler="react", message=a_message("m"), n=0, attempts=attempts, due_ms=1_767_225_660_000, put_off=True
     )
     entry = Raw(encode(retrying(0, "react", attempts, "shut")))
-    p = Snapshot(service="a", saga="s", queue=(held_up,), n=1, transitions=(entry,))
+    p = SagaProgress(service="a", saga="s", queue=(held_up,), n=1, transitions=(entry,))
     for status in (compute_status(p), compute_status(decode_summary(encode(p)))):
         [told] = describe_open_work(p, status, {})
         assert told.startswith("react is held up, and looked at each minute")
@@ -169,7 +171,7 @@ def test_what_is_held_up_is_told_without_a_time_for_its_looks_are_not_written(at
 
 def test_a_parked_compensation_has_its_own_name() -> None:
     entry, other = retrying(0, "release", 4, "shut"), retrying(1, "put_back", 7, "another one")
-    kept = Kept(handler="react", message=a_message("m"), n=0, attempts=4, due_ms=1)
+    kept = PendingMessage(handler="react", message=a_message("m"), n=0, attempts=4, due_ms=1)
     begun = Intent(
         handler="react",
         kind="undo",
@@ -180,7 +182,9 @@ def test_a_parked_compensation_has_its_own_name() -> None:
         state={},
         time=entry.time,
     )
-    p = Snapshot(service="a", saga="s", compensating=(kept,), n=2, transitions=(Raw(encode(entry)), Raw(encode(other))))
+    p = SagaProgress(
+        service="a", saga="s", compensating=(kept,), n=2, transitions=(Raw(encode(entry)), Raw(encode(other)))
+    )
     for each, name, error in ((p, "release", "shut"), (replace(p, intents=(begun,)), "let_go", None)):
         status = compute_status(each)
         [told] = status.retries
@@ -189,11 +193,11 @@ def test_a_parked_compensation_has_its_own_name() -> None:
 
 
 def test_what_is_parked_is_told_though_its_transitions_are_archived_or_damaged() -> None:
-    kept = Kept(handler="react", message=a_message("m"), n=3, attempts=5, due_ms=1 << 70)
+    kept = PendingMessage(handler="react", message=a_message("m"), n=3, attempts=5, due_ms=1 << 70)
     last = Raw(encode(an_entry(9, 9, "n")))
     for p in (
-        Snapshot(service="a", saga="s", queue=(kept,), first=9, n=10, transitions=(last,)),
-        Snapshot(service="a", saga="s", queue=(kept,), first=3, n=5, transitions=(Raw(b'{"time": 7}'), last)),
+        SagaProgress(service="a", saga="s", queue=(kept,), first=9, n=10, transitions=(last,)),
+        SagaProgress(service="a", saga="s", queue=(kept,), first=3, n=5, transitions=(Raw(b'{"time": 7}'), last)),
     ):
         [told] = compute_status(decode_summary(encode(p))).retries
         assert (told.handler, told.next, told.since, told.error) == ("react", "9999-12-31T23:59:59.999Z", None, None)
@@ -212,10 +216,10 @@ def test_a_line_has_the_attempts_that_failed_numbered(outcome: Outcome, attempt:
 
 
 def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None:
-    waits = Kept(handler="both", message=a_message("m"), n=0)
+    waits = PendingMessage(handler="both", message=a_message("m"), n=0)
     entry = an_entry(0, 1, "m")
     status = compute_status(
-        Snapshot(service="a", saga="s", started="then", waiting=(waits,), transitions=(Raw(encode(entry)),))
+        SagaProgress(service="a", saga="s", started="then", waiting=(waits,), transitions=(Raw(encode(entry)),))
     )
     assert (status.state, status.changed, status.waiting, status.left) == ("handled", entry.time, 1, 0)
     assert status.is_open
@@ -233,23 +237,23 @@ def test_a_saga_of_which_nothing_is_open_stands_as_its_last_transition() -> None
     ],
 )
 def test_what_waits_for_a_handler_that_never_runs_any_more_is_left(what: dict[str, Any], left: int) -> None:
-    waits = Kept(handler="both", message=a_message("m"), n=0, decides=True)
-    p = Snapshot(service="a", saga="s", started=START, waiting=(waits,), **what)
+    waits = PendingMessage(handler="both", message=a_message("m"), n=0, decides=True)
+    p = SagaProgress(service="a", saga="s", started=START, waiting=(waits,), **what)
     assert compute_status(p).left == compute_status(decode_summary(encode(p))).left == left
     assert compute_status(p).waiting == 1 - left
 
 
 def test_messages_in_pages_are_counted_as_what_they_are() -> None:
-    pages = tuple(Page(of=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
-    status = compute_status(Snapshot(service="a", saga="s", started=START, pages=pages))
+    pages = tuple(OverflowSegment(of=of, name=of, count=count, newest=0) for of, count in COUNTS.items())
+    status = compute_status(SagaProgress(service="a", saga="s", started=START, pages=pages))
     assert (status.queue, status.waiting) == (COUNTS["queue"], COUNTS["waiting"])
 
 
 def test_a_line_says_what_a_handler_called_as_people_read_it() -> None:
     calls = (
-        Call(kind="step", name="reserve", number=0, input=""),
-        Call(kind="update", name="set_aside", number=0, input="", document="stock/tea"),
-        Call(kind="read", name="stock", number=0, input="", document="stock/tea"),
+        StepRecord(kind="step", name="reserve", number=0, input=""),
+        StepRecord(kind="update", name="set_aside", number=0, input="", document="stock/tea"),
+        StepRecord(kind="read", name="stock", number=0, input="", document="stock/tea"),
     )
     entry = replace(an_entry(0, 1, "m", emits=("x",), taken=1), calls=calls)
     [line] = build_timeline([a_history("a", entry)])

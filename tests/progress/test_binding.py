@@ -15,29 +15,29 @@ from msgspec.structs import fields, replace
 from saga.messages import Message
 from saga.messaging.names import PROGRESS
 from saga.progress import compensation, failed_attempts, integrity, journal, piles
-from saga.progress.actions import Run
+from saga.progress.actions import RunHandler
 from saga.progress.document import (
     CLAIMED,
     CONTINUED,
     PLAIN,
     RELEASED,
     TIMED,
-    Call,
-    Continuation,
-    Entry,
-    Ran,
-    Result,
-    Snapshot,
+    CompensableResult,
+    CompletedRun,
+    SagaProgress,
+    StepRecord,
+    SuspendedRun,
+    Transition,
     decode,
     decode_entry,
     encode,
 )
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import Undo
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import CompensationRole
 from saga.progress.history import fold, verify
 from saga.progress.integrity import BOUND, UNBOUND, differing, with_format
-from saga.progress.journal import Ended, Hand
-from saga.progress.spill import Bounds
+from saga.progress.journal import TransitionDetails, WriteContext
+from saga.progress.spill import OverflowBounds
 from saga.support.clock import iso
 from saga.testing.fault_kinds import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
@@ -81,13 +81,13 @@ def test_no_version_of_a_history_is_called_changed_whatever_happens_to_its_worke
 
 
 def test_every_field_of_a_snapshot_is_bound_or_it_is_said_why_not() -> None:
-    assert sorted((*BOUND, *UNBOUND)) == sorted(field.name for field in fields(Snapshot))
+    assert sorted((*BOUND, *UNBOUND)) == sorted(field.name for field in fields(SagaProgress))
 
 
 # ---------------------------------------------------------------- changes by hand
 
 
-async def versions() -> list[Snapshot]:
+async def versions() -> list[SagaProgress]:
     """Every version of every progress of orders that ended in several ways, with one of each sort of thing. Of those
     that say only that one more attempt has failed there are two."""
     ended = [
@@ -108,14 +108,16 @@ async def versions() -> list[Snapshot]:
     return [*(p for p in found if p not in parked[2:]), *kept_in_every_way()]
 
 
-def kept_in_every_way() -> Iterator[Snapshot]:
+def kept_in_every_way() -> Iterator[SagaProgress]:
     """One message is handled. Then a handler has begun and two outcomes wait for its end, with three messages behind
     it; it is given up."""
-    role = a_role("reserve", "A", many=True, undo=Undo(name="release", outcomes=FAILED, results=frozenset("R")))
+    role = a_role(
+        "reserve", "A", many=True, undo=CompensationRole(name="release", outcomes=FAILED, results=frozenset("R"))
+    )
     first, message = a_message("A", "A-0"), a_message("A")
     said = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
     delta = {"x": 1, "y": {"z": ["u", None]}}
-    ended = Ended(cause=first.id, message=first, parts=(first,), delta=delta, events=said, attempt=2)
+    ended = TransitionDetails(cause=first.id, message=first, parts=(first,), delta=delta, events=said, attempt=2)
     p = journal.handled(blank(), hand(blank(), first), role, ended).snapshot
     yield p
     intent = replace(an_intent("reserve", message), state=p.state)
@@ -135,16 +137,16 @@ def kept_in_every_way() -> Iterator[Snapshot]:
     )
     p = journal.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot
     yield p
-    c = Continuation(handler="poll", parts=(first,), n=p.n, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=NOW_MS + 9)
+    c = SuspendedRun(handler="poll", parts=(first,), n=p.n, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=NOW_MS + 9)
     longer, another = replace(p, later=(c,), format=CONTINUED), a_message("A", "fifth")
     yield journal.queued(longer, hand(p, another), role, another, "it has begun", None).snapshot
-    failure = Failure(reason="why", remedy="mend", attempts=5)
-    yield failed_attempts.give_up(p, hand(p, message), Run(role, message, (message,)), failure, intent).snapshot
+    failure = RunFailure(reason="why", remedy="mend", attempts=5)
+    yield failed_attempts.give_up(p, hand(p, message), RunHandler(role, message, (message,)), failure, intent).snapshot
 
 
-def hand(p: Snapshot, message: Message) -> Hand:
+def hand(p: SagaProgress, message: Message) -> WriteContext:
     roles = roles_of(a_role("count", "R"), emitted="R")
-    return Hand(
+    return WriteContext(
         message=message, position=None, roles=roles, heard=("R",), now_ms=NOW_MS + p.n * 700, memory_s=1000, before=p
     )
 
@@ -217,7 +219,7 @@ async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_n
     honest = await versions()
     assert len(honest) > 50
     overlooked, tried = set[tuple[str, str]](), dict[tuple[str, str], int]()
-    for field in fields(Snapshot):
+    for field in fields(SagaProgress):
         if field.name == "transitions":
             continue  # tests/progress/test_history.py changes each of their bytes
         if field.name == "pages":
@@ -234,7 +236,7 @@ async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_n
                 if not of_another and verify(edited.transitions, edited) is None:
                     overlooked.add((part_of(field.name, getattr(p, field.name), value), kind))
     assert overlooked == NOT_FOUND
-    assert {name for name, _ in tried} == {field.name for field in fields(Snapshot)} - {"transitions", "pages"}
+    assert {name for name, _ in tried} == {field.name for field in fields(SagaProgress)} - {"transitions", "pages"}
     assert sum(tried.values()) > 5000
 
 
@@ -264,7 +266,7 @@ def test_the_history_of_another_saga_or_service_is_found_whatever_its_snapshot_s
     assert integrity.seed("a", "b|c") != integrity.seed("a", "bc"), "a service's name has no |"
 
 
-def written_by(service: str, saga: str) -> Snapshot:
+def written_by(service: str, saga: str) -> SagaProgress:
     p = replace(blank(), service=service, saga=saga)
     message = a_message("A")
     return journal.ignored(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
@@ -273,7 +275,7 @@ def written_by(service: str, saga: str) -> Snapshot:
 def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far_as_it_can_be() -> None:
     message, role = a_message("B"), a_role("reserve", "A", "B")
 
-    def older(p: Snapshot) -> Hand:
+    def older(p: SagaProgress) -> WriteContext:
         return replace(hand(p, message), before=None)
 
     begun = journal.ignored(blank(), older(blank()), role, message, "because").snapshot
@@ -309,7 +311,7 @@ async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_tha
     assert edited > 300
 
 
-def rewritten(p: Snapshot, anew: Callable[[Entry], Entry]) -> Snapshot:
+def rewritten(p: SagaProgress, anew: Callable[[Transition], Transition]) -> SagaProgress:
     """The same with its transitions written anew, hashes included."""
     previous, made = integrity.seed(p.service, p.saga), list[Raw]()
     for raw in p.transitions:
@@ -318,7 +320,7 @@ def rewritten(p: Snapshot, anew: Callable[[Entry], Entry]) -> Snapshot:
     return replace(p, transitions=tuple(made), hash=previous)
 
 
-def with_0x(entry: Entry) -> Entry:
+def with_0x(entry: Transition) -> Transition:
     changes = {
         name: sum_ if name in ("started", "principal") else hex(int(sum_, 16)) for name, sum_ in entry.changes.items()
     }
@@ -332,7 +334,7 @@ def with_0x(entry: Entry) -> Entry:
 def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
     one: list[int], two: list[int], three: list[int]
 ) -> None:
-    def snapshot(names: list[int]) -> Snapshot:
+    def snapshot(names: list[int]) -> SagaProgress:
         closed = tuple(f"handler-{name}" for name in names)
         return replace(blank(), closed=closed, inbox=dict.fromkeys(closed, 0), n=len(names))
 
@@ -388,20 +390,20 @@ async def test_the_intent_of_a_compensation_names_it() -> None:
     assert not any(i.name for p in map(decode, contents) for i in p.intents if i.kind == "do")
 
 
-def gained(before: Snapshot, after: Snapshot) -> dict[str, str]:
+def gained(before: SagaProgress, after: SagaProgress) -> dict[str, str]:
     return integrity.changes(before, after, after.started)
 
 
 ONE_MORE = {
     "inbox": {"a" * 24: 7},
-    "ran": (Ran(handler="reserve", parameter=0, type="A", schema="s/A.v1", content="c", message="m"),),
-    "results": (Result(handler="reserve", cause="m", event=a_message("R"), own=()),),
+    "ran": (CompletedRun(handler="reserve", parameter=0, type="A", schema="s/A.v1", content="c", message="m"),),
+    "results": (CompensableResult(handler="reserve", cause="m", event=a_message("R"), own=()),),
     "outcome": "Cancelled",
     "queue": (kept("reserve", a_message("A")),),
     "waiting": (kept("reserve", a_message("A")),),
     "compensating": (kept("reserve", a_message("A")),),
     "deadlines": (kept("expire", a_message("A")),),
-    "later": (Continuation(handler="poll", parts=(a_message("A"),), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=2),),
+    "later": (SuspendedRun(handler="poll", parts=(a_message("A"),), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=2),),
     "closed": ("reserve",),
     "failed": ("Refused",),
     "replays": 1,
@@ -494,7 +496,7 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     queue = tuple(kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(6))
     p = replace(blank(), n=1, queue=queue)
     aside, [_] = piles.piles_spilled(
-        p, roles_of(many), Bounds(head_max=2, page_max=3), in_hand=a_message("B"), now_s=NOW_MS // 1000
+        p, roles_of(many), OverflowBounds(head_max=2, page_max=3), in_hand=a_message("B"), now_s=NOW_MS // 1000
     )
     assert len(aside.queue) == 3
     assert gained(p, aside) == {}
@@ -508,7 +510,9 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
         message = a_message("A", f"m-{i}")
         p = journal.queued(p, hand(p, message), role, message, "it waits", None).snapshot
     in_hand = a_message("A", "m-6")
-    aside, [new] = piles.piles_spilled(p, roles, Bounds(head_max=2, page_max=3), in_hand=in_hand, now_s=NOW_MS // 1000)
+    aside, [new] = piles.piles_spilled(
+        p, roles, OverflowBounds(head_max=2, page_max=3), in_hand=in_hand, now_s=NOW_MS // 1000
+    )
     written = journal.queued(aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None).snapshot
     assert written.pages == (new.page,)
     assert verify(written.transitions, written) is None
@@ -562,7 +566,7 @@ def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:
 
 
 def test_a_run_whose_answers_lie_in_claims_is_for_this_version_alone() -> None:
-    plain = Call(kind="step", name="charge", number=1, input="i")
+    plain = StepRecord(kind="step", name="charge", number=1, input="i")
     begun = replace(blank(), intents=(replace(an_intent("reserve", a_message("A")), calls=(plain,)),))
     assert with_format(begun) is begun
     claimed = replace(begun, intents=(replace(begun.intents[0], calls=(plain, replace(plain, claim="c"))),))

@@ -11,60 +11,61 @@ from saga.messages import Message
 from saga.messaging.operator_commands import Command, type_of
 from saga.progress import compensation, failed_attempts, journal, operator_commands, suspended_runs, timers
 from saga.progress.actions import (
+    Abort,
     Action,
-    Close,
-    CloseSealed,
+    BeginAbort,
+    CloseHandler,
+    Compensate,
+    Complete,
     Discard,
-    Done,
+    Enqueue,
     Ignore,
+    KeepPending,
     Now,
-    Queue,
-    Refuse,
-    Run,
-    Seal,
+    Reject,
+    RunHandler,
     Trigger,
-    Wait,
 )
 from saga.progress.decisions import decide, held, knows, next_ready, undo_step
 from saga.progress.document import (
     CONTINUED,
     PLAIN,
     TIMED,
-    Call,
-    Continuation,
-    Kept,
-    Own,
-    Result,
-    Snapshot,
-    TakeBack,
-    Timer,
+    AbortAction,
+    CompensableResult,
+    CurrentTimer,
+    PendingMessage,
+    SagaProgress,
+    SelfConsumedEvent,
+    StepRecord,
+    SuspendedRun,
     decode_entry,
     format_of,
 )
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import Role, Roles, Undo
-from saga.progress.journal import CALLS_MAX, Ended, Hand
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
+from saga.progress.journal import CALLS_MAX, TransitionDetails, WriteContext
 from saga.progress.next_action import choose_next_action
 from saga.progress.takeover import undeclared
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 A, B, E, F = (a_message(type_) for type_ in "ABEF")
 E2, W = a_message("E", "E-2"), a_message("W", "wake-4")
-UNDO = Undo(name="release", outcomes=frozenset("F"), results=frozenset("R"))
-LOOK = Role(name="look", takes=(frozenset("A"),), optional=(frozenset("E"),))
-BOTH = Role(name="both", takes=(frozenset("A"), frozenset("B")), undo=UNDO)
-EACH = Role(name="each", takes=(frozenset("A"),), many=True)
-EACH_OF_TWO = Role(name="each", takes=(frozenset("A"), frozenset("B")), many=True)
+UNDO = CompensationRole(name="release", outcomes=frozenset("F"), results=frozenset("R"))
+LOOK = HandlerRole(name="look", takes=(frozenset("A"),), optional=(frozenset("E"),))
+BOTH = HandlerRole(name="both", takes=(frozenset("A"), frozenset("B")), undo=UNDO)
+EACH = HandlerRole(name="each", takes=(frozenset("A"),), many=True)
+EACH_OF_TWO = HandlerRole(name="each", takes=(frozenset("A"), frozenset("B")), many=True)
 NOW = Now(NOW_MS, memory_s=10**6)
-STEP = Call(kind="step", name="post", number=1, input="x", value=Raw(b"7"))
+STEP = StepRecord(kind="step", name="post", number=1, input="x", value=Raw(b"7"))
 
 
-def roles(*handlers: Role) -> Roles:
+def roles(*handlers: HandlerRole) -> HandlerRoles:
     return roles_of(*handlers, outcomes="F")
 
 
-def going(role: Role = LOOK, *parts: Message, due_ms: int = NOW_MS, n: int = 1) -> Continuation:
-    return Continuation(
+def going(role: HandlerRole = LOOK, *parts: Message, due_ms: int = NOW_MS, n: int = 1) -> SuspendedRun:
+    return SuspendedRun(
         handler=role.name,
         parts=parts or (A,),
         n=n,
@@ -76,11 +77,13 @@ def going(role: Role = LOOK, *parts: Message, due_ms: int = NOW_MS, n: int = 1) 
     )
 
 
-def with_(*later: Continuation, waiting: Sequence[Kept] = (), queue: Sequence[Kept] = ()) -> Snapshot:
+def with_(
+    *later: SuspendedRun, waiting: Sequence[PendingMessage] = (), queue: Sequence[PendingMessage] = ()
+) -> SagaProgress:
     return replace(blank(), n=5, published=5, later=later, waiting=tuple(waiting), queue=tuple(queue), format=CONTINUED)
 
 
-def ready(p: Snapshot, *handlers: Role, in_hand: str | None = None) -> Action | None:
+def ready(p: SagaProgress, *handlers: HandlerRole, in_hand: str | None = None) -> Action | None:
     return next_ready(p, roles(*handlers), NOW_MS, in_hand)
 
 
@@ -89,13 +92,13 @@ def ready(p: Snapshot, *handlers: Role, in_hand: str | None = None) -> Action | 
 
 def test_it_goes_on_when_its_time_has_come() -> None:
     c = going()
-    assert ready(with_(c), LOOK) == Run(LOOK, A, (A,), goes_on=c)
+    assert ready(with_(c), LOOK) == RunHandler(LOOK, A, (A,), goes_on=c)
     assert ready(with_(going(due_ms=NOW_MS + 1)), LOOK) is None
 
 
 def test_of_several_the_earliest_goes_on_first() -> None:
     early, late = going(EACH, a_message("A", "early"), due_ms=NOW_MS - 9), going(EACH, A)
-    assert ready(with_(late, early), EACH) == Run(EACH, early.parts[0], early.parts, goes_on=early)
+    assert ready(with_(late, early), EACH) == RunHandler(EACH, early.parts[0], early.parts, goes_on=early)
 
 
 def test_what_was_put_off_under_a_message_goes_on_under_another() -> None:
@@ -107,7 +110,7 @@ def test_what_was_put_off_under_a_message_goes_on_under_another() -> None:
 def test_an_event_that_it_waits_for_lets_it_go_on_before_its_time() -> None:
     c = replace(going(due_ms=NOW_MS + 9), until=("E",))
     p = with_(c, waiting=[kept("look", E, 3)])
-    assert ready(p, LOOK, in_hand="A-1") == Run(LOOK, A, (A, E), goes_on=c)
+    assert ready(p, LOOK, in_hand="A-1") == RunHandler(LOOK, A, (A, E), goes_on=c)
     assert ready(with_(c), LOOK) is None
     assert ready(with_(replace(c, until=()), waiting=[kept("look", E, 3)]), LOOK) is None, "it waits for a time"
 
@@ -120,7 +123,11 @@ def test_a_turn_that_failed_waits_for_its_next_attempt_whatever_is_there() -> No
 def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
     p = with_(going(), waiting=[kept("look", E2, 4), kept("look", E, 3), kept("other", E, 2)])
     assert suspended_runs.shown(p, LOOK) == (E,)
-    own = replace(p, waiting=(), own=(Own(event=E2, n=3), Own(event=B, n=1), Own(event=E, n=4)))
+    own = replace(
+        p,
+        waiting=(),
+        own=(SelfConsumedEvent(event=E2, n=3), SelfConsumedEvent(event=B, n=1), SelfConsumedEvent(event=E, n=4)),
+    )
     assert suspended_runs.shown(own, LOOK) == (E2,)
     had = replace(own, inbox=journal.into_inbox(own, a_hand(A), "look", [E2.id]))
     assert suspended_runs.shown(had, LOOK) == (E,)
@@ -135,18 +142,18 @@ def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
         replace(with_(going()), compensating=(kept("look", F),)),
     ],
 )
-def test_it_waits_while_others_are_under_way(p: Snapshot) -> None:
+def test_it_waits_while_others_are_under_way(p: SagaProgress) -> None:
     found = ready(p, LOOK, a_role("other", "B", undo=UNDO), in_hand="B-1")
-    assert not isinstance(found, Run) or found.goes_on is None
+    assert not isinstance(found, RunHandler) or found.goes_on is None
 
 
 def test_a_turn_that_has_begun_is_brought_to_its_end_at_any_time_but_not_while_it_is_parked() -> None:
     c = going(due_ms=NOW_MS + 9)
     intent = an_intent("look", A, E)
     p = replace(with_(c), intents=(intent,))
-    assert ready(p, LOOK) == Run(LOOK, A, (A, E), intent, c)
+    assert ready(p, LOOK) == RunHandler(LOOK, A, (A, E), intent, c)
     assert ready(replace(p, later=(replace(c, attempts=1),)), LOOK) is None
-    assert ready(replace(p, later=(replace(c, attempts=1, due_ms=NOW_MS),)), LOOK) == Run(
+    assert ready(replace(p, later=(replace(c, attempts=1, due_ms=NOW_MS),)), LOOK) == RunHandler(
         LOOK, A, (A, E), intent, replace(c, attempts=1, due_ms=NOW_MS)
     )
     dead = replace(p, queue=(kept("look", A, dead="d"),))
@@ -172,10 +179,10 @@ def test_what_never_runs_again_goes_on_no_more() -> None:
 
 def test_an_event_that_may_be_absent_is_kept_for_the_next_turn() -> None:
     for p in (blank(), with_(going()), replace(with_(going()), queue=(kept("look", B, dead="d"),))):
-        assert decide(p, LOOK, E, now=NOW) == Wait(LOOK, E, "until look runs, and is shown it")
-    assert decide(blank(), LOOK, A, now=NOW) == Run(LOOK, A, (A,))
+        assert decide(p, LOOK, E, now=NOW) == KeepPending(LOOK, E, "until look runs, and is shown it")
+    assert decide(blank(), LOOK, A, now=NOW) == RunHandler(LOOK, A, (A,))
     there = replace(blank(), waiting=(kept("look", E),))
-    assert decide(there, LOOK, A, now=NOW) == Run(LOOK, A, (A, E))
+    assert decide(there, LOOK, A, now=NOW) == RunHandler(LOOK, A, (A, E))
 
 
 def test_an_event_that_comes_after_the_end_or_was_left_over_is_ignored() -> None:
@@ -188,9 +195,9 @@ def test_an_event_that_comes_after_the_end_or_was_left_over_is_ignored() -> None
 
 
 def test_one_that_nobody_can_decode_is_taken_up_at_once() -> None:
-    assert decide(blank(), LOOK, E, now=NOW, bad="bytes") == Run(LOOK, E, (E,))
+    assert decide(blank(), LOOK, E, now=NOW, bad="bytes") == RunHandler(LOOK, E, (E,))
     blocked = replace(blank(), intents=(an_intent("other", B),))
-    assert isinstance(decide(blocked, LOOK, E, now=NOW, bad="bytes"), Queue)
+    assert isinstance(decide(blocked, LOOK, E, now=NOW, bad="bytes"), Enqueue)
 
 
 def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
@@ -199,21 +206,23 @@ def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
     assert knows(p, roles(BOTH), B)
     assert not knows(p, roles(BOTH), E)
     trigger = Trigger(message=A)
-    woken = replace(p, wake=Timer(id="wake-4", due_ms=NOW_MS))
-    assert choose_next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, memory_s=99), certain=True) == Done()
+    woken = replace(p, wake=CurrentTimer(id="wake-4", due_ms=NOW_MS))
+    assert choose_next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, memory_s=99), certain=True) == Complete()
     other = a_message("B", "B-2", value=b"2")
-    assert isinstance(decide(p, BOTH, other, now=NOW), Refuse)
+    assert isinstance(decide(p, BOTH, other, now=NOW), Reject)
     assert isinstance(decide(p, BOTH, replace(other, value=b"1"), now=NOW), Ignore)
-    assert decide(with_(going(EACH)), EACH, replace(A, id="A-2"), now=NOW) == Run(
+    assert decide(with_(going(EACH)), EACH, replace(A, id="A-2"), now=NOW) == RunHandler(
         EACH, replace(A, id="A-2"), (replace(A, id="A-2"),)
     )
 
 
 def test_own_events_on_which_a_run_goes_on_are_no_parts_of_another() -> None:
-    p = replace(with_(going(BOTH, A, B)), own=(Own(event=A, n=0), Own(event=B, n=1)))
+    p = replace(with_(going(BOTH, A, B)), own=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1)))
     assert list(held(p, BOTH, 0)) == []
     assert ready(p, BOTH, in_hand="A-1") is None
-    many = replace(with_(going(EACH_OF_TWO, A, B)), own=(Own(event=A, n=0), Own(event=B, n=1)))
+    many = replace(
+        with_(going(EACH_OF_TWO, A, B)), own=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1))
+    )
     assert list(held(many, EACH_OF_TWO, 0)) == []
     assert list(held(many, EACH_OF_TWO, 1)) == [(1, B)], "the others stay for each"
 
@@ -221,25 +230,25 @@ def test_own_events_on_which_a_run_goes_on_are_no_parts_of_another() -> None:
 def test_a_dead_turn_that_is_replayed_is_tried_as_a_turn() -> None:
     c = going(due_ms=NOW_MS + 9)
     p = with_(c, queue=[kept("look", A)])
-    assert ready(p, LOOK) == Run(LOOK, A, (A,), goes_on=c)
+    assert ready(p, LOOK) == RunHandler(LOOK, A, (A,), goes_on=c)
     blocked = replace(p, intents=(an_intent("other", B),))
     assert ready(blocked, LOOK, a_role("other", "B")) is None
     with_intent = replace(p, intents=(an_intent("look", A),))
-    assert ready(with_intent, LOOK) == Run(LOOK, A, (A,), with_intent.intents[0], c)
+    assert ready(with_intent, LOOK) == RunHandler(LOOK, A, (A,), with_intent.intents[0], c)
 
 
 def test_a_turn_that_failed_moves_its_time_and_holds_up_nobody() -> None:
     c, other = going(), going(EACH, a_message("A", "other"))
     p = with_(c, other)
-    failure = Failure(reason="why", remedy="", attempts=3, under={"bank": 2})
+    failure = RunFailure(reason="why", remedy="", attempts=3, under={"bank": 2})
     after = failed_attempts.park(
-        p, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
+        p, a_hand(A), RunHandler(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
     ).snapshot
     moved = replace(c, attempts=3, under={"bank": 2}, due_ms=NOW_MS + 70, delay_ms=70)
     assert (after.later, after.queue) == ((moved, other), ())
     replayed = replace(p, queue=(kept("look", A),))
     at_its_place = failed_attempts.park(
-        replayed, a_hand(A), Run(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
+        replayed, a_hand(A), RunHandler(LOOK, A, (A,), goes_on=c), failure, None, due_ms=NOW_MS + 70
     )
     assert [k.due_ms for k in at_its_place.snapshot.queue] == [NOW_MS + 70]
     assert at_its_place.snapshot.later == (c, other)
@@ -248,15 +257,15 @@ def test_a_turn_that_failed_moves_its_time_and_holds_up_nobody() -> None:
 # ---------------------------------------------------------------- what is written
 
 
-def hand(p: Snapshot, message: Message, *handlers: Role) -> Hand:
+def hand(p: SagaProgress, message: Message, *handlers: HandlerRole) -> WriteContext:
     return replace(a_hand(message, roles=roles(*handlers)), before=p)
 
 
-def turn_of(p: Snapshot, role: Role, *parts: Message, **did: Any) -> Snapshot:
+def turn_of(p: SagaProgress, role: HandlerRole, *parts: Message, **did: Any) -> SagaProgress:
     """The progress after a turn on these parts."""
     c = next(iter(p.later), None)
     cause = suspended_runs.cause_of(parts[: len(role.takes)], c)
-    ended = Ended(message=parts[0], cause=cause, parts=parts, delta={"x": 1}, **did)
+    ended = TransitionDetails(message=parts[0], cause=cause, parts=parts, delta={"x": 1}, **did)
     needed = parts[: len(role.takes)]
     following = replace(going(role, *needed), turn=1 if c is None else c.turn + 1)
     return journal.gone_on(p, hand(p, W, role), role, ended, following).snapshot
@@ -285,12 +294,12 @@ def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
 
 def test_the_last_turn_ends_the_run() -> None:
     p = with_(going(BOTH, A, B))
-    ended = Ended(message=A, cause=f"{A.id}~1", parts=(A, B))
+    ended = TransitionDetails(message=A, cause=f"{A.id}~1", parts=(A, B))
     after = journal.handled(p, hand(p, W, BOTH), BOTH, ended).snapshot
     assert (after.later, after.format, after.wake) == ((), PLAIN, None)
     assert len(after.inbox) == len(after.ran) == 2
     p = with_(going(), waiting=[kept("look", E)])
-    after = journal.handled(p, hand(p, W, LOOK), LOOK, Ended(message=A, cause="c", parts=(A, E))).snapshot
+    after = journal.handled(p, hand(p, W, LOOK), LOOK, TransitionDetails(message=A, cause="c", parts=(A, E))).snapshot
     assert (after.waiting, len(after.inbox), len(after.ran)) == ((), 2, 1)
 
 
@@ -326,17 +335,17 @@ def test_the_format_says_whether_a_run_goes_on() -> None:
 def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> None:
     c = going(BOTH, A, B)
     p = with_(c)
-    assert undo_step(p, BOTH, F) == Close(BOTH, F)
+    assert undo_step(p, BOTH, F) == CloseHandler(BOTH, F)
     closed = compensation.closed(p, hand(p, F, BOTH), BOTH, F).snapshot
     assert (closed.later, closed.format, closed.closed) == ((), PLAIN, ("both",))
     assert len(closed.inbox) == 3, "the outcome and both messages"
     did = with_(replace(c, calls=(STEP,)))
-    assert undo_step(did, BOTH, F) == Seal(BOTH, F)
+    assert undo_step(did, BOTH, F) == BeginAbort(BOTH, F)
     sealed = compensation.sealed(did, BOTH)
     assert (sealed.kind, sealed.cause, sealed.left, sealed.calls) == ("lieu", f"{A.id}+{B.id}~1", (STEP,), ())
     p = journal.begun(did, hand(did, F, BOTH), sealed).snapshot
-    assert undo_step(p, BOTH, F) == CloseSealed(BOTH, F, sealed)
-    assert CloseSealed(BOTH, F, sealed).parts == (A, B)
+    assert undo_step(p, BOTH, F) == Abort(BOTH, F, sealed)
+    assert Abort(BOTH, F, sealed).parts == (A, B)
     written = compensation.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
     assert written.entry is not None
     assert str(written.entry.reason).startswith("both can never finish: it goes on no more;")
@@ -344,7 +353,7 @@ def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> N
     assert compensation.sealed(begun, BOTH).left == (STEP,)
 
 
-BACK = TakeBack(call="bank.give", after=1)
+BACK = AbortAction(call="bank.give", after=1)
 
 
 def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
@@ -368,7 +377,7 @@ def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
 
 def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -> None:
     said = replace(going(BOTH, A, B), undo_with=(BACK,))
-    ended = Ended(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
+    ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
     p = journal.gone_on(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
     assert [call.name for call in p.later[0].calls] == ["more"]
     assert p.later[0].undo_with == (replace(BACK, after=0),)
@@ -377,7 +386,7 @@ def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -
     assert len(p.later[0].undo_with) == 2
     sealed = compensation.sealed(p, BOTH)
     assert ([call.name for call in sealed.left], len(sealed.undo_with)) == (["more"], 2)
-    assert undo_step(replace(p, later=(replace(p.later[0], calls=()),)), BOTH, F) == Seal(BOTH, F)
+    assert undo_step(replace(p, later=(replace(p.later[0], calls=()),)), BOTH, F) == BeginAbort(BOTH, F)
     begun = replace(p, intents=(replace(an_intent("both", A, B), undo_with=(BACK,)),))
     assert compensation.sealed(begun, BOTH).left == ()
     result = replace(ended, cause="e", events=[replace(a_message("R"), source="svc")])
@@ -387,7 +396,7 @@ def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -
 def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() -> None:
     p = blank()
     for n in range(2 * CALLS_MAX):
-        ended = Ended(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
+        ended = TransitionDetails(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
         p = journal.gone_on(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
     first, *rest = p.later[0].calls
     assert (first.name, first.number, len(rest)) == ("", CALLS_MAX, CALLS_MAX)
@@ -396,20 +405,20 @@ def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() 
 
 
 def test_results_of_its_turns_are_undone_first() -> None:
-    result = Result(handler="both", cause="c", event=a_message("R"), own=())
+    result = CompensableResult(handler="both", cause="c", event=a_message("R"), own=())
     did = replace(with_(replace(going(BOTH, A, B), calls=(STEP,))), results=(result,))
-    assert type(undo_step(did, BOTH, F)).__name__ == "Undo"
+    assert type(undo_step(did, BOTH, F)) is Compensate
 
 
 def test_what_turns_did_behind_the_last_result_is_put_right_when_that_is_undone() -> None:
-    result = Result(handler="both", cause="c", event=a_message("R"), own=())
+    result = CompensableResult(handler="both", cause="c", event=a_message("R"), own=())
     for left, closes in ({"calls": (STEP,)}, False), ({"undo_with": (BACK,)}, False), ({}, True):
         did = replace(with_(replace(going(BOTH, A, B), **left)), results=(result,))
-        p = compensation.undone(did, hand(did, F, BOTH), BOTH, result, Ended(message=F, cause="c")).snapshot
+        p = compensation.undone(did, hand(did, F, BOTH), BOTH, result, TransitionDetails(message=F, cause="c")).snapshot
         assert (p.closed == ("both",), p.later == ()) == (closes, closes)
         if not closes:
             assert [kept.message for kept in p.compensating] == [F]
-            assert undo_step(p, BOTH, F) == Seal(BOTH, F)
+            assert undo_step(p, BOTH, F) == BeginAbort(BOTH, F)
 
 
 # ---------------------------------------------------------------- when a person ends it
@@ -432,7 +441,7 @@ def a_command() -> Command:
 
 
 def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did() -> None:
-    two = Role(name="two", takes=(frozenset("A"), frozenset("B")))
+    two = HandlerRole(name="two", takes=(frozenset("A"), frozenset("B")))
     c, head = going(two, A, B), kept("two", A, dead="dead-1")
     p = with_(c, queue=[head])
     here, command = roles_of(two), a_command()
@@ -441,7 +450,7 @@ def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did(
     assert (after.later, after.queue, after.format) == ((), (), PLAIN)
     assert [(k.handler, k.message) for k in after.waiting] == [("two", B)], "another one may come in its place"
     did = with_(replace(c, calls=(STEP,)), queue=[head])
-    assert operator_commands.heed(did, here, command) == Seal(two, command)
+    assert operator_commands.heed(did, here, command) == BeginAbort(two, command)
     assert compensation.sealed(did, two, A.id).left == (STEP,)
     own = with_(replace(c, parts=(A, replace(B, source="svc"))), queue=[head])
     assert operator_commands.discarded(own, a_hand(command, roles=here), command, head).snapshot.waiting == ()
@@ -468,8 +477,8 @@ def test_a_turn_that_is_new_is_woken_at_its_time_and_an_old_one_with_growing_pau
 # ---------------------------------------------------------------- what is put off without a failed attempt
 
 
-def put_off(p: Snapshot, c: Continuation, attempts: int = 0) -> Snapshot:
-    action, failure = Run(LOOK, A, (A,), goes_on=c), Failure(reason="paused", remedy="", attempts=attempts)
+def put_off(p: SagaProgress, c: SuspendedRun, attempts: int = 0) -> SagaProgress:
+    action, failure = RunHandler(LOOK, A, (A,), goes_on=c), RunFailure(reason="paused", remedy="", attempts=attempts)
     return failed_attempts.park(p, a_hand(W), action, failure, None, due_ms=NOW_MS + 60_000).snapshot
 
 
@@ -493,18 +502,18 @@ def test_a_turn_whose_time_alone_tells_waits_where_it_is_and_holds_up_nobody() -
     assert put_off(failed, c, attempts=1).queue == ()
 
 
-def a_job(role: Role, message: Message, turn: int, calls: tuple[Call, ...] = ()) -> Continuation:
-    return Continuation(
+def a_job(role: HandlerRole, message: Message, turn: int, calls: tuple[StepRecord, ...] = ()) -> SuspendedRun:
+    return SuspendedRun(
         handler=role.name, parts=(message,), n=turn, turn=turn, first_ms=0, seen_ms=0, due_ms=NOW_MS, calls=calls
     )
 
 
 def test_a_turn_takes_over_the_steps_of_its_own_run_only() -> None:
-    undo = Undo(name="undo_job", outcomes=frozenset({"X"}), results=frozenset({"R"}))
+    undo = CompensationRole(name="undo_job", outcomes=frozenset({"X"}), results=frozenset({"R"}))
     role = a_role("job", "A", many=True, undo=undo)
     one, two = a_message("A", "one"), a_message("A", "two")
-    made = Call(kind="step", name="charge", number=1, input="", arguments="")
+    made = StepRecord(kind="step", name="charge", number=1, input="", arguments="")
     p = replace(blank(), later=(a_job(role, one, 1, (made,)), a_job(role, two, 1)))
-    ended = Ended(message=two, parts=(two,), calls=())
+    ended = TransitionDetails(message=two, parts=(two,), calls=())
     after = journal.gone_on(p, a_hand(two, roles=roles_of(role)), role, ended, a_job(role, two, 2)).snapshot
     assert {c.parts[0].id: [call.name for call in c.calls] for c in after.later} == {"one": ["charge"], "two": []}

@@ -6,19 +6,29 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import failed_attempts, ids, journal, timers
-from saga.progress.actions import AwaitLog, Done, Ignore, Note, Now, Run, SendOn, Trigger
+from saga.progress.actions import AwaitLog, Complete, ForwardTimer, Ignore, Now, RunHandler, TouchDeadline, Trigger
 from saga.progress.decisions import knows, next_ready
-from saga.progress.document import FORMAT, PAGED, PLAIN, TIMED, Kept, Page, Snapshot, Timer, format_of
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import DEADLINE, Role, Roles
-from saga.progress.journal import Ended, Hand
+from saga.progress.document import (
+    FORMAT,
+    PAGED,
+    PLAIN,
+    TIMED,
+    CurrentTimer,
+    OverflowSegment,
+    PendingMessage,
+    SagaProgress,
+    format_of,
+)
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles
+from saga.progress.journal import TransitionDetails, WriteContext
 from saga.progress.next_action import choose_next_action, record_without_handler
 from saga.progress.timers import is_overdue
 from saga.support.clock import LATEST_MS, from_iso, iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 DUE = from_iso(START) + 60_000
-EXPIRE = Role(
+EXPIRE = HandlerRole(
     name="expire", takes=(frozenset("A"),), decides=True, within_ms=60_000, unless=frozenset({"Over", "Paid"})
 )
 HANDLER, DECIDER = a_role("handler", "A B"), a_role("decider", "C", decides=True)
@@ -28,15 +38,15 @@ A, B, C = a_message("A"), a_message("B"), a_message("C")
 PAID, OVER = a_message("Paid"), a_message("Over")
 
 
-def hand(p: Snapshot, message: Message, roles: Roles = ROLES, now_ms: int = DUE - 1) -> Hand:
-    return Hand(message=message, position=None, roles=roles, heard=(), now_ms=now_ms, memory_s=1000, before=p)
+def hand(p: SagaProgress, message: Message, roles: HandlerRoles = ROLES, now_ms: int = DUE - 1) -> WriteContext:
+    return WriteContext(message=message, position=None, roles=roles, heard=(), now_ms=now_ms, memory_s=1000, before=p)
 
 
-def opened(p: Snapshot | None = None, due_ms: int = DUE) -> Snapshot:
-    return replace(p or blank(), n=1, deadlines=(Kept(handler="expire", message=A, n=0, due_ms=due_ms),))
+def opened(p: SagaProgress | None = None, due_ms: int = DUE) -> SagaProgress:
+    return replace(p or blank(), n=1, deadlines=(PendingMessage(handler="expire", message=A, n=0, due_ms=due_ms),))
 
 
-def touched(p: Snapshot, message: Message, *said: Message) -> Snapshot:
+def touched(p: SagaProgress, message: Message, *said: Message) -> SagaProgress:
     return timers.touch_deadlines(p, ROLES, message, said, DUE - 1)
 
 
@@ -50,8 +60,10 @@ def test_roles_tell_deadlines_from_handlers() -> None:
 
 
 def test_whatever_is_written_first_about_its_event_opens_it() -> None:
-    p = journal.handled(blank(), hand(blank(), A), HANDLER, Ended(message=A, cause=A.id, parts=(A,))).snapshot
-    assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE),)
+    p = journal.handled(
+        blank(), hand(blank(), A), HANDLER, TransitionDetails(message=A, cause=A.id, parts=(A,))
+    ).snapshot
+    assert p.deadlines == (PendingMessage(handler="expire", message=A, n=0, due_ms=DUE),)
     assert p.is_open
     assert p.wake is not None
     assert p.wake.due_ms == DUE
@@ -74,28 +86,28 @@ def test_what_the_log_held_when_it_was_due_is_handled_first() -> None:
     p = journal.noted(blank(), hand(blank(), A, ALONE), A).snapshot
     assert p.wake is not None
     assert next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
-    assert next_ready(p, ALONE, DUE, handled_ms=DUE) == Run(EXPIRE, A, (A,))
+    assert next_ready(p, ALONE, DUE, handled_ms=DUE) == RunHandler(EXPIRE, A, (A,))
     wake = replace(a_message("saga.wake"), id=p.wake.id)
     behind = Now(DUE + 9, 1000, DUE - 1)
     assert choose_next_action(p, ALONE, Trigger(message=wake), behind, True) == AwaitLog(DUE, None)
-    assert choose_next_action(p, ALONE, Trigger(message=C), behind, True) == Done()
+    assert choose_next_action(p, ALONE, Trigger(message=C), behind, True) == Complete()
     nobodys = replace(C, type="")
-    assert choose_next_action(p, ALONE, Trigger(message=nobodys), behind, True) == SendOn(DUE + 9 + 1000)
+    assert choose_next_action(p, ALONE, Trigger(message=nobodys), behind, True) == ForwardTimer(DUE + 9 + 1000)
 
 
 def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_over() -> None:
     gracious = replace_role(EXPIRE, grace_ms=5000)
     roles = roles_of(gracious, HANDLER, outcomes="Over", emitted="Over")
-    parked = Kept(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 100)
-    p = replace(opened(), queue=(parked,), wake=Timer(id="wake-0", due_ms=DUE))
+    parked = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 100)
+    p = replace(opened(), queue=(parked,), wake=CurrentTimer(id="wake-0", due_ms=DUE))
     wake = Trigger(message=replace(a_message("saga.wake"), id="wake-0"))
     assert choose_next_action(p, ROLES, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
     assert choose_next_action(p, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 100)
     alone = replace(p, queue=())
     assert choose_next_action(alone, roles, wake, Now(DUE + 9, 1000, 0), True) == AwaitLog(DUE, DUE + 5000)
-    assert choose_next_action(alone, roles, wake, Now(DUE + 5000, 1000, 0), True) == Run(gracious, A, (A,))
+    assert choose_next_action(alone, roles, wake, Now(DUE + 5000, 1000, 0), True) == RunHandler(gracious, A, (A,))
     dead = replace(p, queue=(kept("handler", B, dead="d"),))
-    assert choose_next_action(dead, ROLES, wake, Now(DUE + 9, 1000, 0), True) == Done(), "a person is waited for"
+    assert choose_next_action(dead, ROLES, wake, Now(DUE + 9, 1000, 0), True) == Complete(), "a person is waited for"
 
 
 def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
@@ -106,23 +118,23 @@ def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
 
 
 def test_it_does_not_pass_what_came_in_time_and_is_held_up() -> None:
-    tried = Kept(handler="decider", message=C, n=0, attempts=3, due_ms=DUE + 9)
+    tried = PendingMessage(handler="decider", message=C, n=0, attempts=3, due_ms=DUE + 9)
     for held_up in (replace(tried, attempts=0), replace(tried, put_off=True)):
         assert next_ready(replace(opened(), queue=(held_up,)), ROLES, DUE) is None
-        failing_first = Kept(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
+        failing_first = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
         assert next_ready(replace(opened(), queue=(failing_first, held_up)), ROLES, DUE) is None
-    assert next_ready(replace(opened(), queue=(tried,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
-    page = Page(of="queue", name="p", count=1, newest=0, handlers=("handler",))
+    assert next_ready(replace(opened(), queue=(tried,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    page = OverflowSegment(of="queue", name="p", count=1, newest=0, handlers=("handler",))
     failing = replace(opened(), queue=(replace(tried, handler="handler"),))
-    assert next_ready(replace(failing, pages=(page,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    assert next_ready(replace(failing, pages=(page,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     assert next_ready(replace(failing, pages=(replace(page, handlers=("decider",)),)), ROLES, DUE) is None
 
 
 def test_what_closes_a_deadline_otherwise_than_by_an_outcome_counts_too() -> None:
     closer = replace_role(HANDLER, closes=True)
     roles = roles_of(EXPIRE, closer, outcomes="Over", emitted="Over")
-    p = replace(opened(), queue=(Kept(handler="handler", message=B, n=0, due_ms=DUE + 9),))
-    assert next_ready(p, ROLES, DUE) == Run(EXPIRE, A, (A,))
+    p = replace(opened(), queue=(PendingMessage(handler="handler", message=B, n=0, due_ms=DUE + 9),))
+    assert next_ready(p, ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     assert next_ready(p, roles, DUE) is None
 
 
@@ -145,7 +157,7 @@ def test_an_older_version_of_the_toolkit_decides_nothing_while_one_is_open() -> 
     p = touched(blank(), A)
     assert p.format == TIMED <= FORMAT
     assert touched(p, PAID).format == PLAIN
-    page = Page(of="inbox", name="p", count=1, newest=1)
+    page = OverflowSegment(of="inbox", name="p", count=1, newest=1)
     assert format_of((page,), (), (), 1) == PAGED
     assert format_of((page,), p.deadlines, (), 1) == TIMED
 
@@ -179,22 +191,24 @@ def test_what_has_run_or_was_given_up_waits_for_no_time() -> None:
 def test_a_message_that_is_for_nothing_else_is_written_down_once() -> None:
     trigger, now = Trigger(message=PAID), Now(DUE - 1, 1000)
     action = choose_next_action(opened(), ROLES, trigger, now, True)
-    assert action == Note(PAID)
-    assert isinstance(action, Note)
+    assert action == TouchDeadline(PAID)
+    assert isinstance(action, TouchDeadline)
     p = record_without_handler(opened(), hand(opened(), PAID), action).snapshot
     assert p.closed == ("expire",)
     assert knows(p, ROLES, PAID)
-    assert choose_next_action(p, ROLES, trigger, now, True) == Done()
+    assert choose_next_action(p, ROLES, trigger, now, True) == Complete()
     assert not timers.touches_deadline(blank(), ROLES, A), "its handler writes about it"
 
 
 def test_it_is_ready_when_its_time_has_come() -> None:
     assert next_ready(opened(), ROLES, DUE - 1) is None
-    assert next_ready(opened(), ROLES, DUE) == Run(EXPIRE, A, (A,))
-    both = replace(opened(), deadlines=(*opened().deadlines, Kept(handler="expire", message=B, n=0, due_ms=DUE - 9)))
-    assert next_ready(both, ROLES, DUE) == Run(EXPIRE, B, (B,)), "the earliest first"
+    assert next_ready(opened(), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    both = replace(
+        opened(), deadlines=(*opened().deadlines, PendingMessage(handler="expire", message=B, n=0, due_ms=DUE - 9))
+    )
+    assert next_ready(both, ROLES, DUE) == RunHandler(EXPIRE, B, (B,)), "the earliest first"
     waiting = replace(opened(), waiting=(kept("handler", B),))
-    assert next_ready(waiting, ROLES, DUE) == Run(HANDLER, B, (B,)), "what is fulfilled goes before"
+    assert next_ready(waiting, ROLES, DUE) == RunHandler(HANDLER, B, (B,)), "what is fulfilled goes before"
 
 
 def test_it_is_overdue_from_its_time_on() -> None:
@@ -220,32 +234,32 @@ def test_it_waits_while_another_run_is_under_way_and_behind_a_dead_letter() -> N
 
 
 def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() -> None:
-    parked = Kept(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
-    assert next_ready(replace(opened(), queue=(parked,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    parked = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
+    assert next_ready(replace(opened(), queue=(parked,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     begun = replace(opened(), queue=(parked,), intents=(an_intent("handler", B),))
-    assert next_ready(begun, ROLES, DUE) == Run(EXPIRE, A, (A,))
+    assert next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     two = replace(begun, intents=(*begun.intents, an_intent("decider", C)))
     assert next_ready(two, ROLES, DUE) is None, "another run is under way"
     deciding = replace(parked, handler="decider", message=C)
-    assert next_ready(replace(opened(), queue=(deciding,)), ROLES, DUE) == Run(EXPIRE, A, (A,))
+    assert next_ready(replace(opened(), queue=(deciding,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     assert next_ready(replace(opened(), queue=(deciding,), intents=(an_intent("decider", C),)), ROLES, DUE) is None
 
 
 def test_what_it_has_begun_goes_on_at_its_time() -> None:
     intent = an_intent("expire", A)
     begun = replace(opened(), intents=(intent,))
-    assert next_ready(begun, ROLES, DUE) == Run(EXPIRE, A, (A,), intent)
+    assert next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent)
     assert next_ready(begun, ROLES, DUE - 1) is None
     replayed = replace(begun, deadlines=(), queue=(kept("expire", A),))
-    assert next_ready(replayed, ROLES, DUE) == Run(EXPIRE, A, (A,), intent), "a person has replayed it"
+    assert next_ready(replayed, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent), "a person has replayed it"
 
 
 def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> None:
-    failure = Failure(reason="why", remedy="mend", attempts=2)
-    action = Run(EXPIRE, A, (A,))
+    failure = RunFailure(reason="why", remedy="mend", attempts=2)
+    action = RunHandler(EXPIRE, A, (A,))
     p = failed_attempts.park(opened(), hand(opened(), B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
     assert p.queue == ()
-    assert p.deadlines == (Kept(handler="expire", message=A, n=0, due_ms=DUE + 7, delay_ms=7, attempts=2),)
+    assert p.deadlines == (PendingMessage(handler="expire", message=A, n=0, due_ms=DUE + 7, delay_ms=7, attempts=2),)
     assert p.wake is not None
     assert p.wake.due_ms == DUE + 7
     p = failed_attempts.give_up(opened(), hand(opened(), B, now_ms=DUE), action, failure, None).snapshot
@@ -254,11 +268,11 @@ def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> 
 
 
 def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time() -> None:
-    failure, action = Failure(reason="why", remedy="mend", attempts=2), Run(EXPIRE, A, (A,))
+    failure, action = RunFailure(reason="why", remedy="mend", attempts=2), RunHandler(EXPIRE, A, (A,))
     replayed = replace(blank(), n=3, queue=(kept("expire", A, 1), kept("handler", B, 2)))
     p = failed_attempts.park(replayed, hand(replayed, B, now_ms=DUE), action, failure, None, due_ms=DUE + 7).snapshot
     assert p.queue == (
-        Kept(handler="expire", message=A, n=1, due_ms=DUE + 7, delay_ms=7, attempts=2),
+        PendingMessage(handler="expire", message=A, n=1, due_ms=DUE + 7, delay_ms=7, attempts=2),
         kept("handler", B, 2),
     )
     assert p.deadlines == ()
@@ -274,4 +288,4 @@ def test_its_wake_is_sent_on_while_it_cannot_run() -> None:
     assert p.wake is not None
     wake = replace(a_message("saga.wake"), id=p.wake.id)
     at = DUE + 5000
-    assert choose_next_action(p, ROLES, Trigger(message=wake), Now(at, 1000), True) == SendOn(at + 5000)
+    assert choose_next_action(p, ROLES, Trigger(message=wake), Now(at, 1000), True) == ForwardTimer(at + 5000)

@@ -8,24 +8,23 @@ from saga.messages import Message
 from saga.messaging.message_ids import id_of_change
 from saga.progress import ids
 from saga.progress.actions import (
-    Close,
-    CloseSealed,
-    Had,
+    Abort,
+    AlreadyPending,
+    AlreadyProcessed,
+    BeginAbort,
+    CloseHandler,
+    Compensate,
+    DelayCompensation,
+    Enqueue,
     Ignore,
-    Left,
+    KeepPending,
     Now,
-    Queue,
-    Refuse,
-    Run,
-    Seal,
-    Undo,
-    UndoWaits,
-    Wait,
+    Reject,
+    RunHandler,
 )
 from saga.progress.decisions import decide, knows, next_ready, undo_step, undone_by, why_over
-from saga.progress.document import Own, Result, Snapshot
-from saga.progress.handlers import Role, undo_name
-from saga.progress.handlers import Undo as UndoRole
+from saga.progress.document import CompensableResult, SagaProgress, SelfConsumedEvent
+from saga.progress.handlers import CompensationRole, HandlerRole, undo_name
 from saga.support.clock import from_iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
@@ -41,14 +40,14 @@ NOW = Now(from_iso(START) + 100_000, memory_s=100)  # so that what is older than
 LATER = Now(NOW.ms + 1000, memory_s=100)
 
 
-def entered(p: Snapshot, handler: str, *messages: str) -> Snapshot:
+def entered(p: SagaProgress, handler: str, *messages: str) -> SagaProgress:
     return replace(p, inbox={**p.inbox, **{ids.entry(message, handler): 0 for message in messages}})
 
 
-def parts_of(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...]:
+def parts_of(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...]:
     """Messages that the handler runs on for the message in hand."""
     decision = decide(p, role, message, now=NOW)
-    assert isinstance(decision, Run)
+    assert isinstance(decision, RunHandler)
     return decision.parts
 
 
@@ -57,17 +56,17 @@ def parts_of(p: Snapshot, role: Role, message: Message) -> tuple[Message, ...]:
 
 def test_line_1_what_is_in_the_inbox_is_nothing_whatever_else_holds() -> None:
     p = entered(replace(blank(), closed=("alone",), intents=(an_intent("alone", A),)), "alone", A.id)
-    assert isinstance(decide(p, ALONE, A, now=NOW), Had)
-    assert not isinstance(decide(p, DECIDES, A, now=NOW), Had), "the inbox is of message and handler"
+    assert isinstance(decide(p, ALONE, A, now=NOW), AlreadyProcessed)
+    assert not isinstance(decide(p, DECIDES, A, now=NOW), AlreadyProcessed), "the inbox is of message and handler"
 
 
 def test_line_1a_what_is_kept_and_in_hand_is_left() -> None:
     queued = replace(blank(), queue=(kept("other", B), kept("alone", A)))
     waiting = replace(blank(), waiting=(kept("both", A),))
-    assert isinstance(decide(queued, ALONE, A, now=NOW), Left)
-    assert isinstance(decide(waiting, BOTH, A, now=NOW), Left)
-    assert isinstance(decide(queued, DECIDES, A, now=NOW), Queue), "it is kept for another handler"
-    assert isinstance(decide(waiting, BOTH, A), Wait), "settling looks again"
+    assert isinstance(decide(queued, ALONE, A, now=NOW), AlreadyPending)
+    assert isinstance(decide(waiting, BOTH, A, now=NOW), AlreadyPending)
+    assert isinstance(decide(queued, DECIDES, A, now=NOW), Enqueue), "it is kept for another handler"
+    assert isinstance(decide(waiting, BOTH, A), KeepPending), "settling looks again"
 
 
 def test_line_2_its_own_open_intent_is_gone_on_with() -> None:
@@ -75,27 +74,27 @@ def test_line_2_its_own_open_intent_is_gone_on_with() -> None:
     p = replace(blank(), intents=(intent,))
     for message in (A, B):
         decision = decide(p, BOTH, message, now=NOW)
-        assert decision == Run(BOTH, message, (A, B), intent)
-    assert isinstance(decide(p, ALONE, A, now=NOW), Queue), "the intent of another handler blocks"
-    assert isinstance(decide(replace(p, closed=("both",)), BOTH, A, now=NOW), Run), "before line 3"
+        assert decision == RunHandler(BOTH, message, (A, B), intent)
+    assert isinstance(decide(p, ALONE, A, now=NOW), Enqueue), "the intent of another handler blocks"
+    assert isinstance(decide(replace(p, closed=("both",)), BOTH, A, now=NOW), RunHandler), "before line 3"
 
 
 def test_line_2_what_takes_the_place_of_a_dead_original_is_left_alone() -> None:
     p = replace(blank(), intents=(replace(an_intent("alone", A), kind="lieu"),))
-    assert isinstance(decide(p, ALONE, A, now=NOW), Left)
-    assert isinstance(decide(p, ALONE, A_AGAIN, now=NOW), Queue), "a message that nobody has kept yet is not lost"
+    assert isinstance(decide(p, ALONE, A, now=NOW), AlreadyPending)
+    assert isinstance(decide(p, ALONE, A_AGAIN, now=NOW), Enqueue), "a message that nobody has kept yet is not lost"
 
 
 def test_line_3_a_closed_handler_ignores() -> None:
     p = replace(blank(), closed=("alone",))
     assert decide(p, ALONE, A, now=NOW) == Ignore(ALONE, A, "its compensation has closed this handler")
-    assert isinstance(decide(replace(blank(), closed=("other",)), ALONE, A, now=NOW), Run)
+    assert isinstance(decide(replace(blank(), closed=("other",)), ALONE, A, now=NOW), RunHandler)
 
 
 def test_line_3_there_is_one_outcome() -> None:
     p = replace(blank(), outcome="Over")
     assert decide(p, DECIDES, A, now=NOW) == Ignore(DECIDES, A, "the saga has ended here with Over")
-    assert isinstance(decide(p, ALONE, A, now=NOW), Run), "a handler that cannot end the saga goes on"
+    assert isinstance(decide(p, ALONE, A, now=NOW), RunHandler), "a handler that cannot end the saga goes on"
 
 
 # ---------------------------------------------------------------- line 4: repetitions
@@ -109,7 +108,7 @@ def test_line_4_the_same_again_is_ignored() -> None:
 def test_line_4_other_content_is_a_dead_letter() -> None:
     p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
     decision = decide(p, ALONE, A2, now=NOW)
-    assert isinstance(decision, Refuse)
+    assert isinstance(decision, Reject)
     assert decision.reason == "already handled with other content: alone has taken another A in this saga already"
     assert decision.remedy == "look why two differ; the first one counts"
 
@@ -126,9 +125,9 @@ def test_line_4a_a_removal_is_ignored_by_a_handler_that_runs_once_whatever_block
     ignored = Ignore(role, gone, "the document is gone, and alone runs on one that is there")
     assert decide(blank(), role, gone, now=NOW) == ignored
     assert decide(replace(blank(), intents=(an_intent("other", B),)), role, gone, now=NOW) == ignored
-    assert isinstance(decide(blank(), role, A, now=NOW), Run)
-    assert isinstance(decide(blank(), many, gone, now=NOW), Run), "it is shown each change"
-    assert isinstance(decide(blank(), ALONE, gone, now=NOW), Run), "to others the name means nothing"
+    assert isinstance(decide(blank(), role, A, now=NOW), RunHandler)
+    assert isinstance(decide(blank(), many, gone, now=NOW), RunHandler), "it is shown each change"
+    assert isinstance(decide(blank(), ALONE, gone, now=NOW), RunHandler), "to others the name means nothing"
     second = replace_role(MANY_BOTH, changes=frozenset("B"))
     gone = a_message("B", id=id_of_change("document", 1, is_gone=True))
     assert isinstance(decide(blank(), second, gone, now=NOW), Ignore), "this part stays"
@@ -147,14 +146,14 @@ def test_line_4_another_type_for_the_same_parameter_is_ignored() -> None:
 def test_line_4_a_part_that_waits_counts_as_taken() -> None:
     p = replace(blank(), waiting=(kept("both", B),))
     assert isinstance(decide(p, BOTH, replace(B, id="B-again"), now=NOW), Ignore)
-    assert isinstance(decide(p, BOTH, B2, now=NOW), Refuse)
+    assert isinstance(decide(p, BOTH, B2, now=NOW), Reject)
     assert isinstance(decide(p, BOTH, C, now=NOW), Ignore)
-    assert isinstance(decide(p, BOTH, A, now=NOW), Run), "another parameter is free"
+    assert isinstance(decide(p, BOTH, A, now=NOW), RunHandler), "another parameter is free"
 
 
 def test_line_4_what_waits_for_another_handler_is_no_repetition() -> None:
     p = replace(blank(), waiting=(kept("other", A),), ran=(ran("other", A, "a"),))
-    assert isinstance(decide(p, ALONE, A2, now=NOW), Run)
+    assert isinstance(decide(p, ALONE, A2, now=NOW), RunHandler)
 
 
 def test_line_4_a_handler_that_has_run_takes_no_part_of_another_type_either() -> None:
@@ -166,61 +165,63 @@ def test_line_4_many_takes_the_first_parameter_again_and_the_others_once() -> No
     p = replace(blank(), waiting=(kept("many_both", B),))
     assert parts_of(p, MANY_BOTH, A) == (A, B)
     assert parts_of(entered(p, "many_both", A.id), MANY_BOTH, A2) == (A2, B)
-    assert isinstance(decide(p, MANY_BOTH, B2, now=NOW), Refuse)
-    assert isinstance(decide(blank(), MANY, A2, now=NOW), Run)
+    assert isinstance(decide(p, MANY_BOTH, B2, now=NOW), Reject)
+    assert isinstance(decide(blank(), MANY, A2, now=NOW), RunHandler)
 
 
 # ---------------------------------------------------------------- lines 5 to 7
 
 
 def test_line_5_a_part_waits_for_the_others_and_says_for_which() -> None:
-    assert decide(blank(), BOTH, A, now=NOW) == Wait(BOTH, A, "for B or C")
-    assert decide(blank(), BOTH, C, now=NOW) == Wait(BOTH, C, "for A")
+    assert decide(blank(), BOTH, A, now=NOW) == KeepPending(BOTH, A, "for B or C")
+    assert decide(blank(), BOTH, C, now=NOW) == KeepPending(BOTH, C, "for A")
 
 
 def test_line_5_a_bad_part_waits_for_nothing() -> None:
-    assert isinstance(decide(blank(), BOTH, A, now=NOW, bad="why"), Run)
-    assert isinstance(decide(blank(started=None), ALONE, replace(A, started=None), now=NOW, bad="why"), Run)
+    assert isinstance(decide(blank(), BOTH, A, now=NOW, bad="why"), RunHandler)
+    assert isinstance(decide(blank(started=None), ALONE, replace(A, started=None), now=NOW, bad="why"), RunHandler)
 
 
 def test_line_5_nothing_runs_before_it_is_known_when_the_saga_began() -> None:
     unknown = replace(A, started=None)
-    waits = Wait(ALONE, unknown, "no message has told yet when this saga began")
+    waits = KeepPending(ALONE, unknown, "no message has told yet when this saga began")
     assert decide(blank(started=None), ALONE, unknown, now=NOW) == waits
-    assert isinstance(decide(blank(started=None), ALONE, A, now=NOW), Run), "it tells itself"
-    assert isinstance(decide(blank(), ALONE, unknown, now=NOW), Run), "another one has told"
+    assert isinstance(decide(blank(started=None), ALONE, A, now=NOW), RunHandler), "it tells itself"
+    assert isinstance(decide(blank(), ALONE, unknown, now=NOW), RunHandler), "another one has told"
 
 
 def test_line_5_an_own_event_is_a_part() -> None:
-    p = replace(blank(), own=(Own(event=B, n=0),))
+    p = replace(blank(), own=(SelfConsumedEvent(event=B, n=0),))
     assert parts_of(p, BOTH, A) == (A, B)
-    assert isinstance(decide(entered(p, "both", B.id), BOTH, A, now=NOW), Wait), "it was taken already"
+    assert isinstance(decide(entered(p, "both", B.id), BOTH, A, now=NOW), KeepPending), "it was taken already"
 
 
 def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
     decision = decide(blank(), MANY, A, now=LATER)
-    assert isinstance(decision, Refuse)
+    assert isinstance(decision, Reject)
     assert decision.reason == f"older than memory: it is of {A.time}, and may have been handled then"
     assert decision.remedy.startswith("look why it comes so late")
-    assert isinstance(decide(blank(), MANY, A, now=NOW), Run)
-    assert isinstance(decide(blank(), ALONE, A, now=LATER), Run), "what runs once remembers that it has"
+    assert isinstance(decide(blank(), MANY, A, now=NOW), RunHandler)
+    assert isinstance(decide(blank(), ALONE, A, now=LATER), RunHandler), "what runs once remembers that it has"
     p = replace(blank(), waiting=(kept("many_both", A),))
-    assert isinstance(decide(p, MANY_BOTH, B, now=LATER), Run)
+    assert isinstance(decide(p, MANY_BOTH, B, now=LATER), RunHandler)
 
 
 def test_line_5_one_of_many_waits_behind_those_that_wait() -> None:
     p = replace(blank(), waiting=(kept("many", A),))
-    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW), Wait)
-    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW, bad="why"), Run), "what cannot be decoded waits for nothing"
-    assert isinstance(decide(p, MANY, A), Run), "the first one"
-    assert isinstance(decide(replace(blank(), waiting=(kept("other", A),)), MANY, A_AGAIN, now=NOW), Run)
+    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW), KeepPending)
+    assert isinstance(decide(p, MANY, A_AGAIN, now=NOW, bad="why"), RunHandler), (
+        "what cannot be decoded waits for nothing"
+    )
+    assert isinstance(decide(p, MANY, A), RunHandler), "the first one"
+    assert isinstance(decide(replace(blank(), waiting=(kept("other", A),)), MANY, A_AGAIN, now=NOW), RunHandler)
 
 
 def test_line_5_one_of_many_that_is_queued_waits_only_behind_those_that_came_before_it() -> None:
     p = replace(blank(), queue=(kept("many", A, 2),), waiting=(kept("many", A_AGAIN, 3),))
-    assert isinstance(decide(p, MANY, A), Run)
-    assert isinstance(decide(replace(p, waiting=(kept("many", A_AGAIN, 1),)), MANY, A), Wait)
-    assert isinstance(decide(replace(p, queue=(kept("other", A, 2),)), MANY, A), Wait), "it is another handler's"
+    assert isinstance(decide(p, MANY, A), RunHandler)
+    assert isinstance(decide(replace(p, waiting=(kept("many", A_AGAIN, 1),)), MANY, A), KeepPending)
+    assert isinstance(decide(replace(p, queue=(kept("other", A, 2),)), MANY, A), KeepPending), "it is another handler's"
 
 
 def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
@@ -234,14 +235,14 @@ def test_line_6_an_open_intent_a_queue_and_a_dead_letter_block() -> None:
         (dead, "the saga is quarantined: B for other is a dead letter"),
         (undo_dead, "the saga is quarantined: B for other is a dead letter"),
     ):
-        assert decide(p, ALONE, A, now=NOW) == Queue(ALONE, A, reason)
-    assert isinstance(decide(replace(blank(), compensating=(kept("other", B),)), ALONE, A, now=NOW), Run)
+        assert decide(p, ALONE, A, now=NOW) == Enqueue(ALONE, A, reason)
+    assert isinstance(decide(replace(blank(), compensating=(kept("other", B),)), ALONE, A, now=NOW), RunHandler)
 
 
 def test_line_6_the_head_of_the_queue_is_not_blocked_by_what_is_behind_it() -> None:
     p = replace(blank(), queue=(kept("alone", A), kept("other", B)))
-    assert isinstance(decide(p, ALONE, A), Run)
-    assert isinstance(decide(p, DECIDES, A), Queue)
+    assert isinstance(decide(p, ALONE, A), RunHandler)
+    assert isinstance(decide(p, DECIDES, A), Enqueue)
 
 
 def test_line_7_runs_with_its_parts_in_the_order_of_the_parameters() -> None:
@@ -253,12 +254,12 @@ def test_line_7_runs_with_its_parts_in_the_order_of_the_parameters() -> None:
 # ---------------------------------------------------------------- what a message is for, and what is ready
 
 
-def undone(name: str) -> UndoRole:
-    return UndoRole(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+def undone(name: str) -> CompensationRole:
+    return CompensationRole(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 
 
-def a_result(handler: str, event: str) -> Result:
-    return Result(handler=handler, cause="c", event=a_message("R", id=event), own=())
+def a_result(handler: str, event: str) -> CompensableResult:
+    return CompensableResult(handler=handler, cause="c", event=a_message("R", id=event), own=())
 
 
 FIRST = a_role("first", "A", undo=undone("first"))
@@ -278,7 +279,7 @@ def test_the_handler_of_the_newest_result_is_undone_first() -> None:
 def test_in_a_quarantine_nothing_is_ready_but_compensations() -> None:
     p = replace(blank(), queue=(kept("both", A, dead="d"), kept("listens", FAILED)))
     assert next_ready(p, ROLES, NOW.ms) is None
-    assert next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES, NOW.ms) == Close(FIRST, FAILED)
+    assert next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES, NOW.ms) == CloseHandler(FIRST, FAILED)
 
 
 def test_a_compensation_that_is_a_dead_letter_is_not_ready_and_others_are() -> None:
@@ -312,20 +313,20 @@ def test_where_a_compensation_stands() -> None:
     half_dead = replace(dead, intents=(*dead.intents, an_intent("first", A2)))
     sealed = replace(done, intents=(replace(an_intent("first", A), kind="lieu"),))
     of_another = replace(begun, queue=(kept("second", A, dead="d"),))
-    waits = UndoWaits(FIRST, FAILED, known=True)
+    waits = DelayCompensation(FIRST, FAILED, known=True)
     for p, step in (
-        (blank(), Close(FIRST, FAILED)),
+        (blank(), CloseHandler(FIRST, FAILED)),
         (begun, waits),
-        (dead, Seal(FIRST, FAILED)),
-        (done, Undo(FIRST, FAILED, done.results[0])),
+        (dead, BeginAbort(FIRST, FAILED)),
+        (done, Compensate(FIRST, FAILED, done.results[0])),
         (half_dead, waits),
-        (sealed, CloseSealed(FIRST, FAILED, sealed.intents[0])),
+        (sealed, Abort(FIRST, FAILED, sealed.intents[0])),
         (of_another, waits),
-        (replace(blank(), results=(a_result("second", "r"),)), Close(FIRST, FAILED)),
+        (replace(blank(), results=(a_result("second", "r"),)), CloseHandler(FIRST, FAILED)),
     ):
         assert undo_step(p, FIRST, FAILED) == step
     unknown = replace(FAILED, started=None)
-    assert undo_step(replace(dead, started=None), FIRST, unknown) == UndoWaits(FIRST, unknown, known=False)
+    assert undo_step(replace(dead, started=None), FIRST, unknown) == DelayCompensation(FIRST, unknown, known=False)
 
 
 def test_the_queue_goes_on_at_its_head() -> None:
@@ -354,7 +355,7 @@ def test_parts_that_are_all_there_wait_until_it_is_known_when_the_saga_began() -
     p = replace(blank(started=None), waiting=tuple(kept("both", part, n) for n, part in enumerate(parts)))
     assert next_ready(p, roles_of(BOTH), NOW.ms) is None
     ready = next_ready(replace(p, started=START), roles_of(BOTH), NOW.ms)
-    assert isinstance(ready, Run)
+    assert isinstance(ready, RunHandler)
 
 
 def test_an_open_intent_is_gone_on_with_if_nobody_else_will_bring_its_message() -> None:
@@ -389,31 +390,33 @@ def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
 
 
 def test_line_4_an_own_part_counts_as_held() -> None:
-    p = replace(blank(), own=(Own(event=B, n=0),))
+    p = replace(blank(), own=(SelfConsumedEvent(event=B, n=0),))
     assert isinstance(decide(p, BOTH, a_message("B", id="B-again"), now=NOW), Ignore)
-    assert isinstance(decide(p, BOTH, B2, now=NOW), Refuse), "the same type with other content"
+    assert isinstance(decide(p, BOTH, B2, now=NOW), Reject), "the same type with other content"
     assert isinstance(decide(p, BOTH, C, now=NOW), Ignore), "another type for the same parameter"
     assert parts_of(p, BOTH, A) == (A, B)
 
 
 def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
-    p = replace(blank(), own=(Own(event=B, n=0), Own(event=C, n=0)), waiting=(kept("both", A, n=1),))
+    p = replace(
+        blank(), own=(SelfConsumedEvent(event=B, n=0), SelfConsumedEvent(event=C, n=0)), waiting=(kept("both", A, n=1),)
+    )
     ready = next_ready(p, roles_of(BOTH, emitted="B C"), NOW.ms)
     assert ready is not None
-    assert isinstance(decide(p, BOTH, B), Run)
+    assert isinstance(decide(p, BOTH, B), RunHandler)
     assert isinstance(decide(p, BOTH, C), Ignore)
 
 
 def test_line_4_a_part_that_waited_before_an_own_one_counts() -> None:
-    p = replace(blank(), own=(Own(event=C, n=5),), waiting=(kept("both", B, n=1),))
-    assert isinstance(decide(p, BOTH, B), Wait)
+    p = replace(blank(), own=(SelfConsumedEvent(event=C, n=5),), waiting=(kept("both", B, n=1),))
+    assert isinstance(decide(p, BOTH, B), KeepPending)
     assert parts_of(p, BOTH, A) == (A, B)
 
 
 def test_line_6_while_what_a_handler_did_is_undone_its_originals_queue() -> None:
     p = replace(blank(), compensating=(kept("alone", FAILED),))
-    assert decide(p, ALONE, A, now=NOW) == Queue(ALONE, A, "what alone did is undone because of Failed")
-    assert isinstance(decide(p, DECIDES, A, now=NOW), Run), "others go on"
+    assert decide(p, ALONE, A, now=NOW) == Enqueue(ALONE, A, "what alone did is undone because of Failed")
+    assert isinstance(decide(p, DECIDES, A, now=NOW), RunHandler), "others go on"
 
 
 def test_line_3_a_handler_that_a_failure_found_undone_by_nobody_runs_no_more() -> None:
@@ -431,7 +434,7 @@ def test_what_waits_for_a_part_that_is_not_there_is_not_ready() -> None:
 
 def test_parts_that_are_all_there_wait_while_something_else_is_open() -> None:
     p = replace(blank(), waiting=(kept("both", A), kept("both", B, 1)))
-    assert isinstance(next_ready(p, ROLES, NOW.ms), Run)
+    assert isinstance(next_ready(p, ROLES, NOW.ms), RunHandler)
     assert next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES, NOW.ms) is None
 
 
@@ -444,5 +447,7 @@ def test_what_waits_for_another_handler_is_no_part() -> None:
 def test_an_own_event_that_stays_for_another_handler_does_not_run_one_that_has_run() -> None:
     event = a_message("P")
     roles = roles_of(a_role("took", "P"), a_role("meet", "P", "B"), emitted="P")
-    p = replace(blank(), own=(Own(event=event, n=1),), ran=(ran("took", event, ids.content(event.value)),))
+    p = replace(
+        blank(), own=(SelfConsumedEvent(event=event, n=1),), ran=(ran("took", event, ids.content(event.value)),)
+    )
     assert next_ready(p, roles, NOW.ms) is None

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.progress.document import FORMAT, Call, decode, encode, progress_key
+from saga.progress.document import FORMAT, StepRecord, decode, encode, progress_key
 from tests.progress.pieces import a_message, an_intent, blank, kept
 
 
@@ -39,6 +39,6 @@ def test_what_is_no_progress_is_not_read(content: bytes) -> None:
 
 
 def test_a_call_is_read_with_its_arguments_where_they_are_recorded() -> None:
-    call = Call(kind="step", name="charge", number=1, input="d", arguments='"order-17", 7')
+    call = StepRecord(kind="step", name="charge", number=1, input="d", arguments='"order-17", 7')
     assert call.in_words == 'step charge("order-17", 7)'
     assert replace(call, arguments="").in_words == "step charge"

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from saga.messages import Position
 from saga.progress import failed_attempts, history, journal
-from saga.progress.actions import Now, Run, Trigger
+from saga.progress.actions import Now, RunHandler, Trigger
 from saga.progress.decisions import decide, next_ready, undone_by
-from saga.progress.document import Snapshot, decode, decode_entry, encode, messages_of
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import Undo
+from saga.progress.document import SagaProgress, decode, decode_entry, encode, messages_of
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import CompensationRole
 from saga.progress.history import HISTORY_BYTES_MAX, TRANSITIONS_KEPT, TRANSITIONS_MAX, fold, unpublished, verify
-from saga.progress.journal import Ended, Hand, Written
+from saga.progress.journal import Commit, TransitionDetails, WriteContext
 from saga.progress.next_action import choose_next_action
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
-UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+UNDO = CompensationRole(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 MANY = a_role("many", "A", many=True, undo=UNDO)
 BOTH = a_role("both", "B", "C")
 ROLES = roles_of(MANY, BOTH, outcomes="Failed", emitted="R Failed")
@@ -36,10 +36,10 @@ NOW = Now(NOW_MS, memory_s=1000)
 HISTORIES = st.lists(STEPS, max_size=12)
 
 
-def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Written:
+def next_of(p: SagaProgress, what: str, delta: dict[str, Any], events: int) -> Commit:
     """One more transition, of this kind."""
     message = a_message("A", id=f"m-{p.n}")
-    hand = Hand(
+    hand = WriteContext(
         message=message,
         position=Position("things", 0, p.n),
         roles=ROLES,
@@ -51,7 +51,7 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
     match what:
         case "handled":
             said = [a_message("R", id=f"r-{p.n}-{i}", value=b"\x00\xff") for i in range(events)]
-            ended = Ended(cause=message.id, message=message, parts=(message,), delta=delta, events=said)
+            ended = TransitionDetails(cause=message.id, message=message, parts=(message,), delta=delta, events=said)
             return journal.handled(p, hand, MANY, ended)
         case "ignored":
             return journal.ignored(p, hand, MANY, message, "because")
@@ -61,11 +61,11 @@ def next_of(p: Snapshot, what: str, delta: dict[str, Any], events: int) -> Writt
             return journal.queued(p, hand, MANY, message, "because", None)
         case "refused":
             return journal.refused(p, hand, MANY, message, "why", "mend")
-    failure = Failure(reason="why", remedy="mend", attempts=2)
-    return failed_attempts.give_up(p, hand, Run(MANY, message, (message,)), failure, None)
+    failure = RunFailure(reason="why", remedy="mend", attempts=2)
+    return failed_attempts.give_up(p, hand, RunHandler(MANY, message, (message,)), failure, None)
 
 
-def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> Snapshot:
+def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> SagaProgress:
     """The progress after these, as a store gives it back."""
     p = blank()
     for step in steps:
@@ -73,7 +73,7 @@ def written(steps: Sequence[tuple[str, dict[str, Any], int]]) -> Snapshot:
     return decode(encode(p))
 
 
-def long(count: int = TRANSITIONS_MAX + 1) -> Snapshot:
+def long(count: int = TRANSITIONS_MAX + 1) -> SagaProgress:
     return written([("handled", {"x": n}, 1) for n in range(count)])
 
 
@@ -171,7 +171,7 @@ def test_archiving_changes_no_decision_and_no_event_that_is_to_be_published(
 
 
 def test_archives_and_the_rest_are_the_whole_history_however_long_it_gets() -> None:
-    p, archives = blank(), list[history.Archive]()
+    p, archives = blank(), list[history.TransitionArchive]()
     for n in range(300):
         p = next_of(p, "handled", {"x": n}, 0).snapshot
         archive = history.to_archive(p)
@@ -204,7 +204,7 @@ def test_a_history_is_not_archived_before_it_is_too_long() -> None:
 
 
 def test_a_history_of_large_transitions_is_archived_by_its_bytes() -> None:
-    p, archives = blank(), list[history.Archive]()
+    p, archives = blank(), list[history.TransitionArchive]()
     for n in range(40):
         p = next_of(p, "handled", {"x": "y" * (1000 * n)}, 0).snapshot
         archive = history.to_archive(p)
@@ -231,7 +231,7 @@ def test_a_transition_that_is_huge_alone_stays_until_it_is_published() -> None:
 
 def test_trimming_takes_exactly_what_the_archive_holds() -> None:
     p = long(100)
-    shorter = history.Archive(service="svc", saga="s", first=0, transitions=p.transitions[:10])
+    shorter = history.TransitionArchive(service="svc", saga="s", first=0, transitions=p.transitions[:10])
     after = history.trimmed(p, shorter)
     assert (after.first, after.transitions) == (10, p.transitions[10:])
 
@@ -263,9 +263,9 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     assert [e.n for e in unpublished(p, lambda position: position.offset < 3, "")] == [3, 5]
     without_position = journal.handled(
         p,
-        Hand(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=1),
+        WriteContext(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=1),
         MANY,
-        Ended(cause="A-1", message=a_message(), parts=(a_message(),), events=[a_message("R")]),
+        TransitionDetails(cause="A-1", message=a_message(), parts=(a_message(),), events=[a_message("R")]),
     ).snapshot
     assert [e.n for e in unpublished(without_position, lambda position: True, "")] == [6]
 

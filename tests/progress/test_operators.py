@@ -9,10 +9,20 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.messaging.operator_commands import Answered, Command, Wanted
 from saga.progress import decisions, history, ids, journal, operator_commands
-from saga.progress.actions import Admit, Answer, CloseSealed, Discard, Disregard, Replay, Run, Seal, Settle
-from saga.progress.document import Call, DeadLetter, Intent, Kept, Snapshot, decode_entry
-from saga.progress.handlers import COMMAND, Role, Roles, Undo
-from saga.progress.journal import Written
+from saga.progress.actions import (
+    Abort,
+    AdmitAsNew,
+    AnswerStep,
+    BeginAbort,
+    Discard,
+    RejectCommand,
+    Replay,
+    ResolveEscalation,
+    RunHandler,
+)
+from saga.progress.document import DeadLetterRecord, Intent, PendingMessage, SagaProgress, StepRecord, decode_entry
+from saga.progress.handlers import COMMAND, CompensationRole, HandlerRole, HandlerRoles
+from saga.progress.journal import Commit
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 DEAD = "dead-1"
@@ -40,19 +50,19 @@ def a_command(
     )
 
 
-def quarantined(*behind: Kept, **fields: Any) -> Snapshot:
+def quarantined(*behind: PendingMessage, **fields: Any) -> SagaProgress:
     return replace(blank(), n=3, queue=(kept("on_a", A, n=2, dead=DEAD), *behind), **fields)
 
 
-def heeded(p: Snapshot, command: Command, roles: Roles = ROLES) -> Written:
+def heeded(p: SagaProgress, command: Command, roles: HandlerRoles = ROLES) -> Commit:
     action = operator_commands.heed(p, roles, command)
-    assert isinstance(action, Replay | Admit | Discard | Answer | Settle | Disregard)
+    assert isinstance(action, Replay | AdmitAsNew | Discard | AnswerStep | ResolveEscalation | RejectCommand)
     return operator_commands.heeded(p, a_hand(command, roles=roles), action)
 
 
-def reason(p: Snapshot, command: Command, roles: Roles = ROLES) -> str:
+def reason(p: SagaProgress, command: Command, roles: HandlerRoles = ROLES) -> str:
     action = operator_commands.heed(p, roles, command)
-    assert isinstance(action, Disregard), action
+    assert isinstance(action, RejectCommand), action
     return action.reason
 
 
@@ -60,7 +70,7 @@ def test_what_is_replayed_is_the_first_to_run() -> None:
     p = quarantined(kept("on_b", B, n=1))
     assert decisions.next_ready(p, ROLES, NOW_MS) is None
     written = heeded(p, a_command())
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,))
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,))
     assert written.snapshot.replays == 1
     entry = written.entry
     assert entry is not None
@@ -100,7 +110,7 @@ def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> No
 def test_what_had_begun_goes_on_when_it_is_replayed() -> None:
     intent = an_intent("on_a", A)
     written = heeded(quarantined(intents=(intent,)), a_command())
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
 
 
 def test_a_message_whose_bytes_the_progress_lacks_cannot_be_replayed() -> None:
@@ -114,7 +124,9 @@ def test_what_is_sealed_cannot_be_replayed() -> None:
 
 
 def test_a_compensation_is_replayed_under_its_own_name_and_never_discarded() -> None:
-    role = replace_role(HANDLER, undo=Undo(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"})))
+    role = replace_role(
+        HANDLER, undo=CompensationRole(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}))
+    )
     roles = roles_of(role)
     p = replace(blank(), n=3, compensating=(kept("on_a", a_message("X"), dead=DEAD),))
     assert "what on_a did would stand for ever" in reason(p, a_command("discard"), roles)
@@ -124,7 +136,7 @@ def test_a_compensation_is_replayed_under_its_own_name_and_never_discarded() -> 
     assert written.snapshot.compensating[0].dead is None
 
 
-def replace_role(role: Role, **fields: Any) -> Role:
+def replace_role(role: HandlerRole, **fields: Any) -> HandlerRole:
     return dataclasses.replace(role, **fields)
 
 
@@ -137,7 +149,7 @@ def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> N
     assert ids.entry(A.id, "on_a") in p.inbox
     assert ids.entry(a_command("discard").id, COMMAND) in p.inbox
     ready = decisions.next_ready(p, ROLES, NOW_MS)
-    assert isinstance(ready, Run)
+    assert isinstance(ready, RunHandler)
     assert ready.role.name == "on_b"
 
 
@@ -150,7 +162,7 @@ def test_the_other_parts_of_a_fan_in_wait_for_another_message_in_its_place() -> 
     assert written.entry.cause == A.id
     another = a_message("A", id="another")
     decision = decisions.decide(written.snapshot, roles.handlers["meet"], another)
-    assert isinstance(decision, Run)
+    assert isinstance(decision, RunHandler)
     assert decision.parts == (another, B)
 
 
@@ -158,9 +170,9 @@ def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
     intent = an_intent("on_a", A)
     p = quarantined(intents=(intent,))
     command = a_command("discard")
-    assert operator_commands.heed(p, ROLES, command) == Seal(HANDLER, command)
+    assert operator_commands.heed(p, ROLES, command) == BeginAbort(HANDLER, command)
     sealed = replace(p, intents=(replace(intent, kind="lieu"),))
-    assert operator_commands.heed(sealed, ROLES, command) == CloseSealed(HANDLER, command, sealed.intents[0])
+    assert operator_commands.heed(sealed, ROLES, command) == Abort(HANDLER, command, sealed.intents[0])
     written = operator_commands.discarded(
         sealed, a_hand(command, roles=ROLES), command, sealed.queue[0], remains=["step x ran"]
     )
@@ -178,7 +190,7 @@ def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
     ],
     ids=["after an outcome", "of who decides"],
 )
-def test_what_others_count_on_is_never_discarded(roles: Roles, why: str) -> None:
+def test_what_others_count_on_is_never_discarded(roles: HandlerRoles, why: str) -> None:
     assert why in reason(quarantined(), a_command("discard"), roles)
     assert isinstance(operator_commands.heed(quarantined(), roles, a_command()), Replay)
 
@@ -186,10 +198,12 @@ def test_what_others_count_on_is_never_discarded(roles: Roles, why: str) -> None
 def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -> None:
     roles, p = ROLES, replace(journal.empty("svc", "s", 1), started=None)
     first, second = a_hand(A, roles=roles), a_hand(B, roles=roles)
-    died = Kept(handler="on_a", message=A, n=0, dead=DEAD)
-    letter = DeadLetter(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=1)
+    died = PendingMessage(handler="on_a", message=A, n=0, dead=DEAD)
+    letter = DeadLetterRecord(
+        id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=1
+    )
     hand = replace(first, before=p)
-    ended = journal.Ended(message=A, letters=(letter,))
+    ended = journal.TransitionDetails(message=A, letters=(letter,))
     p = journal.append(replace(p, queue=(died,)), hand, "dead", "on_a", ended).snapshot
     p = journal.queued(p, replace(second, before=p), roles.handlers["on_b"], B, "behind", None).snapshot
     action = operator_commands.heed(p, roles, a_command())
@@ -204,8 +218,8 @@ def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -
 # -------------------------------------------------------------------- resolved
 
 
-CHARGE = Call(kind="step", name="charge", number=1, input="i1")
-PACK = Call(kind="step", name="pack", number=1, input="i2")
+CHARGE = StepRecord(kind="step", name="charge", number=1, input="i1")
+PACK = StepRecord(kind="step", name="pack", number=1, input="i2")
 
 
 def answering(step: str, number: int = 1, raised: str | None = None) -> Command:
@@ -213,16 +227,16 @@ def answering(step: str, number: int = 1, raised: str | None = None) -> Command:
     return a_command("resolve", answered=Answered(step=step, number=number, value=value, raised=raised))
 
 
-def begun(calls: tuple[Call, ...] = (), begins: Call | None = None) -> Snapshot:
+def begun(calls: tuple[StepRecord, ...] = (), begins: StepRecord | None = None) -> SagaProgress:
     return quarantined(intents=(replace(an_intent("on_a", A), calls=calls, begins=begins),))
 
 
-def intent_of(written: Written) -> Intent:
+def intent_of(written: Commit) -> Intent:
     (intent,) = written.snapshot.intents
     return intent
 
 
-def given(calls: tuple[Call, ...]) -> list[tuple[str, bytes, str | None, str | None]]:
+def given(calls: tuple[StepRecord, ...]) -> list[tuple[str, bytes, str | None, str | None]]:
     return [(c.name, bytes(c.value), c.answer, c.by) for c in calls]
 
 
@@ -231,7 +245,7 @@ def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'"ch-1"', None, "ada")]
     assert (intent.calls[0].input, intent.begins) == ("i1", CHARGE)
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(HANDLER, A, (A,), intent)
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
     entry = written.entry
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.reason, entry.cause) == (
@@ -250,7 +264,7 @@ def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None
 DISPUTED = (("charge", 1), ("pack", 1))
 
 
-def disputed(calls: tuple[Call, ...], begins: Call | None = None) -> Snapshot:
+def disputed(calls: tuple[StepRecord, ...], begins: StepRecord | None = None) -> SagaProgress:
     p = begun(calls, begins)
     return replace(p, queue=(replace(p.queue[0], disputed=DISPUTED), *p.queue[1:]))
 
@@ -294,7 +308,7 @@ def test_a_step_for_which_the_code_asks_now_can_be_answered_though_nothing_of_it
             "step 'pack' (number 1) of on_a has an answer, which stands, and no call of it is open: replay it",
         ),
         (
-            begun((CHARGE,), begins=Call(kind="update", name="take", number=1, input="", document="stock/tea")),
+            begun((CHARGE,), begins=StepRecord(kind="update", name="take", number=1, input="", document="stock/tea")),
             answering("pack"),
             "on_a has not asked for step 'pack' (number 1), and no call of it is open: replay it",
         ),
@@ -305,7 +319,7 @@ def test_a_step_for_which_the_code_asks_now_can_be_answered_though_nothing_of_it
         ),
     ],
 )
-def test_an_answer_is_compared_with_what_the_run_has_asked_for(p: Snapshot, command: Command, why: str) -> None:
+def test_an_answer_is_compared_with_what_the_run_has_asked_for(p: SagaProgress, command: Command, why: str) -> None:
     assert why in reason(p, command)
 
 
@@ -316,7 +330,9 @@ def test_where_nothing_is_declared_no_exception_is_an_answer() -> None:
 
 
 def test_what_undoes_can_be_answered_too() -> None:
-    undo = Undo(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}), answers=frozenset({"NoSuchCharge"}))
+    undo = CompensationRole(
+        name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}), answers=frozenset({"NoSuchCharge"})
+    )
     role = replace_role(HANDLER, undo=undo)
     outcome, result = a_message("X"), a_message("R")
     intent = replace(an_intent("on_a", outcome, result), kind="undo", cause=result.id, name="undo_a", begins=CHARGE)
@@ -332,18 +348,18 @@ def test_what_undoes_can_be_answered_too() -> None:
 
 def test_what_cannot_be_answered_is_refused_with_the_reason() -> None:
     assert "has begun nothing that could be answered: replay it" in reason(quarantined(), answering("charge"))
-    update = Call(kind="update", name="take", number=1, input="", document="stock/tea")
+    update = StepRecord(kind="update", name="take", number=1, input="", document="stock/tea")
     assert "the document stock/tea knows whether take happened" in reason(begun(begins=update), answering("take"))
     sealed = replace(an_intent("on_a", A), kind="lieu", begins=CHARGE)
     assert "on_a is being closed" in reason(quarantined(intents=(sealed,)), answering("charge"))
     assert "no dead letter dead-1 is in the saga's way" in reason(blank_with_one(), answering("charge"))
 
 
-def blank_with_one() -> Snapshot:
+def blank_with_one() -> SagaProgress:
     return replace(blank(), n=1)
 
 
-def escalated() -> Snapshot:
+def escalated() -> SagaProgress:
     """A discarded run has left something for a person."""
     sealed = replace(an_intent("on_a", A), kind="lieu", begins=CHARGE)
     p, command = quarantined(intents=(sealed,)), a_command("discard")
@@ -387,9 +403,9 @@ def renewing(dead: str = DEAD, original: Message | None = A) -> Command:
 
 def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B"))
-    p = Snapshot(service="svc", saga="s")
+    p = SagaProgress(service="svc", saga="s")
     action = operator_commands.heed(p, roles, renewing(), {"also": "no bytes"})
-    assert isinstance(action, Admit)
+    assert isinstance(action, AdmitAsNew)
     written = operator_commands.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action)
     entry, after = written.entry, written.snapshot
     assert entry is not None
@@ -401,7 +417,7 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     assert (entry.outcome, entry.handler, entry.cause) == ("replayed", COMMAND, A.id)
     (end,) = entry.letters
     assert (end.id, end.reason) == ("dead-1-replayed", "it is handled as a new one: ada wants it: because")
-    assert isinstance(decisions.next_ready(after, roles, NOW_MS), Run)
+    assert isinstance(decisions.next_ready(after, roles, NOW_MS), RunHandler)
     assert history.verify(after.transitions, after) is None
     assert after.principal is None, "nobody said who began it"
     later = replace(renewing(), id="operator|later")
@@ -410,20 +426,20 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
 
 def test_who_began_a_forgotten_saga_is_known_again_with_its_message() -> None:
     roles = roles_of(HANDLER)
-    p = Snapshot(service="svc", saga="s")
+    p = SagaProgress(service="svc", saga="s")
     action = operator_commands.heed(p, roles, renewing(original=replace(A, principal="user:4711")))
-    assert isinstance(action, Admit)
+    assert isinstance(action, AdmitAsNew)
     after = operator_commands.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action).snapshot
     assert after.principal == "user:4711"
     assert history.verify(after.transitions, after) is None
 
 
 def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> None:
-    undo = Undo(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
+    undo = CompensationRole(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B", undo=undo))
     p = replace(blank(), n=1, inbox={ids.entry(A.id, "also"): 1})
     action = operator_commands.heed(p, roles, renewing())
-    assert isinstance(action, Admit)
+    assert isinstance(action, AdmitAsNew)
     assert ([r.name for r in action.takers], [r.name for r in action.undone]) == (["on_a"], ["on_b"])
     after = operator_commands.heeded(p, a_hand(renewing(), roles=roles), action).snapshot
     assert [k.handler for k in after.compensating] == ["on_b"]
@@ -435,18 +451,18 @@ def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> 
 
 
 def test_an_outcome_is_not_said_to_have_undone_what_is_forgotten() -> None:
-    undo = Undo(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
+    undo = CompensationRole(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(a_role("on_b", "B", undo=undo))
-    nothing = Snapshot(service="svc", saga="s")
+    nothing = SagaProgress(service="svc", saga="s")
     assert "what A would undo is forgotten here: undo by hand what stands" in reason(nothing, renewing(), roles)
 
 
-def refused(why: str) -> Snapshot:
+def refused(why: str) -> SagaProgress:
     hand = a_hand(A, roles=ROLES)
     return journal.refused(blank(), replace(hand, before=blank()), HANDLER, A, why, "look why").snapshot
 
 
-def letter_id(p: Snapshot) -> str:
+def letter_id(p: SagaProgress) -> str:
     (letter,) = decode_entry(p.transitions[-1]).letters
     return letter.id
 
@@ -455,12 +471,12 @@ def test_what_one_handler_took_for_too_old_runs_there_if_a_person_wants_it() -> 
     p = refused(f"{decisions.TOO_OLD}: it is of long ago")
     command = renewing(letter_id(p), original=None)
     action = operator_commands.heed(p, ROLES, command)
-    assert isinstance(action, Admit)
+    assert isinstance(action, AdmitAsNew)
     written = operator_commands.heeded(p, replace(a_hand(command, roles=ROLES), before=p), action)
     assert ids.entry(A.id, "on_a") not in written.snapshot.inbox
     assert written.entry is not None
     assert written.entry.handler == "on_a"
-    assert isinstance(decisions.next_ready(written.snapshot, ROLES, NOW_MS), Run)
+    assert isinstance(decisions.next_ready(written.snapshot, ROLES, NOW_MS), RunHandler)
 
 
 def test_what_a_handler_took_for_too_old_is_refused_where_it_is_not_declared_any_more() -> None:
@@ -478,9 +494,9 @@ def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None
 
 def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
     p = heeded(quarantined(), a_command("discard")).snapshot
-    died = DeadLetter(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
+    died = DeadLetterRecord(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
     ended = journal.append(
-        p, a_hand(A, roles=ROLES), "dead", "on_a", journal.Ended(message=A, letters=(died,))
+        p, a_hand(A, roles=ROLES), "dead", "on_a", journal.TransitionDetails(message=A, letters=(died,))
     ).snapshot
     assert "no dead letter dead-1" in reason(ended, renewing())
 
@@ -488,10 +504,12 @@ def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
 def test_the_end_of_what_was_replayed_is_told_once() -> None:
     p = heeded(quarantined(), a_command()).snapshot
 
-    def then(p: Snapshot, outcome: Any, handler: str = "on_a") -> Snapshot:
-        return journal.append(p, a_hand(A, roles=ROLES), outcome, handler, journal.Ended(message=A)).snapshot
+    def then(p: SagaProgress, outcome: Any, handler: str = "on_a") -> SagaProgress:
+        return journal.append(
+            p, a_hand(A, roles=ROLES), outcome, handler, journal.TransitionDetails(message=A)
+        ).snapshot
 
-    def came(p: Snapshot) -> str | None:
+    def came(p: SagaProgress) -> str | None:
         return operator_commands.came_of_replay(p, decode_entry(p.transitions[-1]))
 
     assert came(p) is None, "a replay is no end"

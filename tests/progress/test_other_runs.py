@@ -7,50 +7,57 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import compensation, failed_attempts, journal
-from saga.progress.actions import Run
-from saga.progress.actions import Undo as UndoResult
-from saga.progress.document import Call, Continuation, Kept, Own, Result, Snapshot, decode_entry
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import Role, Undo
-from saga.progress.journal import Ended
+from saga.progress.actions import Compensate, RunHandler
+from saga.progress.document import (
+    CompensableResult,
+    PendingMessage,
+    SagaProgress,
+    SelfConsumedEvent,
+    StepRecord,
+    SuspendedRun,
+    decode_entry,
+)
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import CompensationRole, HandlerRole
+from saga.progress.journal import TransitionDetails
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, ran, roles_of
 
-Change = Callable[[Snapshot], Snapshot]
+Change = Callable[[SagaProgress], SagaProgress]
 
 LISTS = ("ran", "results", "own", "intents", "queue", "waiting", "compensating", "deadlines", "later")
 """The fields of a progress that hold something of single runs."""
 
 
-def an_undo(name: str) -> Undo:
-    return Undo(name=name, outcomes=frozenset({"X"}), results=frozenset({"R"}))
+def an_undo(name: str) -> CompensationRole:
+    return CompensationRole(name=name, outcomes=frozenset({"X"}), results=frozenset({"R"}))
 
 
 JOB = a_role("job", "A", many=True, undo=an_undo("undo job"))
 OTHER = a_role("other", "A", many=True, undo=an_undo("undo other"))
 ROLES = roles_of(JOB, OTHER, a_role("takes R", "R"), outcomes="X", emitted="R X")
 MINE, ANOTHER, OUTCOME = a_message("A", "mine"), a_message("A", "another"), a_message("X")
-FAILURE = Failure(reason="no", remedy="mend it", attempts=2)
-STEP = Call(kind="step", name="charge", number=1, input="")
+FAILURE = RunFailure(reason="no", remedy="mend it", attempts=2)
+STEP = StepRecord(kind="step", name="charge", number=1, input="")
 
 
-def result_of(role: Role, message: Message) -> Result:
+def result_of(role: HandlerRole, message: Message) -> CompensableResult:
     event = replace(a_message("R", f"R of {role.name} on {message.id}"), source="svc")
-    return Result(handler=role.name, cause=message.id, event=event, own=(event.id, f"{event.id}, too"))
+    return CompensableResult(handler=role.name, cause=message.id, event=event, own=(event.id, f"{event.id}, too"))
 
 
-def job_of(role: Role, message: Message, turn: int = 1) -> Continuation:
-    c = Continuation(handler=role.name, parts=(message,), n=0, turn=turn, first_ms=0, seen_ms=0, due_ms=NOW_MS + 1000)
+def job_of(role: HandlerRole, message: Message, turn: int = 1) -> SuspendedRun:
+    c = SuspendedRun(handler=role.name, parts=(message,), n=0, turn=turn, first_ms=0, seen_ms=0, due_ms=NOW_MS + 1000)
     return replace(c, calls=(STEP,))
 
 
-def run_of(role: Role, message: Message) -> dict[str, tuple[object, ...]]:
+def run_of(role: HandlerRole, message: Message) -> dict[str, tuple[object, ...]]:
     """Everything that a progress can hold of a run, in each field."""
-    kept = Kept(handler=role.name, message=message, n=0, attempts=1, due_ms=NOW_MS + 1000)
+    kept = PendingMessage(handler=role.name, message=message, n=0, attempts=1, due_ms=NOW_MS + 1000)
     result = result_of(role, message)
     return {
         "ran": (ran(role.name, message, "content"),),
         "results": (result,),
-        "own": tuple(Own(event=replace(result.event, id=id_), n=0) for id_ in result.own),
+        "own": tuple(SelfConsumedEvent(event=replace(result.event, id=id_), n=0) for id_ in result.own),
         "intents": (
             replace(an_intent(role.name, message), calls=(STEP,)),
             replace(an_intent(role.name, message), kind="undo", cause=result.event.id),
@@ -65,12 +72,12 @@ def run_of(role: Role, message: Message) -> dict[str, tuple[object, ...]]:
     }
 
 
-def progress_of(*runs: dict[str, tuple[object, ...]]) -> Snapshot:
+def progress_of(*runs: dict[str, tuple[object, ...]]) -> SagaProgress:
     fields = {name: sum((run.get(name, ()) for run in runs), ()) for name in LISTS}
     return replace(blank(), n=1, **fields)
 
 
-def sealed(p: Snapshot, run: str | None) -> Snapshot:
+def sealed(p: SagaProgress, run: str | None) -> SagaProgress:
     """The progress with what takes the place of a run that has begun something."""
     begun = [*(i.parts for i in p.intents if i.handler == "job"), *(c.parts for c in p.later if c.handler == "job")]
     if not any(run in (None, parts[0].id) for parts in begun):
@@ -79,8 +86,8 @@ def sealed(p: Snapshot, run: str | None) -> Snapshot:
 
 
 HAND = a_hand(MINE, roles=ROLES)
-ENDED = Ended(message=MINE, cause=MINE.id, parts=(MINE,), events=(a_message("R", "new"),), calls=(STEP,))
-RUN, UNDOES = Run(JOB, MINE, (MINE,)), UndoResult(JOB, OUTCOME, result_of(JOB, MINE))
+ENDED = TransitionDetails(message=MINE, cause=MINE.id, parts=(MINE,), events=(a_message("R", "new"),), calls=(STEP,))
+RUN, UNDOES = RunHandler(JOB, MINE, (MINE,)), Compensate(JOB, OUTCOME, result_of(JOB, MINE))
 OF_ONE_RUN: dict[str, Change] = {
     "begun": lambda p: journal.begun(p, HAND, replace(an_intent("job", MINE), begins=STEP)).snapshot,
     "handled": lambda p: journal.handled(p, HAND, JOB, ENDED).snapshot,
@@ -102,7 +109,9 @@ OF_ONE_RUN: dict[str, Change] = {
 }
 IN_ITS_PLACE = replace(an_intent("job", MINE), kind="lieu")
 OF_A_HANDLER: dict[str, Change] = {
-    "undone": lambda p: compensation.undone(p, HAND, JOB, result_of(JOB, MINE), Ended(message=OUTCOME)).snapshot,
+    "undone": lambda p: (
+        compensation.undone(p, HAND, JOB, result_of(JOB, MINE), TransitionDetails(message=OUTCOME)).snapshot
+    ),
     "closed": lambda p: compensation.closed(p, HAND, JOB, OUTCOME).snapshot,
     "all sealed": lambda p: sealed(p, None),
     "closed for good": lambda p: (
@@ -118,7 +127,7 @@ OF_A_HANDLER: dict[str, Change] = {
 
 
 def check_untouched(
-    change: Change, role: Role, message: Message, without: tuple[str, ...], *, ends_with_it: bool = False
+    change: Change, role: HandlerRole, message: Message, without: tuple[str, ...], *, ends_with_it: bool = False
 ) -> None:
     """Check that a change leaves this run as it is, and makes the same of the other one, unless that `ends_with_it`."""
     mine = {name: entries for name, entries in run_of(JOB, MINE).items() if name not in without}
@@ -135,7 +144,7 @@ def check_untouched(
             assert last_of(found) == last_of(expected)
 
 
-def last_of(p: Snapshot) -> tuple[object, ...]:
+def last_of(p: SagaProgress) -> tuple[object, ...]:
     """What the last transition says of its run."""
     entry = decode_entry(p.transitions[-1]) if p.transitions else None
     return () if entry is None else (entry.reason, entry.calls, [letter.id for letter in entry.letters])

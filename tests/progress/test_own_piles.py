@@ -7,9 +7,16 @@ from msgspec.structs import replace
 
 from saga.progress import ids, own_piles, shelves, spill
 from saga.progress.decisions import held
-from saga.progress.document import RELEASED, Own, Page, Ran, Result, Snapshot
+from saga.progress.document import (
+    RELEASED,
+    CompensableResult,
+    CompletedRun,
+    OverflowSegment,
+    SagaProgress,
+    SelfConsumedEvent,
+)
 from saga.progress.piles import copied, lasting_wrongly
-from saga.progress.spill import Bounds
+from saga.progress.spill import OverflowBounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 
 NOW_S = NOW_MS // 1000
@@ -17,14 +24,16 @@ LATEST = a_message("Z", id="in-hand")
 JOIN, MEET = a_role("join", "P", "Q", many=True), a_role("meet", "P", "M")
 EACH = a_role("each", "P", many=True)
 ROLES = roles_of(JOIN, MEET, EACH, emitted="P")
-BOUNDS = Bounds(head_max=2, page_max=3, shelf_max=2)
+BOUNDS = OverflowBounds(head_max=2, page_max=3, shelf_max=2)
 
 
-def own(*numbers: int, value: bytes = b"1") -> tuple[Own, ...]:
-    return tuple(Own(event=replace(a_message("P", id=f"p-{n}", value=value), source="svc"), n=n) for n in numbers)
+def own(*numbers: int, value: bytes = b"1") -> tuple[SelfConsumedEvent, ...]:
+    return tuple(
+        SelfConsumedEvent(event=replace(a_message("P", id=f"p-{n}", value=value), source="svc"), n=n) for n in numbers
+    )
 
 
-def numbers(of: tuple[Own, ...]) -> list[int]:
+def numbers(of: tuple[SelfConsumedEvent, ...]) -> list[int]:
     return [o.n for o in of]
 
 
@@ -35,10 +44,10 @@ def had_by_each(*numbers: int) -> dict[str, int]:
 class Stored:
     """A progress with small bounds, and its pages, as the runtime writes and reads them."""
 
-    def __init__(self, p: Snapshot, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, p: SagaProgress, bounds: OverflowBounds = BOUNDS) -> None:
         self.p, self.pages, self.bounds = p, dict[str, bytes](), bounds
 
-    def write(self, p: Snapshot) -> None:
+    def write(self, p: SagaProgress) -> None:
         before = self.p.results
         for gone in own_piles.of_nobody(p, ROLES):
             p = shelves.opened(p, gone, self.leaf(gone)) if gone.level else own_piles.without(p, gone)
@@ -53,19 +62,19 @@ class Stored:
             self.pages[shelf.page.name] = shelf.content
         self.p = p
 
-    def leaf(self, page: Page) -> spill.Leaf:
+    def leaf(self, page: OverflowSegment) -> spill.SegmentDocument:
         return spill.decode_leaf(self.pages[page.name])
 
-    def taken_in(self, p: Snapshot, page: Page, before: tuple[Result, ...]) -> Snapshot:
+    def taken_in(self, p: SagaProgress, page: OverflowSegment, before: tuple[CompensableResult, ...]) -> SagaProgress:
         leaf = self.leaf(page)
         return shelves.opened(p, page, leaf) if page.level else own_piles.restored(p, page, leaf, before)
 
     @property
-    def whole(self) -> Snapshot:
+    def whole(self) -> SagaProgress:
         return spill.whole(self.p, {spill.page_key("svc", "s", q): self.pages[q.name] for q in self.all_pages()})
 
-    def all_pages(self) -> list[Page]:
-        found, left = list[Page](), [*self.p.pages]
+    def all_pages(self) -> list[OverflowSegment]:
+        found, left = list[OverflowSegment](), [*self.p.pages]
         while left:
             found.append(page := left.pop())
             left += spill.pages_in(page, self.pages[page.name])
@@ -101,7 +110,7 @@ def test_what_several_say_in_one_transition_is_never_parted() -> None:
 
 
 def test_large_ones_make_small_pages() -> None:
-    stored = Stored(blank(), Bounds(head_max=9, page_max=9, head_bytes_max=150, page_bytes=200))
+    stored = Stored(blank(), OverflowBounds(head_max=9, page_max=9, head_bytes_max=150, page_bytes=200))
     stored.write(replace(blank(), own=own(*range(1, 6), value=b"x" * 100), inbox=had_by_each(*range(9))))
     assert numbers(stored.p.own) == [1, 2, 5]
 
@@ -113,7 +122,7 @@ def test_a_handler_that_has_had_it_never_sees_it_again_even_if_its_entry_is_in_a
         stored.p,
         own=(),
         inbox={},
-        ran=(Ran(handler="meet", parameter=0, type="P", schema="", content="", message="p-1"),),
+        ran=(CompletedRun(handler="meet", parameter=0, type="P", schema="", content="", message="p-1"),),
     )
     stored.write(p)
     assert numbers(stored.p.own) == [3, 4, 5]
@@ -142,7 +151,7 @@ def test_pages_that_nobody_takes_any_more_go() -> None:
     stored = Stored(blank())
     stored.write(replace(blank(), own=own(*range(1, 10)), inbox=had_by_each(*range(1, 10))))
     pages = tuple(replace(page, handlers=("meet",)) for page in stored.p.pages)
-    ran = Ran(handler="meet", parameter=0, type="P", schema="", content="", message="p-1")
+    ran = CompletedRun(handler="meet", parameter=0, type="P", schema="", content="", message="p-1")
     assert own_piles.of_nobody(replace(stored.p, pages=pages), ROLES) == []
     assert own_piles.of_nobody(replace(stored.p, pages=pages, ran=(ran,)), ROLES) == [*pages]
     assert own_piles.of_nobody(stored.p, roles_of(EACH, emitted="P")) == [*stored.p.pages]
@@ -166,14 +175,16 @@ def test_pages_live_as_long_as_the_progress_and_are_copied_as_they_are() -> None
 def test_whatever_comes_each_is_taken_once_in_order_unless_it_is_withdrawn(
     acts: list[str], head: int, page: int
 ) -> None:
-    stored = Stored(blank(), Bounds(head_max=head, page_max=page, shelf_max=2))
+    stored = Stored(blank(), OverflowBounds(head_max=head, page_max=page, shelf_max=2))
     there, said, most = list[int](), 0, 0
     for act in acts:
         p = stored.p
         if act == "say":
             said += 1
             [new] = own(said)
-            result = Result(handler="reserve", cause=f"c-{said}", event=new.event, own=(new.event.id,), n=said)
+            result = CompensableResult(
+                handler="reserve", cause=f"c-{said}", event=new.event, own=(new.event.id,), n=said
+            )
             p = replace(p, own=(*p.own, new), results=(*p.results, result), inbox={**p.inbox, **had_by_each(said)})
             there.append(said)
         elif act == "take" and there:
@@ -194,7 +205,8 @@ def test_whatever_comes_each_is_taken_once_in_order_unless_it_is_withdrawn(
 def test_what_is_undone_is_withdrawn_from_a_page_that_comes_back() -> None:
     stored = Stored(blank())
     results = tuple(
-        Result(handler="reserve", cause=f"c-{n}", event=own(n)[0].event, own=(f"p-{n}",), n=n) for n in range(1, 6)
+        CompensableResult(handler="reserve", cause=f"c-{n}", event=own(n)[0].event, own=(f"p-{n}",), n=n)
+        for n in range(1, 6)
     )
     p = replace(blank(), own=own(*range(1, 6)), inbox=had_by_each(*range(1, 6)), results=results)
     stored.write(p)

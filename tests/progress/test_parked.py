@@ -4,27 +4,27 @@ from msgspec.structs import replace
 
 from saga.messaging.operator_commands import Command
 from saga.progress import decisions, operator_commands
-from saga.progress.actions import Disregard, Release, Run
-from saga.progress.document import Continuation, Kept, Snapshot
+from saga.progress.actions import RejectCommand, Release, RunHandler
+from saga.progress.document import PendingMessage, SagaProgress, SuspendedRun
 from saga.progress.failed_attempts import find_parked_runs
-from saga.progress.handlers import Roles, Undo
-from saga.progress.journal import Written
+from saga.progress.handlers import CompensationRole, HandlerRoles
+from saga.progress.journal import Commit
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, blank, kept, roles_of
 
 SOON_MS = NOW_MS + 60_000
 A, B, X = a_message("A"), a_message("B"), a_message("X")
-UNDO = Undo(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}))
+UNDO = CompensationRole(name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}))
 ON_A = a_role("on_a", "A", undo=UNDO)
 ROLES = roles_of(ON_A, a_role("on_b", "B"))
 
 
-def failed(handler: str, message: object, *, attempts: int = 2, due_ms: int = SOON_MS) -> Kept:
+def failed(handler: str, message: object, *, attempts: int = 2, due_ms: int = SOON_MS) -> PendingMessage:
     assert isinstance(message, type(A))
     return replace(kept(handler, message, n=1), attempts=attempts, due_ms=due_ms)
 
 
-def going_on(*, attempts: int) -> Continuation:
-    return Continuation(
+def going_on(*, attempts: int) -> SuspendedRun:
+    return SuspendedRun(
         handler="on_b", parts=(B,), n=1, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=SOON_MS, attempts=attempts
     )
 
@@ -36,7 +36,7 @@ def a_wish(dead: str) -> Command:
     )  # fmt: skip
 
 
-def released(p: Snapshot, number: int = 0, roles: Roles = ROLES) -> Written:
+def released(p: SagaProgress, number: int = 0, roles: HandlerRoles = ROLES) -> Commit:
     wish = a_wish([run.id for run in find_parked_runs(p)][number])
     action = operator_commands.heed(p, roles, wish)
     assert isinstance(action, Release)
@@ -70,7 +70,7 @@ def test_what_is_released_is_ready_in_its_place_with_its_attempts() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A), kept("on_b", B, n=2)))
     assert decisions.next_ready(p, ROLES, NOW_MS) is None
     written = released(p)
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == Run(ON_A, A, (A,))
+    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(ON_A, A, (A,))
     assert [(k.attempts, k.due_ms) for k in written.snapshot.queue] == [(2, NOW_MS), (0, 0)]
     entry = written.entry
     assert entry is not None
@@ -102,5 +102,5 @@ def test_a_wish_about_a_wait_that_is_over_is_told_so() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A, due_ms=SOON_MS + 1),))
     wish = a_wish(next(run.id for run in find_parked_runs(replace(p, queue=(failed("on_a", A),)))))
     action = operator_commands.heed(p, ROLES, wish)
-    assert isinstance(action, Disregard)
+    assert isinstance(action, RejectCommand)
     assert action.reason == "what was parked has been tried, or has ended, since"

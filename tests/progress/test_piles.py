@@ -5,33 +5,33 @@ import dataclasses
 from msgspec.structs import replace
 
 from saga.progress import piles, spill
-from saga.progress.document import PAGED, PLAIN, Kept, Page, PageOf, Snapshot
-from saga.progress.spill import Bounds
+from saga.progress.document import PAGED, PLAIN, OverflowSegment, PendingMessage, SagaProgress, SegmentKind
+from saga.progress.spill import OverflowBounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 
 NOW_S = NOW_MS // 1000
 MANY = a_role("many", "A", many=True)
 BOTH = a_role("both", "A", "B")
 ROLES = roles_of(MANY, BOTH)
-BOUNDS = Bounds(head_max=2, page_max=3)
+BOUNDS = OverflowBounds(head_max=2, page_max=3)
 LATEST = a_message("Z", id="in-hand")
 
 
-def numbered(handler: str, *numbers: int, value: bytes = b"1") -> tuple[Kept, ...]:
+def numbered(handler: str, *numbers: int, value: bytes = b"1") -> tuple[PendingMessage, ...]:
     return tuple(kept(handler, a_message("A", id=f"{handler}-{n}", value=value), n=n) for n in numbers)
 
 
-def numbers(of: tuple[Kept, ...]) -> list[int]:
+def numbers(of: tuple[PendingMessage, ...]) -> list[int]:
     return [k.n for k in of]
 
 
-def spilled(p: Snapshot, bounds: Bounds = BOUNDS) -> tuple[Snapshot, list[spill.Leaf]]:
+def spilled(p: SagaProgress, bounds: OverflowBounds = BOUNDS) -> tuple[SagaProgress, list[spill.SegmentDocument]]:
     p, new = piles.piles_spilled(p, ROLES, bounds, in_hand=LATEST, now_s=NOW_S)
     return p, [spill.decode_leaf(made.content) for made in new]
 
 
-def a_page(*, first: int, handlers: tuple[str, ...] = ("many",), of: PageOf = "queue") -> Page:
-    return Page(
+def a_page(*, first: int, handlers: tuple[str, ...] = ("many",), of: SegmentKind = "queue") -> OverflowSegment:
+    return OverflowSegment(
         of=of, name=f"p-{first}", count=1, newest=NOW_S, until=0, first=first, last=first + 2, handlers=handlers
     )
 
@@ -51,7 +51,7 @@ def test_the_end_of_a_queue_goes_to_full_pages_and_the_head_stays() -> None:
 
 
 def test_a_head_of_large_messages_is_short_and_so_are_pages() -> None:
-    bounds = Bounds(head_max=10, page_max=10, head_bytes_max=150, page_bytes=200)
+    bounds = OverflowBounds(head_max=10, page_max=10, head_bytes_max=150, page_bytes=200)
     p, leaves = spilled(replace(blank(), queue=numbered("both", *range(1, 6), value=b"x" * 100)), bounds)
     assert [numbers(leaf.kept) for leaf in leaves] == [[2, 3], [4, 5]]
     assert numbers(p.queue) == [1]
@@ -121,7 +121,7 @@ MEMORY_S = 86_400
 SOON_S = NOW_S + MEMORY_S + piles.YEAR_S // 2
 
 
-def wrong(p: Snapshot) -> list[str]:
+def wrong(p: SagaProgress) -> list[str]:
     return [page.name for page in piles.lasting_wrongly(p, now_s=NOW_S, memory_s=MEMORY_S)]
 
 
@@ -141,7 +141,7 @@ def test_pages_outlive_a_progress_that_expires_by_a_year_and_one_that_may_stand_
 
 
 def test_pages_are_copied_only_when_they_would_go_too_soon_or_never() -> None:
-    def waiting(until: int) -> Page:
+    def waiting(until: int) -> OverflowSegment:
         return replace(a_page(first=until, of="waiting"), until=until)
 
     pages = (waiting(0), waiting(SOON_S - 1), waiting(SOON_S))

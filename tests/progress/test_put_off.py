@@ -6,31 +6,41 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import failed_attempts
-from saga.progress.actions import Act, Run, Undo
-from saga.progress.document import Continuation, Entry, Kept, Outcome, Result, Snapshot, encode
-from saga.progress.handlers import Role
-from saga.progress.handlers import Undo as UndoRole
+from saga.progress.actions import Compensate, HandlerAction, RunHandler
+from saga.progress.document import (
+    CompensableResult,
+    Outcome,
+    PendingMessage,
+    SagaProgress,
+    SuspendedRun,
+    Transition,
+    encode,
+)
+from saga.progress.handlers import CompensationRole, HandlerRole
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_message, blank, kept
 
 A, B, OTHER, FAILED = a_message("A"), a_message("B"), a_message("A", "A-2"), a_message("Failed")
-ROLE = Role(
+ROLE = HandlerRole(
     name="reserve",
     takes=(frozenset({"A"}),),
     optional=(frozenset({"B"}),),
-    undo=UndoRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"})),
+    undo=CompensationRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"})),
 )
-RUN, UNDO = Run(ROLE, A, (A,)), Undo(ROLE, FAILED, Result(handler="reserve", cause=A.id, event=a_message("R"), own=()))
+RUN, UNDO = (
+    RunHandler(ROLE, A, (A,)),
+    Compensate(ROLE, FAILED, CompensableResult(handler="reserve", cause=A.id, event=a_message("R"), own=())),
+)
 DUE_MS = NOW_MS + 60_000
 PAUSED, LIMITED = "reserve is paused by ada", "the bank takes no more calls"
 
 
-def parked(message: Message, due_ms: int = DUE_MS, handler: str = "reserve") -> Kept:
+def parked(message: Message, due_ms: int = DUE_MS, handler: str = "reserve") -> PendingMessage:
     return replace(kept(handler, message), due_ms=due_ms)
 
 
-def goes_on(until: tuple[str, ...] = ()) -> Continuation:
-    return Continuation(
+def goes_on(until: tuple[str, ...] = ()) -> SuspendedRun:
+    return SuspendedRun(
         handler="reserve", parts=(A,), n=1, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=DUE_MS, until=until
     )
 
@@ -54,15 +64,15 @@ def goes_on(until: tuple[str, ...] = ()) -> Continuation:
     ],
 )
 def test_a_run_has_a_wake_if_the_progress_keeps_it_for_a_time(
-    p: Snapshot, action: Act, has_begun: bool, expected: bool
+    p: SagaProgress, action: HandlerAction, has_begun: bool, expected: bool
 ) -> None:
     assert failed_attempts.has_wake(p, action, has_begun=has_begun) is expected
 
 
-def with_history(*entries: tuple[Outcome, str, int, str | None]) -> Snapshot:
+def with_history(*entries: tuple[Outcome, str, int, str | None]) -> SagaProgress:
     """Progress with transitions of `reserve`, each a second after the one before: outcome, message, attempt, reason."""
     transitions = [
-        Entry(
+        Transition(
             n=n,
             previous="",
             time=iso(NOW_MS + 1000 * n),
@@ -93,6 +103,6 @@ def with_history(*entries: tuple[Outcome, str, int, str | None]) -> Snapshot:
         (with_history(("retrying", A.id, 2, PAUSED), ("retrying", A.id, 1, PAUSED), ("retrying", A.id, 2, PAUSED)), 2),
     ],
 )
-def test_the_history_says_since_when_a_run_waits_for_a_reason(p: Snapshot, expected_s: int | None) -> None:
+def test_the_history_says_since_when_a_run_waits_for_a_reason(p: SagaProgress, expected_s: int | None) -> None:
     expected_ms = None if expected_s is None else NOW_MS + 1000 * expected_s
     assert failed_attempts.waits_since_ms(p, RUN, 2, PAUSED) == expected_ms

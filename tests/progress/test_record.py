@@ -7,60 +7,64 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import compensation, failed_attempts, ids, journal
-from saga.progress.actions import Now, Queue, Run
-from saga.progress.actions import Undo as UndoResult
+from saga.progress.actions import Compensate, Enqueue, Now, RunHandler
 from saga.progress.decisions import decide, newest, next_ready
 from saga.progress.document import (
     PLAIN,
     VERSIONED,
-    Call,
-    Continuation,
+    CompensableResult,
     Intent,
-    Kept,
-    Own,
-    Page,
-    PageOf,
-    Result,
-    Snapshot,
+    OverflowSegment,
+    PendingMessage,
+    SagaProgress,
+    SegmentKind,
+    SelfConsumedEvent,
+    StepRecord,
+    SuspendedRun,
     decode,
     decode_entry,
     encode,
 )
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import Role, Roles, Undo, undo_name
-from saga.progress.journal import INBOX_MAX, Ended, Written
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles, undo_name
+from saga.progress.journal import INBOX_MAX, Commit, TransitionDetails
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
-UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+UNDO = CompensationRole(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 ALONE = a_role("alone", "A", undo=UNDO)
 BOTH = a_role("both", "A", "B")
 MANY_BOTH = a_role("many_both", "A", "B", many=True)
 ROLES = roles_of(ALONE, BOTH, MANY_BOTH, outcomes="Failed Over", emitted="R Failed B Over")
-FAILURE = Failure(reason="why", remedy="mend", attempts=1)
-CALL = Call(kind="step", name="charge", number=1, input="")
+FAILURE = RunFailure(reason="why", remedy="mend", attempts=1)
+CALL = StepRecord(kind="step", name="charge", number=1, input="")
 NOW = Now(NOW_MS, memory_s=10**6)
 A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
 OWN = a_message("Own")
-IN_TIME = Role(name="in_time", takes=(frozenset({"Own"}),), within_ms=1000)
+IN_TIME = HandlerRole(name="in_time", takes=(frozenset({"Own"}),), within_ms=1000)
 TAKERS = roles_of(ALONE, BOTH, a_role("takes_own", "Own"), IN_TIME, outcomes="Failed", emitted="R Failed Own")
 
 
 def handled(
-    p: Snapshot, role: Role, *parts: Message, events: Sequence[Message] = (), now_ms: int = NOW_MS, roles: Roles = ROLES
-) -> Snapshot:
+    p: SagaProgress,
+    role: HandlerRole,
+    *parts: Message,
+    events: Sequence[Message] = (),
+    now_ms: int = NOW_MS,
+    roles: HandlerRoles = ROLES,
+) -> SagaProgress:
     """The handler has run on these."""
     cause = "+".join(sorted(part.id for part in parts))
-    ended = Ended(cause=cause, message=parts[0], parts=parts, events=events)
+    ended = TransitionDetails(cause=cause, message=parts[0], parts=parts, events=events)
     return journal.handled(p, a_hand(parts[0], roles=roles, now_ms=now_ms), role, ended).snapshot
 
 
-def died(p: Snapshot, role: Role, message: Message) -> Snapshot:
+def died(p: SagaProgress, role: HandlerRole, message: Message) -> SagaProgress:
     """The message was given up for this handler."""
-    return failed_attempts.give_up(p, a_hand(message), Run(role, message, (message,)), FAILURE, None).snapshot
+    return failed_attempts.give_up(p, a_hand(message), RunHandler(role, message, (message,)), FAILURE, None).snapshot
 
 
-def queued(p: Snapshot, role: Role, message: Message) -> Snapshot:
+def queued(p: SagaProgress, role: HandlerRole, message: Message) -> SagaProgress:
     return journal.queued(p, a_hand(message), role, message, "because", None).snapshot
 
 
@@ -85,7 +89,7 @@ def sent(id: str, ms: int) -> Message:
     return replace(a_message(id=id), time=iso(ms))
 
 
-def aged(p: Snapshot) -> dict[str, int]:
+def aged(p: SagaProgress) -> dict[str, int]:
     """The inbox after a write long after, with many old entries in it beside those of `p`."""
     p = replace(p, inbox={**p.inbox, **{f"old-{n}": 0 for n in range(INBOX_MAX)}})
     return handled(p, ALONE, sent("later", NOW_MS + 10**9), now_ms=NOW_MS + 10**9).inbox
@@ -93,7 +97,7 @@ def aged(p: Snapshot) -> dict[str, int]:
 
 def test_entries_of_what_is_still_held_never_go() -> None:
     for p in (
-        replace(blank(), own=(Own(event=B, n=0),)),
+        replace(blank(), own=(SelfConsumedEvent(event=B, n=0),)),
         replace(blank(), queue=(kept("both", B),)),
         replace(blank(), waiting=(kept("both", B),)),
         replace(blank(), intents=(an_intent("both", B),)),
@@ -128,7 +132,7 @@ def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> N
     p = journal.waiting(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
     for n in range(3):
         message = a_message(value=b"%d" % n)
-        assert decide(p, MANY_BOTH, message, now=NOW) == Run(MANY_BOTH, message, (message, B))
+        assert decide(p, MANY_BOTH, message, now=NOW) == RunHandler(MANY_BOTH, message, (message, B))
         p = handled(p, MANY_BOTH, message, B)
     assert [k.message for k in p.waiting] == [B]
     assert p.ran == ()
@@ -140,11 +144,11 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
     firsts = [a_message(value=b"%d" % n) for n in range(3)]
     for message in firsts:
         p = journal.waiting(p, a_hand(message), MANY_BOTH, message, "for B").snapshot
-    assert decide(p, MANY_BOTH, B, now=NOW) == Run(MANY_BOTH, B, (firsts[0], B))
+    assert decide(p, MANY_BOTH, B, now=NOW) == RunHandler(MANY_BOTH, B, (firsts[0], B))
     p = journal.waiting(p, a_hand(B), MANY_BOTH, B, "-").snapshot
     run = []
     while (ready := next_ready(p, roles_of(MANY_BOTH), NOW.ms)) is not None:
-        assert isinstance(ready, Run)
+        assert isinstance(ready, RunHandler)
         assert ready.message == ready.parts[0], "the part that is used up stands for the run"
         run.append(ready.parts)
         p = handled(p, MANY_BOTH, *ready.parts)
@@ -181,7 +185,7 @@ def test_a_dead_letter_stays_at_the_head_and_what_comes_later_queues_behind_it_i
     p = died(blank(), role, A)
     for n in range(3):
         message = a_message(value=b"later %d" % n)
-        assert isinstance(decide(p, role, message, now=NOW), Queue)
+        assert isinstance(decide(p, role, message, now=NOW), Enqueue)
         p = queued(p, role, message)
     assert [k.message.value for k in p.queue] == [b"1", b"later 0", b"later 1", b"later 2"]
     assert p.queue[0].dead is not None
@@ -252,7 +256,7 @@ def test_runs_of_one_handler_on_other_messages_have_intents_of_their_own() -> No
     assert p.intents == (another, an_intent("alone", A))
     assert p.started == START, "the first thing that is written says when the saga began"
     newer = replace(an_intent("alone", A), begins=CALL)
-    died = failed_attempts.give_up(p, a_hand(A), Run(ALONE, A, (A,)), FAILURE, newer).snapshot
+    died = failed_attempts.give_up(p, a_hand(A), RunHandler(ALONE, A, (A,)), FAILURE, newer).snapshot
     assert died.intents == (another, newer), "with what is known of its last call"
 
 
@@ -264,8 +268,8 @@ def test_the_end_of_a_run_ends_its_intent_and_no_other() -> None:
 def test_what_can_be_undone_is_a_result_with_the_own_events_of_its_run() -> None:
     result, part = a_message("R"), a_message("B", id="own")
     p = handled(blank(), ALONE, A, events=[result, part])
-    assert p.results == (Result(handler="alone", cause=A.id, event=result, own=("own",)),)
-    assert p.own == (Own(event=part, n=0),)
+    assert p.results == (CompensableResult(handler="alone", cause=A.id, event=result, own=("own",)),)
+    assert p.own == (SelfConsumedEvent(event=part, n=0),)
 
 
 def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_the_handler() -> None:
@@ -275,16 +279,20 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
     for event in (second, first):
         result = newest(p, "alone")
         assert result.event == event
-        p = compensation.undone(p, a_hand(FAILED, roles=ROLES), ALONE, result, Ended(message=FAILED)).snapshot
+        p = compensation.undone(
+            p, a_hand(FAILED, roles=ROLES), ALONE, result, TransitionDetails(message=FAILED)
+        ).snapshot
         closed.append((p.closed, [own.event.id for own in p.own]))
     assert closed == [((), ["own"]), (("alone",), [])]
 
 
-def withdrawn(*queue: Kept, intents: tuple[Intent, ...] = (), later: tuple[Continuation, ...] = ()) -> Written:
+def withdrawn(*queue: PendingMessage, intents: tuple[Intent, ...] = (), later: tuple[SuspendedRun, ...] = ()) -> Commit:
     """What is written when the result is undone with which `OWN` was said, while this is queued."""
     did = handled(blank(), ALONE, A, events=[a_message("R"), OWN], roles=TAKERS)
     p = replace(did, queue=queue, intents=intents, later=later)
-    return compensation.undone(p, a_hand(FAILED, roles=TAKERS), ALONE, newest(p, "alone"), Ended(message=FAILED))
+    return compensation.undone(
+        p, a_hand(FAILED, roles=TAKERS), ALONE, newest(p, "alone"), TransitionDetails(message=FAILED)
+    )
 
 
 def test_what_failed_on_a_withdrawn_event_never_runs() -> None:
@@ -310,7 +318,7 @@ def test_a_dead_letter_of_a_withdrawn_event_is_dropped_and_that_is_told() -> Non
 def test_a_run_on_a_withdrawn_event_that_has_begun_something_or_is_a_deadlines_stays() -> None:
     stays = kept("takes_own", OWN)
     assert withdrawn(stays, intents=(an_intent("takes_own", OWN),)).snapshot.queue == (stays,)
-    goes_on = Continuation(handler="takes_own", parts=(OWN,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=0)
+    goes_on = SuspendedRun(handler="takes_own", parts=(OWN,), n=0, turn=1, first_ms=0, seen_ms=0, due_ms=0)
     assert withdrawn(stays, later=(goes_on,)).snapshot.queue == (stays,)
     deadline = kept("in_time", OWN, dead="d")
     assert withdrawn(deadline).snapshot.queue == (deadline,)
@@ -319,7 +327,9 @@ def test_a_run_on_a_withdrawn_event_that_has_begun_something_or_is_a_deadlines_s
 def test_undoing_the_last_result_tells_that_dead_originals_are_dropped() -> None:
     p = handled(blank(), ALONE, A, events=[a_message("R")])
     p = replace(p, queue=(kept("alone", a_message(value=b"2"), dead="d"),))
-    written = compensation.undone(p, a_hand(FAILED, roles=ROLES), ALONE, newest(p, "alone"), Ended(message=FAILED))
+    written = compensation.undone(
+        p, a_hand(FAILED, roles=ROLES), ALONE, newest(p, "alone"), TransitionDetails(message=FAILED)
+    )
     assert written.entry is not None
     assert [(letter.id, letter.what) for letter in written.entry.letters] == [("d-dropped", "dropped")]
 
@@ -438,7 +448,7 @@ def test_each_transition_says_that_those_before_are_published() -> None:
         (replace(blank(), intents=(an_intent("alone", A),)), True),
     ],
 )
-def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: Snapshot, is_open: bool) -> None:
+def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: SagaProgress, is_open: bool) -> None:
     assert p.is_open == is_open
     assert decode(encode(p)) == p
 
@@ -461,8 +471,10 @@ def test_an_outcome_is_kept_once_for_its_compensation_and_says_for_what_it_waits
 
 
 def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() -> None:
-    def page(of: PageOf, *handlers: str) -> Page:
-        return Page(of=of, name=f"{of}-{handlers}", count=1, newest=0, bound="0x1", had="0x2", handlers=handlers)
+    def page(of: SegmentKind, *handlers: str) -> OverflowSegment:
+        return OverflowSegment(
+            of=of, name=f"{of}-{handlers}", count=1, newest=0, bound="0x1", had="0x2", handlers=handlers
+        )
 
     pages = (page("waiting", "alone"), page("waiting", "both"), page("queue", "alone"), page("inbox"))
     hand = a_hand(FAILED)
@@ -473,8 +485,8 @@ def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() ->
 
 @pytest.mark.parametrize("undoes", [False, True])
 def test_a_dead_letter_without_room_for_its_bytes_stands_where_it_would_with_them(undoes: bool) -> None:
-    result = Result(handler="alone", cause=A.id, event=a_message("R"), own=())
-    action = UndoResult(ALONE, FAILED, result) if undoes else Run(ALONE, A, (A,))
+    result = CompensableResult(handler="alone", cause=A.id, event=a_message("R"), own=())
+    action = Compensate(ALONE, FAILED, result) if undoes else RunHandler(ALONE, A, (A,))
     message = action.message
     p = replace(blank(), n=7, queue=(kept("both", A),), waiting=(kept("alone", A), kept("both", B)))
     p = replace(p, compensating=(kept("alone", FAILED),))
@@ -514,11 +526,15 @@ def test_who_began_a_saga_is_said_with_the_message_that_tells_when_or_never(
 
 
 def test_an_undone_event_is_withdrawn_while_another_result_of_its_run_is_left() -> None:
-    role = a_role("each", "A", undo=Undo(name="undo_each", outcomes=frozenset({"X"}), results=frozenset({"R"})))
+    role = a_role(
+        "each", "A", undo=CompensationRole(name="undo_each", outcomes=frozenset({"X"}), results=frozenset({"R"}))
+    )
     roles = roles_of(role, a_role("join", "R", "B"), emitted="R")
     one, two = (replace(a_message("R", name), source="svc") for name in ("r1", "r2"))
-    results = tuple(Result(handler="each", cause="a", event=e, own=("r1", "r2"), n=0) for e in (one, two))
-    p = replace(blank(), n=1, results=results, own=(Own(event=one, n=0), Own(event=two, n=0)))
+    results = tuple(CompensableResult(handler="each", cause="a", event=e, own=("r1", "r2"), n=0) for e in (one, two))
+    p = replace(
+        blank(), n=1, results=results, own=(SelfConsumedEvent(event=one, n=0), SelfConsumedEvent(event=two, n=0))
+    )
     x = a_message("X")
-    after = compensation.undone(p, a_hand(x, roles=roles), role, results[1], Ended(message=x)).snapshot
+    after = compensation.undone(p, a_hand(x, roles=roles), role, results[1], TransitionDetails(message=x)).snapshot
     assert [own.event.id for own in after.own] == ["r1"]

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from saga.progress.decisions import next_ready
-from saga.progress.document import Own
-from saga.progress.handlers import Undo
+from saga.progress.document import SelfConsumedEvent
+from saga.progress.handlers import CompensationRole
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
 
 
@@ -20,7 +20,7 @@ def test_handlers_of_one_type_go_in_the_order_of_declaration() -> None:
 
 
 def test_a_compensation_acts_on_each_of_its_outcomes() -> None:
-    undo = Undo(name="undo", outcomes=frozenset({"Failed", "Expired"}), results=frozenset({"R"}))
+    undo = CompensationRole(name="undo", outcomes=frozenset({"Failed", "Expired"}), results=frozenset({"R"}))
     roles = roles_of(a_role("one", "A", undo=undo), a_role("two", "B", undo=undo), a_role("three", "C"))
     for outcome in ("Failed", "Expired"):
         assert [role.name for role in roles.undone_by[outcome]] == ["one", "two"]
@@ -30,6 +30,6 @@ def test_a_handler_of_an_own_event_alone_is_made_ready_by_it() -> None:
     roles = roles_of(a_role("one", "A"), a_role("two", "B"), emitted="B")
     assert roles.ready_from_kept == {"two"}
     own = a_message("B")
-    ready = next_ready(replace(blank(), own=(Own(event=own, n=0),)), roles, NOW_MS)
+    ready = next_ready(replace(blank(), own=(SelfConsumedEvent(event=own, n=0),)), roles, NOW_MS)
     assert ready is not None
     assert (ready.role.name, ready.message) == ("two", own)

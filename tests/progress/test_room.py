@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from saga.errors import TooLarge
 from saga.progress import journal
-from saga.progress.document import Intent, Snapshot
-from saga.progress.journal import FREE, Ended, Written, check_room
+from saga.progress.document import Intent, SagaProgress
+from saga.progress.journal import FREE, Commit, TransitionDetails, check_room
 from tests.progress.pieces import a_hand, a_message, a_role, an_intent, blank, roles_of
 
 TAKEN = 1000
@@ -17,16 +17,16 @@ INTENT = an_intent("take", A)
 UNDOING = replace(INTENT, kind="undo")
 
 
-def a_handled() -> Written:
-    return journal.append(blank(), HAND, "handled", "take", Ended(message=A))
+def a_handled() -> Commit:
+    return journal.append(blank(), HAND, "handled", "take", TransitionDetails(message=A))
 
 
-def begun(*intents: Intent) -> Written:
-    return Written(replace(blank(), intents=intents), None)
+def begun(*intents: Intent) -> Commit:
+    return Commit(replace(blank(), intents=intents), None)
 
 
 @pytest.mark.parametrize("written", [a_handled(), begun(INTENT), begun(UNDOING, INTENT)])
-def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Written) -> None:
+def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Commit) -> None:
     check_room(written, written.snapshot, MOST, TAKEN)
     with pytest.raises(
         TooLarge, match=f"would have {MOST + 1} bytes, and the store takes {TAKEN}, of which one part in"
@@ -37,18 +37,18 @@ def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Written) -> N
 @pytest.mark.parametrize(
     "written",
     [
-        journal.append(blank(), HAND, "dead", "take", Ended(message=A)),
-        journal.append(blank(), HAND, "compensated", "undo", Ended(message=A)),
+        journal.append(blank(), HAND, "dead", "take", TransitionDetails(message=A)),
+        journal.append(blank(), HAND, "compensated", "undo", TransitionDetails(message=A)),
         begun(UNDOING),
         begun(INTENT, UNDOING),
         begun(),
     ],
 )
-def test_what_is_no_run_may_use_all_that_is_left(written: Written) -> None:
+def test_what_is_no_run_may_use_all_that_is_left(written: Commit) -> None:
     check_room(written, written.snapshot, TAKEN, TAKEN)
 
 
 def test_the_fields_that_take_the_room_are_named_largest_first() -> None:
-    p: Snapshot = replace(blank(), state={"text": "x" * 500}, inbox={"y" * 200: 1})
+    p: SagaProgress = replace(blank(), state={"text": "x" * 500}, inbox={"y" * 200: 1})
     with pytest.raises(TooLarge, match=r"stays free: state 511 bytes, inbox 206 bytes, \w+ 2 bytes$"):
         check_room(a_handled(), p, TAKEN, TAKEN)

@@ -3,16 +3,16 @@
 from msgspec.structs import replace
 
 from saga.progress import shelves, spill
-from saga.progress.document import Page, PageOf, Snapshot
-from saga.progress.spill import ENTRY_BYTES, Bounds
+from saga.progress.document import OverflowSegment, SagaProgress, SegmentKind
+from saga.progress.spill import ENTRY_BYTES, OverflowBounds
 from tests.progress.pieces import NOW_MS, blank
 
-BOUNDS = Bounds(shelf_max=2)
+BOUNDS = OverflowBounds(shelf_max=2)
 
 
-def pages(count: int, *, of: PageOf = "queue", level: int = 0, begin: int = 0) -> tuple[Page, ...]:
+def pages(count: int, *, of: SegmentKind = "queue", level: int = 0, begin: int = 0) -> tuple[OverflowSegment, ...]:
     return tuple(
-        Page(
+        OverflowSegment(
             of=of, name=f"{of}-{n}", count=1, newest=NOW_MS // 1000, bound="1", had="2", first=n, last=n,
             handlers=("on_a",), level=level,
         )
@@ -20,7 +20,7 @@ def pages(count: int, *, of: PageOf = "queue", level: int = 0, begin: int = 0) -
     )  # fmt: skip
 
 
-def listed(*of: Page) -> Snapshot:
+def listed(*of: OverflowSegment) -> SagaProgress:
     return replace(blank(), pages=of)
 
 

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.progress import ids, journal, piles, spill
-from saga.progress.document import PAGED, Own, Page, Snapshot, decode, encode
-from saga.progress.handlers import Role
-from saga.progress.journal import Ended
-from saga.progress.spill import Bounds, is_in, page_key, whole
+from saga.progress.document import PAGED, OverflowSegment, SagaProgress, SelfConsumedEvent, decode, encode
+from saga.progress.handlers import HandlerRole
+from saga.progress.journal import TransitionDetails
+from saga.progress.spill import OverflowBounds, is_in, page_key, whole
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, kept, roles_of
 
@@ -18,14 +18,14 @@ MANY = a_role("many", "A", many=True)
 OWN = a_role("own", "P", many=True)
 BOTH = a_role("both", "B", "P")
 ROLES = roles_of(MANY, OWN, BOTH, emitted="P")
-SMALL = Bounds(inbox_max=8, inbox_kept=3, small_pages_max=3)
+SMALL = OverflowBounds(inbox_max=8, inbox_kept=3, small_pages_max=3)
 MEMORY_S = 1000
 
 
-def handled(p: Snapshot, id: str, *, role: Role = MANY, now_ms: int = NOW_MS) -> Snapshot:
+def handled(p: SagaProgress, id: str, *, role: HandlerRole = MANY, now_ms: int = NOW_MS) -> SagaProgress:
     message = replace(a_message("A" if role is MANY else "P", id=id), time=iso(now_ms))
     hand = a_hand(message, roles=ROLES, now_ms=now_ms, memory_s=10**9)
-    return journal.handled(p, hand, role, Ended(cause=id, message=message, parts=(message,))).snapshot
+    return journal.handled(p, hand, role, TransitionDetails(cause=id, message=message, parts=(message,))).snapshot
 
 
 class Store:
@@ -34,7 +34,7 @@ class Store:
     def __init__(self) -> None:
         self.leaves: dict[str, bytes] = {}
 
-    def spilled(self, p: Snapshot, in_hand: str) -> Snapshot:
+    def spilled(self, p: SagaProgress, in_hand: str) -> SagaProgress:
         leaves = {page.name: self.leaves[page_key(p.service, p.saga, page)] for page in p.pages}
         merged = [(page, spill.decode_leaf(leaves[page.name]).entries) for page in spill.to_merge(p, SMALL)]
         message = a_message("A", id=in_hand)
@@ -83,7 +83,7 @@ def test_a_progress_with_pages_is_not_read_by_a_version_that_knows_none() -> Non
 
 def test_entries_of_what_is_held_or_in_hand_stay() -> None:
     p, store = blank(), Store()
-    own = Own(event=a_message("P", id="own-1"), n=0)
+    own = SelfConsumedEvent(event=a_message("P", id="own-1"), n=0)
     p = handled(replace(p, own=(own,)), "own-1", role=OWN)
     p = handled(p, "mine")
     for number in range(20):
@@ -145,7 +145,7 @@ def test_an_entry_that_only_looks_like_one_across_two_others_is_not_in_a_page() 
 
 
 def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
-    key = page_key("payment", "a::b", Page(of="inbox", name="1-x", count=1, newest=0))
+    key = page_key("payment", "a::b", OverflowSegment(of="inbox", name="1-x", count=1, newest=0))
     assert spill.is_page(key)
     assert spill.saga_of(key) == "a::b"
     assert not key.startswith("payment::")
@@ -158,7 +158,7 @@ def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
 
 
 def test_what_waits_in_pages_for_a_handler_that_is_closed_counts_as_had() -> None:
-    page = Page(
+    page = OverflowSegment(
         of="waiting",
         name="p",
         count=3,
@@ -196,7 +196,7 @@ def test_messages_in_pages_come_back_to_where_they_would_be() -> None:
     queue = tuple(kept("both", a_message("B", id=f"b-{n}"), n=n) for n in range(5))
     dead = kept("both", a_message("B", id="dead"), n=9, dead="letter")
     p = replace(blank(), queue=(dead, *queue))
-    bounds = Bounds(head_max=2, page_max=3)
+    bounds = OverflowBounds(head_max=2, page_max=3)
     aside, [made] = piles.piles_spilled(p, ROLES, bounds, in_hand=a_message("A"), now_s=NOW_MS // 1000)
     assert whole(aside, {page_key("svc", "s", made.page): made.content}) == p
 

@@ -9,16 +9,16 @@ from saga.errors import SagaError
 from saga.messages import Message
 from saga.progress import compensation, history, journal, spill, stacks
 from saga.progress.decisions import undone_by
-from saga.progress.document import STACKED, Result, Snapshot
-from saga.progress.handlers import Role, Undo
-from saga.progress.journal import Ended
+from saga.progress.document import STACKED, CompensableResult, SagaProgress
+from saga.progress.handlers import CompensationRole, HandlerRole
+from saga.progress.journal import TransitionDetails
 from saga.progress.piles import lasting_wrongly, piles
-from saga.progress.spill import Bounds
+from saga.progress.spill import OverflowBounds
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
 
 
-def undoable(name: str, takes: str) -> Role:
-    undo = Undo(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+def undoable(name: str, takes: str) -> HandlerRole:
+    undo = CompensationRole(name=f"undo_{name}", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
     return a_role(name, takes, many=True, undo=undo)
 
 
@@ -26,17 +26,17 @@ FIRST, SECOND = undoable("first", "A"), undoable("second", "B")
 JOIN = a_role("join", "M", "P")
 ROLES = roles_of(FIRST, SECOND, JOIN, emitted="R P")
 FAILED = a_message("Failed")
-BOUNDS = Bounds(head_max=2, page_max=3)
+BOUNDS = OverflowBounds(head_max=2, page_max=3)
 
 
-def ran(p: Snapshot, role: Role, number: int, events: list[Message]) -> Snapshot:
+def ran(p: SagaProgress, role: HandlerRole, number: int, events: list[Message]) -> SagaProgress:
     message = a_message(min(role.takes[0]), id=f"{role.name}-{number}")
-    ended = Ended(cause=message.id, message=message, parts=(message,), events=events)
+    ended = TransitionDetails(cause=message.id, message=message, parts=(message,), events=events)
     return journal.handled(p, replace(a_hand(message, roles=ROLES), before=p), role, ended).snapshot
 
 
-def undone(p: Snapshot, role: Role, result: Result) -> Snapshot:
-    ended = Ended(message=FAILED, cause=result.event.id)
+def undone(p: SagaProgress, role: HandlerRole, result: CompensableResult) -> SagaProgress:
+    ended = TransitionDetails(message=FAILED, cause=result.event.id)
     return compensation.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), role, result, ended).snapshot
 
 
@@ -44,7 +44,7 @@ def said(type_: str, id: str) -> Message:
     return replace(a_message(type_, id=id), source="svc")
 
 
-def with_results(*handlers: str, size: int = 1) -> Snapshot:
+def with_results(*handlers: str, size: int = 1) -> SagaProgress:
     p = blank()
     for n, name in enumerate(handlers):
         role = FIRST if name == "first" else SECOND
@@ -55,10 +55,10 @@ def with_results(*handlers: str, size: int = 1) -> Snapshot:
 class Stored:
     """A progress with tiny bounds, and its pages, as the runtime writes and reads them."""
 
-    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, bounds: OverflowBounds = BOUNDS) -> None:
         self.bounds, self.pages, self.p = bounds, dict[str, bytes](), blank()
 
-    def save(self, p: Snapshot) -> None:
+    def save(self, p: SagaProgress) -> None:
         while (page := stacks.next_to_restore(p)) is not None:
             content = self.pages.pop(spill.page_key("svc", "s", page))
             p = stacks.restored(p, page, spill.decode_leaf(content))
@@ -68,7 +68,7 @@ class Stored:
         self.p = p
 
     @property
-    def whole(self) -> Snapshot:
+    def whole(self) -> SagaProgress:
         return spill.whole(self.p, self.pages)
 
 
@@ -78,7 +78,7 @@ class Stored:
     st.lists(st.booleans(), max_size=60),
 )
 def test_whatever_is_in_pages_the_same_is_undone_in_the_same_order_and_the_same_parts_are_withdrawn(
-    runs: list[tuple[Role, int, bool]], firsts: list[bool]
+    runs: list[tuple[HandlerRole, int, bool]], firsts: list[bool]
 ) -> None:
     stored, plain = Stored(), blank()
     for number, (role, results, speaks) in enumerate(runs):
@@ -122,7 +122,7 @@ def test_the_oldest_go_and_what_is_left_of_a_page_stays() -> None:
 
 
 def test_large_results_go_sooner_but_the_newest_one_stays() -> None:
-    stored = Stored(Bounds(head_max=10, page_max=10, head_bytes_max=150, page_bytes=200))
+    stored = Stored(OverflowBounds(head_max=10, page_max=10, head_bytes_max=150, page_bytes=200))
     stored.save(with_results(*["first"] * 3, size=100))
     assert [r.event.id for r in stored.p.results] == ["first-r2"]
     stored.save(with_results("first", size=1000))

@@ -7,48 +7,47 @@ from saga.messaging.operator_commands import Command
 from saga.progress import ids
 from saga.progress.actions import (
     Action,
-    Close,
-    Done,
+    BeginAbort,
+    CloseHandler,
+    Compensate,
+    Complete,
+    DelayCompensation,
+    Enqueue,
     Ignore,
+    KeepPending,
+    LoadProgress,
     Now,
-    Queue,
-    Recall,
-    Refuse,
-    Reload,
+    RecallOverflow,
+    RecordedDecision,
+    Reject,
     Replay,
-    Run,
-    Seal,
+    RunHandler,
     Trigger,
-    Undo,
-    UndoWaits,
-    Wait,
-    Writes,
 )
-from saga.progress.document import Outcome, Own, Page, Result, Snapshot
-from saga.progress.handlers import COMMAND, Role, undo_name
-from saga.progress.handlers import Undo as UndoRole
+from saga.progress.document import CompensableResult, Outcome, OverflowSegment, SagaProgress, SelfConsumedEvent
+from saga.progress.handlers import COMMAND, CompensationRole, HandlerRole, undo_name
 from saga.progress.next_action import choose_next_action, is_message_complete, record_decision
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 NOW = Now(NOW_MS, memory_s=10**6)
-UNDO = UndoRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+UNDO = CompensationRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 FIRST, SECOND = a_role("first", "A"), a_role("second", "A")
 RESERVE = a_role("reserve", "B", undo=UNDO)
 LISTENS = a_role("listens", "Failed")
 ROLES = roles_of(FIRST, SECOND, RESERVE, LISTENS, outcomes="Failed", emitted="R Failed")
 A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
-RESULT = Result(handler="reserve", cause=B.id, event=a_message("R"), own=())
+RESULT = CompensableResult(handler="reserve", cause=B.id, event=a_message("R"), own=())
 
 
-def entered(p: Snapshot, name: str, message: str) -> Snapshot:
+def entered(p: SagaProgress, name: str, message: str) -> SagaProgress:
     return replace(p, inbox={**p.inbox, ids.entry(message, name): 0})
 
 
-def following(p: Snapshot | None, trigger: Trigger, *, certain: bool = True) -> Action:
+def following(p: SagaProgress | None, trigger: Trigger, *, certain: bool = True) -> Action:
     return choose_next_action(p, ROLES, trigger, NOW, certain)
 
 
-def after(p: Snapshot, *names: str, message: str = A.id) -> Snapshot:
+def after(p: SagaProgress, *names: str, message: str = A.id) -> SagaProgress:
     for name in names:
         p = entered(p, name, message)
     return p
@@ -58,59 +57,59 @@ def after(p: Snapshot, *names: str, message: str = A.id) -> Snapshot:
 
 
 def test_a_progress_that_is_not_known_is_read() -> None:
-    assert following(None, Trigger(message=A)) == Reload()
+    assert following(None, Trigger(message=A)) == LoadProgress()
 
 
 def test_pages_are_asked_once_before_anything_is_decided() -> None:
-    p = replace(blank(), pages=(Page(of="inbox", name="p", count=1, newest=0),))
-    assert following(p, Trigger(message=A)) == Recall()
-    assert following(p, Trigger(message=A, paged=())) == Run(FIRST, A, (A,))
+    p = replace(blank(), pages=(OverflowSegment(of="inbox", name="p", count=1, newest=0),))
+    assert following(p, Trigger(message=A)) == RecallOverflow()
+    assert following(p, Trigger(message=A, paged=())) == RunHandler(FIRST, A, (A,))
 
 
 def test_what_pages_keep_for_a_handler_is_left_to_them() -> None:
-    p = replace(blank(), pages=(Page(of="queue", name="p", count=1, newest=0),))
-    assert following(p, Trigger(message=A, paged=("first",))) == Run(SECOND, A, (A,))
+    p = replace(blank(), pages=(OverflowSegment(of="queue", name="p", count=1, newest=0),))
+    assert following(p, Trigger(message=A, paged=("first",))) == RunHandler(SECOND, A, (A,))
     p = entered(p, "second", A.id)
-    assert following(p, Trigger(message=A, paged=("first",))) == Done()
-    assert following(p, Trigger(message=A, paged=("first",)), certain=False) == Reload(), "it is not in the inbox"
+    assert following(p, Trigger(message=A, paged=("first",))) == Complete()
+    assert following(p, Trigger(message=A, paged=("first",)), certain=False) == LoadProgress(), "it is not in the inbox"
 
 
 # ---------------------------------------------------------------- the message in hand
 
 
 def test_handlers_take_the_message_in_the_order_of_declaration_each_once() -> None:
-    assert following(blank(), Trigger(message=A)) == Run(FIRST, A, (A,))
-    assert following(after(blank(), "first"), Trigger(message=A)) == Run(SECOND, A, (A,))
-    assert following(after(blank(), "first", "second"), Trigger(message=A)) == Done()
+    assert following(blank(), Trigger(message=A)) == RunHandler(FIRST, A, (A,))
+    assert following(after(blank(), "first"), Trigger(message=A)) == RunHandler(SECOND, A, (A,))
+    assert following(after(blank(), "first", "second"), Trigger(message=A)) == Complete()
 
 
 def test_what_one_handler_cannot_decode_waits_for_nothing_there_and_the_others_are_not_touched() -> None:
     unknown = replace(A, started=None)
     trigger = Trigger(message=unknown, bad={"second": "why"})
     p = blank(started=None)
-    assert isinstance(following(p, trigger), Wait)
-    assert following(entered(p, "first", A.id), trigger) == Run(SECOND, unknown, (unknown,))
+    assert isinstance(following(p, trigger), KeepPending)
+    assert following(entered(p, "first", A.id), trigger) == RunHandler(SECOND, unknown, (unknown,))
 
 
 def test_an_outcome_is_handled_before_anything_is_undone() -> None:
     p = replace(blank(), results=(RESULT,))
-    assert following(p, Trigger(message=FAILED)) == Run(LISTENS, FAILED, (FAILED,))
+    assert following(p, Trigger(message=FAILED)) == RunHandler(LISTENS, FAILED, (FAILED,))
     p = entered(p, "listens", FAILED.id)
-    assert following(p, Trigger(message=FAILED)) == Undo(RESERVE, FAILED, RESULT)
-    assert following(entered(p, undo_name("reserve"), FAILED.id), Trigger(message=FAILED)) == Done()
+    assert following(p, Trigger(message=FAILED)) == Compensate(RESERVE, FAILED, RESULT)
+    assert following(entered(p, undo_name("reserve"), FAILED.id), Trigger(message=FAILED)) == Complete()
 
 
 def test_an_outcome_that_waits_for_the_original_is_written_down_once() -> None:
     p = entered(replace(blank(), intents=(an_intent("reserve", B),)), "listens", FAILED.id)
-    assert following(p, Trigger(message=FAILED)) == UndoWaits(RESERVE, FAILED, known=True)
+    assert following(p, Trigger(message=FAILED)) == DelayCompensation(RESERVE, FAILED, known=True)
     p = replace(p, compensating=(kept("reserve", FAILED),))
-    assert following(p, Trigger(message=FAILED)) == Done()
-    assert following(p, Trigger(message=FAILED), certain=False) == Reload()
+    assert following(p, Trigger(message=FAILED)) == Complete()
+    assert following(p, Trigger(message=FAILED), certain=False) == LoadProgress()
 
 
 def test_an_undoing_that_is_a_dead_letter_is_left_to_a_person() -> None:
     p = replace(blank(), results=(RESULT,), compensating=(kept("reserve", FAILED, dead="d"),))
-    assert following(entered(p, "listens", FAILED.id), Trigger(message=FAILED)) == Done()
+    assert following(entered(p, "listens", FAILED.id), Trigger(message=FAILED)) == Complete()
 
 
 # ---------------------------------------------------------------- what is ready, and the end
@@ -118,22 +117,22 @@ def test_an_undoing_that_is_a_dead_letter_is_left_to_a_person() -> None:
 
 def test_what_is_ready_is_settled_after_the_message_in_hand_and_before_the_end() -> None:
     p = replace(blank(), queue=(kept("reserve", B),))
-    assert following(after(p, "first", "second"), Trigger(message=A)) == Run(RESERVE, B, (B,))
-    assert isinstance(following(after(p, "first"), Trigger(message=A)), Queue), "first what is in hand"
+    assert following(after(p, "first", "second"), Trigger(message=A)) == RunHandler(RESERVE, B, (B,))
+    assert isinstance(following(after(p, "first"), Trigger(message=A)), Enqueue), "first what is in hand"
 
 
 def test_a_message_of_nobody_sets_off_what_is_ready() -> None:
     nobody = Trigger(message=replace(A, id="", type=""))
-    assert following(replace(blank(), queue=(kept("reserve", B),)), nobody) == Run(RESERVE, B, (B,))
-    assert following(blank(), nobody) == Done()
+    assert following(replace(blank(), queue=(kept("reserve", B),)), nobody) == RunHandler(RESERVE, B, (B,))
+    assert following(blank(), nobody) == Complete()
 
 
 def test_a_turn_ends_on_an_old_progress_only_with_what_is_in_the_inbox() -> None:
     p = after(blank(), "first", "second")
-    assert following(p, Trigger(message=A), certain=False) == Done()
+    assert following(p, Trigger(message=A), certain=False) == Complete()
     p = replace(entered(blank(), "first", A.id), queue=(kept("other", B, dead="d"), kept("second", A)))
-    assert following(p, Trigger(message=A), certain=False) == Reload(), "what is kept may be due by now"
-    assert following(p, Trigger(message=A), certain=True) == Done()
+    assert following(p, Trigger(message=A), certain=False) == LoadProgress(), "what is kept may be due by now"
+    assert following(p, Trigger(message=A), certain=True) == Complete()
 
 
 ALONE = roles_of(FIRST, RESERVE, outcomes="Failed", emitted="R Failed")
@@ -142,7 +141,7 @@ ENDED = entered(blank(), "first", A.id)
 
 def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
     assert is_message_complete(ENDED, ALONE, Trigger(message=A))
-    assert choose_next_action(ENDED, ALONE, Trigger(message=A), NOW, True) == Done()
+    assert choose_next_action(ENDED, ALONE, Trigger(message=A), NOW, True) == Complete()
 
 
 @pytest.mark.parametrize(
@@ -152,12 +151,12 @@ def test_a_turn_that_left_nothing_open_needs_no_second_look() -> None:
         replace(ENDED, intents=(an_intent("reserve", B),)),
         replace(ENDED, queue=(kept("reserve", B),)),
         replace(ENDED, waiting=(kept("reserve", B),)),
-        replace(ENDED, own=(Own(event=B, n=0),)),
+        replace(ENDED, own=(SelfConsumedEvent(event=B, n=0),)),
         replace(ENDED, compensating=(kept("reserve", FAILED),)),
-        replace(ENDED, pages=(Page(of="queue", name="p", count=1, newest=0),)),
+        replace(ENDED, pages=(OverflowSegment(of="queue", name="p", count=1, newest=0),)),
     ],
 )
-def test_what_is_open_is_looked_at_again(p: Snapshot) -> None:
+def test_what_is_open_is_looked_at_again(p: SagaProgress) -> None:
     assert not is_message_complete(p, ALONE, Trigger(message=A))
 
 
@@ -177,16 +176,16 @@ DEAD = replace(blank(), queue=(kept("reserve", B, dead="d"),), intents=(an_inten
     ("action", "outcome", "handler"),
     [
         (Ignore(FIRST, A, "why"), "ignored", "first"),
-        (Refuse(FIRST, A, "why", "mend"), "dead", "first"),
-        (Wait(FIRST, A, "why"), "waiting", "first"),
-        (Queue(FIRST, A, "why", "bad"), "queued", "first"),
-        (UndoWaits(RESERVE, FAILED, known=True), "waiting", "release"),
-        (UndoWaits(RESERVE, FAILED, known=False), "waiting", "release"),
-        (Close(RESERVE, FAILED), "compensated", "release"),
+        (Reject(FIRST, A, "why", "mend"), "dead", "first"),
+        (KeepPending(FIRST, A, "why"), "waiting", "first"),
+        (Enqueue(FIRST, A, "why", "bad"), "queued", "first"),
+        (DelayCompensation(RESERVE, FAILED, known=True), "waiting", "release"),
+        (DelayCompensation(RESERVE, FAILED, known=False), "waiting", "release"),
+        (CloseHandler(RESERVE, FAILED), "compensated", "release"),
     ],
 )
 def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
-    action: Writes, outcome: Outcome, handler: str
+    action: RecordedDecision, outcome: Outcome, handler: str
 ) -> None:
     written = record_decision(blank(), a_hand(A, roles=ROLES), action)
     assert written.entry is not None
@@ -196,24 +195,26 @@ def test_each_action_that_runs_nothing_is_a_transition_of_its_own(
 
 def test_an_outcome_that_waits_says_for_what() -> None:
     for known, reason in ((True, "reserve has begun and"), (False, "no message has told yet")):
-        entry = record_decision(blank(), a_hand(FAILED, roles=ROLES), UndoWaits(RESERVE, FAILED, known=known)).entry
+        entry = record_decision(
+            blank(), a_hand(FAILED, roles=ROLES), DelayCompensation(RESERVE, FAILED, known=known)
+        ).entry
         assert entry is not None
         assert str(entry.reason).startswith(reason)
 
 
 def test_what_is_queued_remembers_why_it_cannot_be_decoded() -> None:
-    p = record_decision(blank(), a_hand(A), Queue(FIRST, A, "why", "bad")).snapshot
+    p = record_decision(blank(), a_hand(A), Enqueue(FIRST, A, "why", "bad")).snapshot
     assert [k.bad for k in p.queue] == ["bad"]
 
 
 def test_a_dead_original_is_sealed_without_a_transition() -> None:
-    written = record_decision(DEAD, a_hand(FAILED, roles=ROLES), Seal(RESERVE, FAILED))
+    written = record_decision(DEAD, a_hand(FAILED, roles=ROLES), BeginAbort(RESERVE, FAILED))
     assert written.entry is None
     assert [(intent.handler, intent.kind) for intent in written.snapshot.intents] == [("reserve", "lieu")]
 
 
-def named(role: Role) -> tuple[str, str]:
-    return Run(role, B, (B,)).name, Close(role, FAILED).name
+def named(role: HandlerRole) -> tuple[str, str]:
+    return RunHandler(role, B, (B,)).name, CloseHandler(role, FAILED).name
 
 
 def test_what_a_compensation_does_goes_by_its_name() -> None:
@@ -239,4 +240,4 @@ def test_a_command_is_heeded_first_and_then_what_is_ready() -> None:
     heeded = choose_next_action(p, ROLES, trigger, NOW, True)
     assert heeded == Replay(command, p.queue[0])
     after = replace(p, queue=(kept("first", A),), inbox={ids.entry(command.id, COMMAND): 1})
-    assert choose_next_action(after, ROLES, trigger, NOW, True) == Run(FIRST, A, (A,))
+    assert choose_next_action(after, ROLES, trigger, NOW, True) == RunHandler(FIRST, A, (A,))

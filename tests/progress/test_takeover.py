@@ -4,13 +4,13 @@ from msgspec.structs import replace
 
 from saga.progress import journal
 from saga.progress.actions import Now
-from saga.progress.document import Entry, Own, Result, Snapshot, decode_entry
-from saga.progress.handlers import Roles, Undo
-from saga.progress.journal import Ended
+from saga.progress.document import CompensableResult, SagaProgress, SelfConsumedEvent, Transition, decode_entry
+from saga.progress.handlers import CompensationRole, HandlerRoles
+from saga.progress.journal import TransitionDetails
 from saga.progress.takeover import is_due, taken_over
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, roles_of
 
-UNDO = Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
+UNDO = CompensationRole(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 REPEATS = a_role("repeats", "A", many=True, undo=UNDO)
 TAKES = a_role("takes", "R T", "Z")
 OLD = roles_of(REPEATS, emitted="R T")
@@ -18,26 +18,26 @@ NEW = roles_of(REPEATS, TAKES, emitted="R T")
 NOW = Now(NOW_MS, memory_s=10**9)
 
 
-def a_run(p: Snapshot, n: int, *types: str) -> Snapshot:
+def a_run(p: SagaProgress, n: int, *types: str) -> SagaProgress:
     """`repeats` has run on its n-th message and said these."""
     cause = a_message(id=f"a{n}")
     events = [replace(a_message(type_, id=f"{type_}{n}"), source="svc") for type_ in types]
-    ended = Ended(cause=cause.id, message=cause, parts=(cause,), events=events)
+    ended = TransitionDetails(cause=cause.id, message=cause, parts=(cause,), events=events)
     return journal.handled(p, a_hand(cause, roles=OLD), REPEATS, ended).snapshot
 
 
-def entries(p: Snapshot) -> list[Entry]:
+def entries(p: SagaProgress) -> list[Transition]:
     return [decode_entry(raw) for raw in p.transitions]
 
 
-def found(p: Snapshot, now: Now = NOW) -> list[str]:
+def found(p: SagaProgress, now: Now = NOW) -> list[str]:
     return [own.event.id for own in taken_over(p, NEW, entries(p), now).own]
 
 
-def undone(p: Snapshot, *ids: str) -> tuple[Snapshot, list[Entry]]:
+def undone(p: SagaProgress, *ids: str) -> tuple[SagaProgress, list[Transition]]:
     """These results were undone by an earlier version."""
     gone = tuple(r for r in p.results if r.event.id not in ids)
-    once = Entry(
+    once = Transition(
         n=99, previous="", time=START, outcome="compensated", handler="undo", message="f", type="Failed", source="x"
     )
     return replace(p, results=gone), [*entries(p), *(replace(once, cause=id_) for id_ in ids)]
@@ -52,7 +52,7 @@ def test_what_only_this_version_takes_is_found_in_the_order_of_the_history() -> 
 
 def test_what_is_a_part_already_stays_one_and_in_its_place() -> None:
     p = a_run(a_run(blank(), 1, "R"), 2, "T")
-    there = Own(event=replace(a_message("T", id="T2"), source="svc"), n=1)
+    there = SelfConsumedEvent(event=replace(a_message("T", id="T2"), source="svc"), n=1)
     assert found(replace(p, own=(there,))) == ["R1", "T2"]
 
 
@@ -60,7 +60,7 @@ def test_an_undone_result_is_not_found_and_the_others_of_its_run_are() -> None:
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
     assert taken_over(p, NEW, history, NOW).own == (), "with the last result all that the run said is withdrawn"
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
-    p = replace(p, results=(Result(handler="repeats", cause="a1", event=a_message("R", id="R1b"), own=()),))
+    p = replace(p, results=(CompensableResult(handler="repeats", cause="a1", event=a_message("R", id="R1b"), own=()),))
     assert [own.event.id for own in taken_over(p, NEW, history, NOW).own] == ["T1"], "one more result stands"
 
 
@@ -77,7 +77,7 @@ def test_what_a_handler_that_repeats_may_have_had_before_the_memory_is_not_found
     assert found(p, Now(NOW_MS + 1000, memory_s=0)) == ["R1"], "one that runs once knows that it has not"
 
 
-def replace_role(*, many: bool) -> Roles:
+def replace_role(*, many: bool) -> HandlerRoles:
     return roles_of(REPEATS, a_role("takes", "R T", "Z", many=many), emitted="R T")
 
 

@@ -11,45 +11,55 @@ from saga.messages import Message
 from saga.messaging.timers import TYPE as TIMER_TYPE
 from saga.messaging.timers import Wake
 from saga.progress import compensation, decisions, failed_attempts, history, ids, journal, timers
-from saga.progress.actions import Act, Action, Done, Now, Reload, Rename, Run, SendOn, Trigger
-from saga.progress.actions import Undo as UndoResult
+from saga.progress.actions import (
+    Action,
+    Compensate,
+    Complete,
+    ForwardTimer,
+    HandlerAction,
+    LoadProgress,
+    Now,
+    RescheduleTimer,
+    RunHandler,
+    Trigger,
+)
 from saga.progress.document import (
-    Attempt,
-    Call,
-    Continuation,
-    Emitted,
-    Entry,
+    CompensableResult,
+    CurrentTimer,
+    EmittedEvent,
+    FailedAttempt,
     Intent,
-    Kept,
-    Result,
-    Snapshot,
-    Timer,
+    PendingMessage,
+    SagaProgress,
+    StepRecord,
+    SuspendedRun,
+    Transition,
     encode,
 )
-from saga.progress.failed_attempts import Failure
-from saga.progress.handlers import Undo, undo_name
-from saga.progress.journal import Ended, Written
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import CompensationRole, undo_name
+from saga.progress.journal import Commit, TransitionDetails
 from saga.progress.next_action import choose_next_action
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
 SOON, LATER, LATEST = NOW_MS + 1, NOW_MS + 5000, NOW_MS + 9000
 A, B, C, FAILED, FAILED_TOO = (a_message(type_) for type_ in ("A", "B", "C", "Failed", "FailedToo"))
-UNDO = Undo(name="release", outcomes=frozenset({"Failed", "FailedToo"}), results=frozenset({"R"}))
+UNDO = CompensationRole(name="release", outcomes=frozenset({"Failed", "FailedToo"}), results=frozenset({"R"}))
 FIRST, SECOND, RESERVE = a_role("first", "A"), a_role("second", "B"), a_role("reserve", "C", undo=UNDO)
-OTHER = a_role("other", "D", undo=Undo(name="give_back", outcomes=UNDO.outcomes, results=frozenset({"S"})))
+OTHER = a_role("other", "D", undo=CompensationRole(name="give_back", outcomes=UNDO.outcomes, results=frozenset({"S"})))
 ROLES = roles_of(FIRST, SECOND, RESERVE, OTHER, outcomes="Failed FailedToo", emitted="R")
 NOW = Now(NOW_MS, memory_s=10**6)
-RESULT = Result(handler="reserve", cause=C.id, event=a_message("R"), own=())
-RESULT_TOO = Result(handler="reserve", cause="C-2", event=a_message("R", "R-2"), own=())
-CURRENT = Timer(id="wake-3", due_ms=LATER)
+RESULT = CompensableResult(handler="reserve", cause=C.id, event=a_message("R"), own=())
+RESULT_TOO = CompensableResult(handler="reserve", cause="C-2", event=a_message("R", "R-2"), own=())
+CURRENT = CurrentTimer(id="wake-3", due_ms=LATER)
 
 
-def parked(handler: str, message: Message, due_ms: int = LATER, *, n: int = 0, attempts: int = 4) -> Kept:
+def parked(handler: str, message: Message, due_ms: int = LATER, *, n: int = 0, attempts: int = 4) -> PendingMessage:
     return replace(kept(handler, message, n), attempts=attempts, due_ms=due_ms)
 
 
-def waiting_for(*due_ms: int, wake: Timer | None = None) -> Snapshot:
+def waiting_for(*due_ms: int, wake: CurrentTimer | None = None) -> SagaProgress:
     """The first is at the head of the queue, the others are to be undone."""
     head, *others = (parked("first" if i == 0 else f"reserve-{i}", A, due) for i, due in enumerate(due_ms))
     return replace(blank(), n=7, queue=(head,), compensating=tuple(others), wake=wake)
@@ -83,8 +93,8 @@ def test_what_is_overdue_and_cannot_run_is_looked_at_again_later_and_later(overd
 
 def test_the_first_that_waits_names_a_wake_after_its_transition() -> None:
     p, timer = timers.woken(waiting_for(LATEST, LATER), blank(), NOW_MS)
-    assert timer == p.wake == Timer(id="wake-7", due_ms=LATER)
-    assert timers.woken(waiting_for(LATEST), None, NOW_MS)[1] == Timer(id="wake-7", due_ms=LATEST)
+    assert timer == p.wake == CurrentTimer(id="wake-7", due_ms=LATER)
+    assert timers.woken(waiting_for(LATEST), None, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=LATEST)
 
 
 def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
@@ -105,10 +115,10 @@ def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
         (waiting_for(LATER, wake=CURRENT), None, "nobody knows what waited"),
     ],
 )
-def test_a_wake_that_does_not_do_is_replaced(p: Snapshot, before: Snapshot | None, why: str) -> None:
+def test_a_wake_that_does_not_do_is_replaced(p: SagaProgress, before: SagaProgress | None, why: str) -> None:
     after, timer = timers.woken(p, before, NOW_MS)
     assert timer is not None, why
-    assert timer == after.wake == Timer(id="wake-7", due_ms=timers.next_look(p, NOW_MS) or 0)
+    assert timer == after.wake == CurrentTimer(id="wake-7", due_ms=timers.next_look(p, NOW_MS) or 0)
 
 
 def test_the_wake_goes_with_the_last_that_waited() -> None:
@@ -123,76 +133,76 @@ WAKE = Wake(id=CURRENT.id, type=TIMER_TYPE, schema="", saga="s", source="svc", t
 NOBODY = replace(A, id="", type="")
 
 
-def following(p: Snapshot, message: Message, *, certain: bool = True) -> Action:
+def following(p: SagaProgress, message: Message, *, certain: bool = True) -> Action:
     return choose_next_action(p, ROLES, Trigger(message=message), NOW, certain)
 
 
-def entered(p: Snapshot, handler: str, message: Message) -> Snapshot:
+def entered(p: SagaProgress, handler: str, message: Message) -> SagaProgress:
     return replace(p, inbox={**p.inbox, ids.entry(message.id, handler): 0})
 
 
 def test_the_current_wake_that_is_early_is_sent_on_for_the_next_time() -> None:
-    assert following(waiting_for(LATER, LATEST, wake=CURRENT), WAKE) == SendOn(LATER)
-    assert following(waiting_for(LATEST, wake=CURRENT), WAKE) == SendOn(LATEST), "what it was for has ended"
+    assert following(waiting_for(LATER, LATEST, wake=CURRENT), WAKE) == ForwardTimer(LATER)
+    assert following(waiting_for(LATEST, wake=CURRENT), WAKE) == ForwardTimer(LATEST), "what it was for has ended"
 
 
 def test_any_other_wake_ends_here() -> None:
     p = waiting_for(LATER, wake=CURRENT)
-    assert following(p, replace(WAKE, id="wake-2")) == Done()
-    assert following(replace(blank(), n=1), WAKE) == Done()
+    assert following(p, replace(WAKE, id="wake-2")) == Complete()
+    assert following(replace(blank(), n=1), WAKE) == Complete()
 
 
 def test_a_timer_of_a_saga_that_this_store_does_not_know_comes_again_until_the_memory_is_over() -> None:
-    assert following(blank(), WAKE) == SendOn(LATER, LATER), "before its time"
-    assert following(blank(), WAKE, certain=False) == Reload()
+    assert following(blank(), WAKE) == ForwardTimer(LATER, LATER), "before its time"
+    assert following(blank(), WAKE, certain=False) == LoadProgress()
     for overdue_ms, again_ms in ((0, 1000), (999, 1000), (5000, 5000), (10**9 - 1, 86_400_000), (10**9, 86_400_000)):
         first_ms = NOW_MS - overdue_ms
         late, again = replace(WAKE, due_ms=first_ms), replace(WAKE, due_ms=NOW_MS, unknown_ms=first_ms)
-        assert following(blank(), late) == following(blank(), again) == SendOn(NOW_MS + again_ms, first_ms)
-    assert following(blank(), replace(WAKE, due_ms=NOW_MS, unknown_ms=NOW_MS - 10**9 - 1)) == Done()
+        assert following(blank(), late) == following(blank(), again) == ForwardTimer(NOW_MS + again_ms, first_ms)
+    assert following(blank(), replace(WAKE, due_ms=NOW_MS, unknown_ms=NOW_MS - 10**9 - 1)) == Complete()
 
 
 def test_a_timer_of_a_saga_that_has_only_begun_is_known() -> None:
-    assert following(replace(blank(), intents=(an_intent("first", A),)), WAKE) == Done()
+    assert following(replace(blank(), intents=(an_intent("first", A),)), WAKE) == Complete()
 
 
 def test_a_message_of_nobody_sends_the_current_wake_on() -> None:
-    assert following(waiting_for(LATER, wake=CURRENT), NOBODY) == SendOn(LATER)
-    assert following(blank(), NOBODY) == Done()
+    assert following(waiting_for(LATER, wake=CURRENT), NOBODY) == ForwardTimer(LATER)
+    assert following(blank(), NOBODY) == Complete()
 
 
 def test_a_message_leaves_the_wake_alone() -> None:
     p = replace(waiting_for(LATER, wake=CURRENT), queue=(parked("first", A, LATER), kept("second", B)))
-    assert following(p, B) == Done()
-    assert following(p, B, certain=False) == Reload()
+    assert following(p, B) == Complete()
+    assert following(p, B, certain=False) == LoadProgress()
 
 
 @pytest.mark.parametrize("wake", [None, replace(CURRENT, due_ms=LATER + 1)])
-def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(wake: Timer | None) -> None:
+def test_what_waits_longer_than_its_time_names_a_new_wake_on_what_the_store_has(wake: CurrentTimer | None) -> None:
     p = replace(entered(waiting_for(LATER, wake=wake), "first", A), queue=(parked("second", B),))
-    assert following(p, A) == Rename()
-    assert following(p, A, certain=False) == Reload()
-    assert following(replace(p, wake=CURRENT), A, certain=False) == Done()
+    assert following(p, A) == RescheduleTimer()
+    assert following(p, A, certain=False) == LoadProgress()
+    assert following(replace(p, wake=CURRENT), A, certain=False) == Complete()
 
 
 def test_what_is_due_runs_on_what_is_known_for_a_write_asks_the_store() -> None:
     due = waiting_for(NOW_MS, wake=CURRENT)
-    assert isinstance(following(due, WAKE, certain=False), Run)
-    assert isinstance(following(due, WAKE), Run)
+    assert isinstance(following(due, WAKE, certain=False), RunHandler)
+    assert isinstance(following(due, WAKE), RunHandler)
 
 
 def test_a_wake_that_leads_to_nothing_ends_on_what_the_store_has() -> None:
     for p in (blank(), waiting_for(LATER, wake=CURRENT), waiting_for(LATER)):
-        assert following(p, WAKE, certain=False) == Reload()
+        assert following(p, WAKE, certain=False) == LoadProgress()
 
 
 def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
     p = replace(blank(), results=(RESULT,), wake=CURRENT)
     p = entered(p, undo_name("other"), FAILED)
-    assert following(replace(p, compensating=(parked("reserve", FAILED),)), FAILED) == Done()
+    assert following(replace(p, compensating=(parked("reserve", FAILED),)), FAILED) == Complete()
     for due_ms in (0, NOW_MS):
         p = replace(p, compensating=(parked("reserve", FAILED, due_ms),))
-        assert following(p, FAILED) == UndoResult(RESERVE, FAILED, RESULT)
+        assert following(p, FAILED) == Compensate(RESERVE, FAILED, RESULT)
 
 
 # ---------------------------------------------------------------- what is ready
@@ -201,7 +211,7 @@ def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
 def test_the_parked_head_is_ready_at_its_time_and_holds_up_those_behind_it() -> None:
     p = replace(blank(), queue=(parked("first", A), kept("second", B)))
     assert decisions.next_ready(p, ROLES, LATER - 1) is None
-    assert decisions.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,))
+    assert decisions.next_ready(p, ROLES, LATER) == RunHandler(FIRST, A, (A,))
     assert decisions.why_blocked(p, "second") == "first has failed and is tried again"
     assert decisions.is_blocked(p, "second", B)
 
@@ -210,7 +220,7 @@ def test_what_had_begun_goes_on_at_its_time() -> None:
     intent = an_intent("first", A)
     p = replace(blank(), queue=(parked("first", A), kept("second", B)), intents=(intent,))
     assert decisions.next_ready(p, ROLES, LATER - 1) is None
-    assert decisions.next_ready(p, ROLES, LATER) == Run(FIRST, A, (A,), intent)
+    assert decisions.next_ready(p, ROLES, LATER) == RunHandler(FIRST, A, (A,), intent)
     assert decisions.why_blocked(p, "second") == "first has failed and is tried again"
 
 
@@ -219,7 +229,7 @@ def test_a_parked_compensation_lets_others_pass() -> None:
     ready = decisions.next_ready(p, ROLES, LATER - 1)
     assert ready is not None
     assert ready.role is OTHER
-    assert decisions.next_ready(p, ROLES, LATER) == UndoResult(RESERVE, FAILED, RESULT)
+    assert decisions.next_ready(p, ROLES, LATER) == Compensate(RESERVE, FAILED, RESULT)
     alone = replace(p, compensating=p.compensating[:1])
     assert decisions.next_ready(alone, ROLES, LATER - 1) is None
 
@@ -234,7 +244,7 @@ UNDOINGS = (None, parked("reserve", FAILED), kept("reserve", FAILED, dead="d"))
 @pytest.mark.parametrize("begun", [None, *BEGUN])
 def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | None) -> None:
     roles = roles_of(FIRST, SECOND, RESERVE, EXPIRE, LOOK, outcomes="Failed FailedToo", emitted="R")
-    deadline = Kept(handler="expire", message=A, n=0, due_ms=SOON)
+    deadline = PendingMessage(handler="expire", message=A, n=0, due_ms=SOON)
     for head, behind, undoing, opened, later in product(HEADS, BEHIND, UNDOINGS, (None, deadline), (False, True)):
         p = replace(
             blank(),
@@ -252,30 +262,33 @@ def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | Non
 
 
 def test_a_dead_letter_ends_the_wake_of_what_it_holds_up_and_its_replay_names_another() -> None:
-    deadline = Kept(handler="expire", message=A, n=0, due_ms=NOW_MS - 5000)
+    deadline = PendingMessage(handler="expire", message=A, n=0, due_ms=NOW_MS - 5000)
     free = replace(blank(), n=7, deadlines=(deadline,), wake=replace(CURRENT, due_ms=NOW_MS))
     held_up = replace(free, queue=(kept("second", B, dead="d"),))
     assert timers.woken(held_up, free, NOW_MS) == (replace(held_up, wake=None), None)
     replayed = replace(held_up, queue=(kept("second", B),), wake=None)
-    assert timers.woken(replayed, held_up, NOW_MS)[1] == Timer(id="wake-7", due_ms=NOW_MS), "it is overdue"
+    assert timers.woken(replayed, held_up, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=NOW_MS), "it is overdue"
 
 
 # ---------------------------------------------------------------- what is written down
 
-HISTORY = (Attempt(time=A.time, ms=5, reason="first"), Attempt(time=A.time, ms=6, reason="why", worker="svc-1"))
-FAILURE = Failure(reason="why", remedy="-", attempts=6, history=HISTORY, where="here")
+HISTORY = (
+    FailedAttempt(time=A.time, ms=5, reason="first"),
+    FailedAttempt(time=A.time, ms=6, reason="why", worker="svc-1"),
+)
+FAILURE = RunFailure(reason="why", remedy="-", attempts=6, history=HISTORY, where="here")
 
 
-def park(p: Snapshot, action: Act, intent: Intent | None = None, *, due_ms: int = LATER) -> Written:
+def park(p: SagaProgress, action: HandlerAction, intent: Intent | None = None, *, due_ms: int = LATER) -> Commit:
     hand = replace(a_hand(action.message, roles=ROLES), before=p)
     return failed_attempts.park(p, hand, action, FAILURE, intent, due_ms=due_ms)
 
 
 def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_that_failed() -> None:
     p = replace(blank(), n=7, queue=(kept("second", B, 3),), waiting=(kept("first", A, 2), kept("second", A, 2)))
-    written = park(p, Run(FIRST, A, (A,)))
+    written = park(p, RunHandler(FIRST, A, (A,)))
     assert written.snapshot.queue == (
-        Kept(handler="first", message=A, n=2, attempts=6, due_ms=LATER, delay_ms=LATER - NOW_MS),
+        PendingMessage(handler="first", message=A, n=2, attempts=6, due_ms=LATER, delay_ms=LATER - NOW_MS),
         kept("second", B, 3),
     )
     assert [k.handler for k in written.snapshot.waiting] == ["second"]
@@ -283,35 +296,35 @@ def test_what_is_parked_goes_to_the_head_with_its_attempts_and_is_told_with_all_
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.reason, entry.attempt) == ("retrying", "first", "why", 6)
     assert (entry.failures, entry.letters, entry.events) == (HISTORY, (), ())
-    assert entry.wake == written.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
-    again = park(written.snapshot, Run(FIRST, A, (A,)), due_ms=LATEST).snapshot
+    assert entry.wake == written.snapshot.wake == CurrentTimer(id="wake-7", due_ms=LATER)
+    again = park(written.snapshot, RunHandler(FIRST, A, (A,)), due_ms=LATEST).snapshot
     assert [(k.handler, k.n, k.due_ms) for k in again.queue] == [("first", 2, LATEST), ("second", 3, 0)]
-    assert again.wake == Timer(id="wake-8", due_ms=LATEST)
+    assert again.wake == CurrentTimer(id="wake-8", due_ms=LATEST)
 
 
 def test_one_of_many_that_waited_is_parked_before_those_that_wait_behind_it() -> None:
     many, again = a_role("many", "A", many=True), a_message("A", id="A-again")
     roles = roles_of(many)
     p = replace(blank(), n=7, waiting=(kept("many", A, 2), kept("many", again, 3)))
-    p = park(p, Run(many, A, (A,))).snapshot
+    p = park(p, RunHandler(many, A, (A,))).snapshot
     assert [(k.n, k.due_ms) for k in p.queue] == [(2, LATER)]
     assert decisions.next_ready(p, roles, LATER - 1) is None
-    assert decisions.next_ready(p, roles, LATER) == Run(many, A, (A,))
+    assert decisions.next_ready(p, roles, LATER) == RunHandler(many, A, (A,))
 
 
 def test_what_is_parked_keeps_what_it_has_got() -> None:
     begun = an_intent("first", A)
-    call = Call(kind="step", name="ask", number=0, input="-")
+    call = StepRecord(kind="step", name="ask", number=0, input="-")
     other = an_intent("second", B)
     p = replace(blank(), n=2, intents=(begun, other))
-    written = park(p, Run(FIRST, A, (A,), begun), replace(begun, calls=(call,)))
+    written = park(p, RunHandler(FIRST, A, (A,), begun), replace(begun, calls=(call,)))
     assert written.snapshot.intents == (replace(begun, calls=(call,)), other)
     assert written.entry is not None
     assert written.entry.calls == (), "they are told by the transition that ends the run"
 
 
 def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
-    action = UndoResult(RESERVE, FAILED, RESULT)
+    action = Compensate(RESERVE, FAILED, RESULT)
     p = replace(
         blank(), n=7, queue=(kept("second", B, 1),), results=(RESULT,), compensating=(kept("other", FAILED, 5),)
     )
@@ -325,7 +338,7 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
     assert (written.entry.handler, written.entry.outcome) == ("release", "retrying")
     alone = park(replace(p, queue=()), action)
     assert alone.entry is not None
-    assert alone.entry.wake == alone.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
+    assert alone.entry.wake == alone.snapshot.wake == CurrentTimer(id="wake-7", due_ms=LATER)
     others = (kept("other", FAILED, 3), kept("reserve", FAILED, 4), kept("reserve", FAILED_TOO, 5))
     again = park(replace(p, compensating=others), action).snapshot
     assert again.compensating == (
@@ -339,7 +352,7 @@ def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None
     late = replace(CURRENT, due_ms=LATEST)
     p = waiting_for(LATER, wake=late)
     written = journal.renamed(p, replace(a_hand(B), before=p))
-    assert written.snapshot.wake == Timer(id="wake-7", due_ms=LATER)
+    assert written.snapshot.wake == CurrentTimer(id="wake-7", due_ms=LATER)
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler, written.entry.message) == ("waiting", "", B.id)
     assert written.entry.wake == written.snapshot.wake
@@ -347,7 +360,9 @@ def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None
 
 def test_what_comes_to_its_end_takes_its_wake_with_it() -> None:
     p = waiting_for(NOW_MS, wake=CURRENT)
-    written = journal.handled(p, replace(a_hand(A, roles=ROLES), before=p), FIRST, Ended(message=A, parts=(A,)))
+    written = journal.handled(
+        p, replace(a_hand(A, roles=ROLES), before=p), FIRST, TransitionDetails(message=A, parts=(A,))
+    )
     assert (written.snapshot.queue, written.snapshot.wake) == ((), None)
     assert written.entry is not None
     assert written.entry.wake is None
@@ -356,7 +371,7 @@ def test_what_comes_to_its_end_takes_its_wake_with_it() -> None:
 def test_the_next_result_is_undone_as_if_nothing_had_failed() -> None:
     others = (parked("other", FAILED), kept("reserve", FAILED_TOO))
     p = replace(blank(), results=(RESULT, RESULT_TOO), compensating=(parked("reserve", FAILED, NOW_MS), *others))
-    ended = Ended(message=FAILED, cause=RESULT_TOO.event.id)
+    ended = TransitionDetails(message=FAILED, cause=RESULT_TOO.event.id)
     written = compensation.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), RESERVE, RESULT_TOO, ended)
     assert written.snapshot.compensating == (kept("reserve", FAILED), *others)
 
@@ -364,7 +379,7 @@ def test_the_next_result_is_undone_as_if_nothing_had_failed() -> None:
 # ---------------------------------------------------------------- what is published again
 
 
-def entries(*said: Entry) -> Snapshot:
+def entries(*said: Transition) -> SagaProgress:
     """A progress with these transitions, none known as published."""
     written = blank()
     for entry in said:
@@ -372,13 +387,15 @@ def entries(*said: Entry) -> Snapshot:
     return replace(written, n=len(said))
 
 
-def an_entry(n: int, **more: object) -> Entry:
-    whole = Entry(n=n, previous="", time=A.time, outcome="waiting", handler="-", message=A.id, type="A", source="-")
+def an_entry(n: int, **more: object) -> Transition:
+    whole = Transition(
+        n=n, previous="", time=A.time, outcome="waiting", handler="-", message=A.id, type="A", source="-"
+    )
     return replace(whole, **more)
 
 
 def test_a_wake_is_among_what_readers_publish_unless_it_is_in_hand() -> None:
-    event = Emitted(id="e", type="R", schema="-", value=b"")
+    event = EmittedEvent(id="e", type="R", schema="-", value=b"")
     p = replace(entries(an_entry(0, wake=CURRENT), an_entry(1), an_entry(2, events=(event,))), wake=CURRENT)
     assert [entry.n for entry in history.unpublished(p, lambda position: False, A.id)] == [0, 2]
     assert [entry.n for entry in history.unpublished(p, lambda position: False, CURRENT.id)] == [2]
@@ -393,8 +410,8 @@ def test_the_earliest_time_is_that_of_what_waits_past_or_to_come() -> None:
 def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
     p = replace(blank(), queue=(replace(kept("on_a", a_message("A")), due_ms=NOW_MS + 5),))
     assert not timers.comes_too_late(p, NOW_MS)
-    assert not timers.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
-    assert timers.comes_too_late(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
+    assert not timers.comes_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
+    assert timers.comes_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
 
 
 # ---------------------------------------------------------------- clocks that were wrong
@@ -408,15 +425,17 @@ def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_whic
     roles = roles_of(FIRST, dataclasses.replace(expire, within_ms=900_000))
     p = replace(
         blank(),
-        queue=(Kept(handler="first", message=B, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000),),
-        compensating=(Kept(handler="first", message=FAILED, n=0, attempts=1, due_ms=ahead + 7000, delay_ms=7000),),
+        queue=(PendingMessage(handler="first", message=B, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000),),
+        compensating=(
+            PendingMessage(handler="first", message=FAILED, n=0, attempts=1, due_ms=ahead + 7000, delay_ms=7000),
+        ),
         deadlines=(
-            Kept(handler="expire", message=A, n=0, due_ms=ahead + 900_000),
-            Kept(handler="expire", message=B, n=0, attempts=1, due_ms=ahead + 9000, delay_ms=9000),
-            Kept(handler="gone", message=B, n=0, due_ms=ahead),
+            PendingMessage(handler="expire", message=A, n=0, due_ms=ahead + 900_000),
+            PendingMessage(handler="expire", message=B, n=0, attempts=1, due_ms=ahead + 9000, delay_ms=9000),
+            PendingMessage(handler="gone", message=B, n=0, due_ms=ahead),
         ),
         later=(a_turn(ahead, ahead + 60_000), replace(a_turn(ahead, ahead + 8000), attempts=1, delay_ms=8000)),
-        wake=Timer(id="wake-0", due_ms=ahead + 5000),
+        wake=CurrentTimer(id="wake-0", due_ms=ahead + 5000),
     )
     at = timers.bounded(p, roles, NOW_MS)
     left = [k.due_ms - NOW_MS for k in (*at.queue, *at.compensating, *at.deadlines)]
@@ -429,10 +448,10 @@ def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_whic
 
 def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_delay() -> None:
     ahead = NOW_MS + YEAR_MS
-    k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
-    p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=ahead + 5000))
+    k = PendingMessage(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
+    p = replace(blank(), n=1, queue=(k,), wake=CurrentTimer(id="wake-0", due_ms=ahead + 5000))
     wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(NOW_MS))
-    assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == Rename()
+    assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == RescheduleTimer()
     written = journal.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.entry is not None
     assert written.entry.wake is not None
@@ -441,13 +460,13 @@ def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_
 
 def test_a_clock_that_is_behind_by_the_message_in_hand_changes_no_time_and_has_the_wake_come_again_soon() -> None:
     ahead = NOW_MS + YEAR_MS
-    k = Kept(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
-    p = replace(blank(), n=1, queue=(k,), wake=Timer(id="wake-0", due_ms=NOW_MS))
+    k = PendingMessage(handler="first", message=A, n=0, attempts=1, due_ms=ahead + 5000, delay_ms=5000)
+    p = replace(blank(), n=1, queue=(k,), wake=CurrentTimer(id="wake-0", due_ms=NOW_MS))
     wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(ahead))
-    assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == SendOn(NOW_MS + 5000)
+    assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == ForwardTimer(NOW_MS + 5000)
     written = journal.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.snapshot.queue == (k,)
 
 
-def a_turn(seen_ms: int, due_ms: int) -> Continuation:
-    return Continuation(handler="first", parts=(A,), n=0, turn=1, first_ms=seen_ms, seen_ms=seen_ms, due_ms=due_ms)
+def a_turn(seen_ms: int, due_ms: int) -> SuspendedRun:
+    return SuspendedRun(handler="first", parts=(A,), n=0, turn=1, first_ms=seen_ms, seen_ms=seen_ms, due_ms=due_ms)

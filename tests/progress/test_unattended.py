@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from saga.progress.document import Continuation, Intent, Kept, Own, Snapshot, Timer
-from saga.progress.journal import Ended, append
-from saga.progress.stranded_work import Unattended, unattended
+from saga.progress.document import CurrentTimer, Intent, PendingMessage, SagaProgress, SelfConsumedEvent, SuspendedRun
+from saga.progress.journal import TransitionDetails, append
+from saga.progress.stranded_work import StrandedWork, unattended
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -14,7 +14,7 @@ QUIET_MS = 60_000
 LONG_AGO = iso(NOW_MS - 2 * QUIET_MS)
 
 
-def found(p: Snapshot, now_ms: int = NOW_MS) -> Unattended:
+def found(p: SagaProgress, now_ms: int = NOW_MS) -> StrandedWork:
     return unattended(p, ROLES, now_ms, QUIET_MS)
 
 
@@ -22,7 +22,7 @@ def begun(intent: Intent) -> Intent:
     return replace(intent, time=LONG_AGO)
 
 
-def due(k: Kept, due_ms: int) -> Kept:
+def due(k: PendingMessage, due_ms: int) -> PendingMessage:
     return replace(k, due_ms=due_ms, attempts=1)
 
 
@@ -33,7 +33,7 @@ def test_of_a_saga_that_is_at_rest_there_is_nothing() -> None:
 
 def test_what_waits_for_time_wants_its_wake_past_or_to_come() -> None:
     for due_ms in (NOW_MS - 5, NOW_MS + 5):
-        p = replace(blank(), queue=(due(kept("on_a", A), due_ms),), wake=Timer(id="wake-0", due_ms=due_ms))
+        p = replace(blank(), queue=(due(kept("on_a", A), due_ms),), wake=CurrentTimer(id="wake-0", due_ms=due_ms))
         there = found(p)
         assert (there.wakes_at, there.is_any, there.is_wake_alone) == (iso(due_ms), True, True)
 
@@ -47,7 +47,7 @@ def test_a_run_that_nothing_keeps_but_its_intent_is_gone_on_with_when_nobody_is_
 
 def test_what_something_else_keeps_is_left_to_that() -> None:
     intent = begun(an_intent("on_a", A))
-    going_on = Continuation(handler="on_a", parts=(A,), n=1, turn=1, first_ms=1, seen_ms=1, due_ms=NOW_MS + 9)
+    going_on = SuspendedRun(handler="on_a", parts=(A,), n=1, turn=1, first_ms=1, seen_ms=1, due_ms=NOW_MS + 9)
     undo = replace(intent, kind="undo", message=X)
     for p in (
         replace(blank(), intents=(replace(intent, message=replace(A, source="svc")),)),
@@ -57,13 +57,13 @@ def test_what_something_else_keeps_is_left_to_that() -> None:
         replace(blank(), intents=(intent,), later=(going_on,)),
         replace(blank(), intents=(intent,), queue=(due(kept("on_a", A), NOW_MS + 9),)),
     ):
-        assert found(replace(p, wake=Timer(id="wake-0", due_ms=NOW_MS + 9))).begun == ()
+        assert found(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 9))).begun == ()
     assert found(replace(blank(), intents=(undo,))).begun == (undo,)
 
 
 def test_what_is_ready_and_has_no_wake_is_named() -> None:
     p = replace(blank(), queue=(kept("on_a", A),))
-    p = replace(append(p, a_hand(A), "queued", "on_a", Ended(message=A)).snapshot, wake=None)
+    p = replace(append(p, a_hand(A), "queued", "on_a", TransitionDetails(message=A)).snapshot, wake=None)
     assert found(p, NOW_MS + QUIET_MS).ready == "on_a"
     assert found(p).ready is None, "a worker is at it most likely"
 
@@ -75,7 +75,9 @@ def test_another_release_is_left_alone_with_what_it_declares() -> None:
 
 def test_own_events_that_this_release_takes_anew_are_named() -> None:
     roles = roles_of(a_role("on_a", "A"), emitted="A")
-    p = append(blank(), a_hand(B), "handled", "on_b", Ended(message=B, events=(replace(A, source="svc"),))).snapshot
+    p = append(
+        blank(), a_hand(B), "handled", "on_b", TransitionDetails(message=B, events=(replace(A, source="svc"),))
+    ).snapshot
     p = replace(p, heard=(), own=())
     assert unattended(p, roles, NOW_MS, QUIET_MS).heard == ("A",)
-    assert Own(event=A, n=1).n == 1
+    assert SelfConsumedEvent(event=A, n=1).n == 1

@@ -3,22 +3,24 @@
 import pytest
 from msgspec.structs import replace
 
-from saga.progress.document import Page, Result, Snapshot
-from saga.progress.handlers import Undo
+from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress
+from saga.progress.handlers import CompensationRole
 from saga.progress.takeover import undeclared
 from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, roles_of
 
 A = a_message("A")
-UNDONE = a_role("undone", "A", undo=Undo(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"B"})))
+UNDONE = a_role(
+    "undone", "A", undo=CompensationRole(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"B"}))
+)
 ROLES = roles_of(a_role("kept", "A"), UNDONE)
 
 
-def a_result(handler: str) -> Result:
-    return Result(handler=handler, cause="c", event=A, own=())
+def a_result(handler: str) -> CompensableResult:
+    return CompensableResult(handler=handler, cause="c", event=A, own=())
 
 
-def a_page(of: str, *handlers: str) -> Page:
-    return Page(of=of, name=of, count=1, newest=0, handlers=handlers)  # type: ignore[arg-type] # one of three
+def a_page(of: str, *handlers: str) -> OverflowSegment:
+    return OverflowSegment(of=of, name=of, count=1, newest=0, handlers=handlers)  # type: ignore[arg-type] # one of three
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def a_page(of: str, *handlers: str) -> Page:
         ),
     ],
 )
-def test_what_is_open_or_can_be_undone_is_named_with_what_it_is(p: Snapshot, missing: tuple[str, ...]) -> None:
+def test_what_is_open_or_can_be_undone_is_named_with_what_it_is(p: SagaProgress, missing: tuple[str, ...]) -> None:
     assert undeclared(p, ROLES) == missing
 
 

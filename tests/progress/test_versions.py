@@ -8,27 +8,29 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.progress import compensation, journal
-from saga.progress.document import VERSIONED, Continuation, Snapshot, decode_entry
+from saga.progress.document import VERSIONED, SagaProgress, SuspendedRun, decode_entry
 from saga.progress.history import fold, verify
-from saga.progress.journal import Ended
+from saga.progress.journal import TransitionDetails
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, roles_of
 
 ROLE = a_role("a", "A", many=True)
 ROLES = roles_of(ROLE)
 
 
-def handled(p: Snapshot, number: int, delta: dict[str, Any]) -> Snapshot:
+def handled(p: SagaProgress, number: int, delta: dict[str, Any]) -> SagaProgress:
     """The progress after one more run, which changed this of the state."""
     message = a_message(value=str(number).encode())
-    hand = journal.Hand(message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=100, before=p)
-    return journal.handled(p, hand, ROLE, Ended(message=message, parts=(message,), delta=delta)).snapshot
+    hand = journal.WriteContext(
+        message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=100, before=p
+    )
+    return journal.handled(p, hand, ROLE, TransitionDetails(message=message, parts=(message,), delta=delta)).snapshot
 
 
-def migrated(p: Snapshot, state: dict[str, Any]) -> Snapshot:
+def migrated(p: SagaProgress, state: dict[str, Any]) -> SagaProgress:
     return replace(p, state=state, version=2, format=VERSIONED)
 
 
-def a_history() -> Snapshot:
+def a_history() -> SagaProgress:
     """Two runs of the release before, and two of the one that has migrated."""
     p = handled(journal.empty("svc", "s", 1), 1, {"total": "1"})
     p = handled(p, 2, {"noted": True})
@@ -37,7 +39,7 @@ def a_history() -> Snapshot:
 
 
 def test_a_saga_begins_with_the_version_of_the_release_that_knows_it_first() -> None:
-    assert journal.empty("svc", "s", 1) == Snapshot(service="svc", saga="s")
+    assert journal.empty("svc", "s", 1) == SagaProgress(service="svc", saga="s")
     first = journal.empty("svc", "s", 2)
     assert (first.version, first.format) == (2, VERSIONED)
     p = handled(first, 1, {"cents": 1})
@@ -87,13 +89,13 @@ def test_a_run_was_given_a_state_that_the_saga_had_in_that_version() -> None:
     assert told(begun(nothing, 2, {}), ()) == ""
 
 
-def begun(p: Snapshot, version: int, state: dict[str, Any]) -> Snapshot:
+def begun(p: SagaProgress, version: int, state: dict[str, Any]) -> SagaProgress:
     """The progress in which a run has begun on this state."""
     intent = replace(an_intent("a", a_message(value=b"9")), state=state, version=version)
     return replace(p, intents=(intent,), published=p.n)
 
 
-def told(p: Snapshot, transitions: Sequence[Raw]) -> str:
+def told(p: SagaProgress, transitions: Sequence[Raw]) -> str:
     """What is found to be changed."""
     found = verify(transitions, p)
     return "" if found is None else found.what
@@ -101,6 +103,6 @@ def told(p: Snapshot, transitions: Sequence[Raw]) -> str:
 
 def test_what_takes_the_place_of_a_run_that_goes_on_later_is_given_the_state_with_its_version() -> None:
     message = a_message()
-    later = Continuation(handler="a", parts=(message,), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=1)
+    later = SuspendedRun(handler="a", parts=(message,), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=1)
     intent = compensation.sealed(replace(a_history(), later=(later,)), ROLE)
     assert (intent.version, intent.state) == (2, {"cents": 101})

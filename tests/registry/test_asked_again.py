@@ -7,7 +7,7 @@ from saga import Service
 from saga.contracts.registered import framed
 from saga.messages import Outgoing
 from saga.messaging import operator_commands
-from saga.progress.document import Snapshot
+from saga.progress.document import SagaProgress
 from saga.support.clock import Clock
 from saga.telemetry.events import Stuck
 from tests.engine.real_worker import Workplace, at_work, workplace
@@ -21,7 +21,7 @@ def a_frame(place: Workplace, shop: Shop, id_: int = LATE) -> Outgoing:
     return sent._replace(value=framed(id_, sent.value or b""), subject="")
 
 
-def dead_of(p: Snapshot | None) -> list[str]:
+def dead_of(p: SagaProgress | None) -> list[str]:
     assert p is not None
     return [kept.dead for kept in p.queue if kept.dead]
 

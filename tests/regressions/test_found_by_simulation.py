@@ -14,9 +14,9 @@ from saga import Retry, Saga, Service
 from saga.messaging import envelope
 from saga.progress import decisions, journal
 from saga.progress.compensation import undone
-from saga.progress.document import Intent, Own, Result
-from saga.progress.handlers import Roles, Undo
-from saga.progress.journal import Ended, Hand
+from saga.progress.document import CompensableResult, Intent, SelfConsumedEvent
+from saga.progress.handlers import CompensationRole, HandlerRoles
+from saga.progress.journal import TransitionDetails, WriteContext
 from saga.testing import World, faults, simulate, trial
 from saga.testing.fault_kinds import Faults
 from saga.testing.simulation.chance import Chance
@@ -283,15 +283,17 @@ def test_a_result_that_somebody_outside_says_too_is_no_message_for_a_compensatio
 
 def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -> None:
     x, y = (a_message(type_) for type_ in "XY")
-    role = replace(a_role("chain", "X Y", many=True), undo=Undo(name="undo", outcomes=frozenset(), results=frozenset()))
+    role = replace(
+        a_role("chain", "X Y", many=True), undo=CompensationRole(name="undo", outcomes=frozenset(), results=frozenset())
+    )
     p = struct_replace(
         blank(),
-        results=tuple(Result(handler="chain", cause="A-1", event=e, own=(x.id, y.id)) for e in (x, y)),
-        own=(Own(event=x, n=0), Own(event=y, n=0)),
+        results=tuple(CompensableResult(handler="chain", cause="A-1", event=e, own=(x.id, y.id)) for e in (x, y)),
+        own=(SelfConsumedEvent(event=x, n=0), SelfConsumedEvent(event=y, n=0)),
     )
-    roles = Roles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
-    hand = Hand(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, memory_s=1)
-    once = undone(p, hand, role, p.results[1], Ended(message=hand.message))
+    roles = HandlerRoles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
+    hand = WriteContext(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, memory_s=1)
+    once = undone(p, hand, role, p.results[1], TransitionDetails(message=hand.message))
     assert [own.event for own in once.snapshot.own] == [x]
 
 

@@ -18,7 +18,7 @@ from saga.messages import Topic
 from saga.messaging.names import PROGRESS
 from saga.messaging.timers import tiers_of
 from saga.ops.sources import open_administration
-from saga.progress.document import PLAIN, Snapshot, encode, progress_key
+from saga.progress.document import PLAIN, SagaProgress, encode, progress_key
 from saga.store.sqlite.lock import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -236,7 +236,7 @@ def test_stuck_saga(place: Place) -> None:
     async def written(format_: int) -> None:
         """Have the progress be of a format."""
         key = progress_key("payment", "order-17")
-        content = encode(Snapshot(service="payment", saga="order-17", format=format_))
+        content = encode(SagaProgress(service="payment", saga="order-17", format=format_))
         async with SqliteStore(place.folder / ".saga" / "payment.db", clock=SystemClock()) as store:
             document = await store.get(PROGRESS, key)
             if document is None:

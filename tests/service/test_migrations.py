@@ -9,7 +9,7 @@ import pytest
 
 from saga import DeclarationError, Saga, SagaError, Service
 from saga.engine.prepared_service import prepare
-from saga.progress.document import Transition
+from saga.progress.document import TransitionView
 from saga.testing import check_idempotent, migrated, trial
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import an_order
@@ -68,7 +68,7 @@ async def test_a_handler_is_shown_an_old_state_migrated_and_its_end_writes_the_w
     done = await trial(payment, an_order(), state=NotesV1(total="9.80"))
     assert done.state == Notes(cents=(980,), placed=1)
     assert [event.charge_id for event in done.emitted if isinstance(event, PaymentReserved)] == ["(980,)"]
-    assert done.progress.transitions == (Transition(handler="reserve", outcome="handled", reason=None),)
+    assert done.progress.transitions == (TransitionView(handler="reserve", outcome="handled", reason=None),)
 
 
 async def test_a_state_of_any_older_version_is_where_a_trial_may_begin() -> None:

@@ -14,8 +14,8 @@ from saga import Event
 from saga.contracts.codec import encode as encode_event
 from saga.messages import Message, name_of
 from saga.ops.sources import ServiceStore
-from saga.progress.document import Emitted, Entry, Kept, Snapshot, encode, progress_key
-from saga.progress.history import Archive, archive_key
+from saga.progress.document import EmittedEvent, PendingMessage, SagaProgress, Transition, encode, progress_key
+from saga.progress.history import TransitionArchive, archive_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.audit.__main__ import main
@@ -36,21 +36,21 @@ PRICE = Decimal("9.80")
 EARLY, LATE = "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:01.000Z"
 
 
-def an_entry(n: int, because: str, *events: Event, time: str = EARLY) -> Entry:
+def an_entry(n: int, because: str, *events: Event, time: str = EARLY) -> Transition:
     """A transition that emitted these."""
     emitted = tuple(
-        Emitted(id=f"e-{n}-{i}", type=name_of(type(event)), schema=event.__contract__, value=encode_event(event))
+        EmittedEvent(id=f"e-{n}-{i}", type=name_of(type(event)), schema=event.__contract__, value=encode_event(event))
         for i, event in enumerate(events)
     )
-    return Entry(
+    return Transition(
         n=n, previous="", time=time, outcome="handled", handler="h", message="m", type=because, source="s",
         events=emitted,
     )  # fmt: skip
 
 
-def a_progress(service: str, id_: str, *entries: Entry, queue: tuple[Kept, ...] = ()) -> Snapshot:
+def a_progress(service: str, id_: str, *entries: Transition, queue: tuple[PendingMessage, ...] = ()) -> SagaProgress:
     raws = tuple(Raw(encode(entry)) for entry in entries)
-    return Snapshot(service=service, saga=id_, n=len(raws), transitions=raws, queue=queue)
+    return SagaProgress(service=service, saga=id_, n=len(raws), transitions=raws, queue=queue)
 
 
 class Run:
@@ -62,7 +62,7 @@ class Run:
     def store(self, service: str) -> SqliteStore:
         return SqliteStore(self.folder / f"{service}.db", clock=SystemClock())
 
-    async def keep(self, *progresses: Snapshot) -> None:
+    async def keep(self, *progresses: SagaProgress) -> None:
         for p in progresses:
             async with self.store(p.service) as store:
                 await store.insert("saga", progress_key(p.service, p.saga), encode(p))
@@ -177,7 +177,7 @@ async def test_a_declined_charge_is_no_effect(run: Run) -> None:
 
 async def test_a_message_that_waits_for_a_person_is_a_difference(run: Run) -> None:
     message = Message(id="m", type="T", schema="t/T.v1", saga="order-3", source="s", time=EARLY, value=b"")
-    dead = a_progress("payment", "order-3", queue=(Kept(handler="h", message=message, n=0, dead="dead-1"),))
+    dead = a_progress("payment", "order-3", queue=(PendingMessage(handler="h", message=message, n=0, dead="dead-1"),))
     await run.keep(dead, a_progress("order", "order-3", an_entry(0, "X", OrderConfirmed(order_id="order-3"))))
     assert "order-3: not at rest in payment" in await run.differences()
 
@@ -187,12 +187,12 @@ async def test_an_outcome_in_an_archive_counts(run: Run) -> None:
     first = an_entry(0, "PaymentDeclined", OrderCancelled(order_id="order-3", reason="no"))
     second = an_entry(1, "InventoryRejected")
     raws = tuple(Raw(encode(entry)) for entry in (first, second))
-    archive = Archive(service="order", saga="order-3", first=0, transitions=raws[:1])
+    archive = TransitionArchive(service="order", saga="order-3", first=0, transitions=raws[:1])
     untrimmed = a_progress("order", "order-3", first, second)
-    trimmed = Snapshot(service="order", saga="order-4", n=2, first=1, transitions=raws[1:])
+    trimmed = SagaProgress(service="order", saga="order-4", n=2, first=1, transitions=raws[1:])
     async with run.store("order") as store:
         await store.insert("saga-archive", archive_key("order", "order-3", 0), encode(archive))
-        moved = Archive(service="order", saga="order-4", first=0, transitions=raws[:1])
+        moved = TransitionArchive(service="order", saga="order-4", first=0, transitions=raws[:1])
         await store.insert("saga-archive", archive_key("order", "order-4", 0), encode(moved))
     await run.keep(untrimmed, trimmed)
     async with run.store("order") as store:
@@ -265,9 +265,11 @@ async def test_an_archive_is_found_by_its_key(run: Run) -> None:
     raws = tuple(Raw(encode(an_entry(n, "InventoryRejected"))) for n in range(3))
     async with run.store("order") as store:
         for first in range(2):
-            archive = Archive(service="order", saga="order-3", first=first, transitions=raws[first : first + 1])
+            archive = TransitionArchive(
+                service="order", saga="order-3", first=first, transitions=raws[first : first + 1]
+            )
             await store.insert("saga-archive", archive_key("order", "order-3", first), encode(archive))
-    await run.keep(Snapshot(service="order", saga="order-3", n=3, first=2, transitions=raws[2:]))
+    await run.keep(SagaProgress(service="order", saga="order-3", n=3, first=2, transitions=raws[2:]))
     async with run.store("order") as store:
         source = ServiceStore("order", store)
         kept = await orders_of(source, ["order-3", "order-9"])

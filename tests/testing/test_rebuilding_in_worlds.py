@@ -13,7 +13,7 @@ from saga.engine.rebuild import Around, Taken, Unknowable, rebuilt
 from saga.messages import Message, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.message_ids import could_be_own
-from saga.progress.document import Snapshot, decode
+from saga.progress.document import SagaProgress, decode
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
@@ -32,7 +32,7 @@ KEPT = ("queue", "waiting", "compensating", "deadlines")
 LEFT_OUT = ("transitions", "hash", "n", "published", "first", "inbox", "wake", "heard", *KEPT)
 
 
-def meaning(p: Snapshot) -> Mapping[str, object]:
+def meaning(p: SagaProgress) -> Mapping[str, object]:
     """All that decisions read of a progress at rest, less times and the order of what waits."""
     fields = {name: getattr(p, name) for name in p.__struct_fields__ if name not in LEFT_OUT}
     kept = {name: {(k.handler, k.message.id) for k in getattr(p, name)} for name in KEPT}

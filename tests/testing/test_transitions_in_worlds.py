@@ -9,7 +9,7 @@ import pytest
 from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import Told, from_record
-from saga.progress.document import Entry, Snapshot, decode
+from saga.progress.document import SagaProgress, Transition, decode
 from saga.testing.fault_kinds import faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
@@ -44,21 +44,21 @@ def told_in(world: SimulatedWorld) -> list[Told]:
     return [told for record in records for told in from_record(record)]
 
 
-def written_in(world: SimulatedWorld) -> dict[tuple[str, str, int], Entry]:
+def written_in(world: SimulatedWorld) -> dict[tuple[str, str, int], Transition]:
     """Every transition of every progress."""
-    progresses: list[Snapshot] = []
+    progresses: list[SagaProgress] = []
     for found in world.evidence().services.values():
         progresses += [decode(contents[-1]) for contents in found.versions.values()]
     assert progresses
     assert all(p.first == 0 for p in progresses)
     return {
-        (p.service, p.saga, n): msgspec.json.decode(raw, type=Entry)
+        (p.service, p.saga, n): msgspec.json.decode(raw, type=Transition)
         for p in progresses
         for n, raw in enumerate(p.transitions)
     }
 
 
-def hash_of(entry: Entry) -> str:
+def hash_of(entry: Transition) -> str:
     return sha256(msgspec.json.encode(entry)).hexdigest()
 
 

@@ -4,12 +4,12 @@ import msgspec
 from msgspec import Raw
 
 from saga.ops.timeline import SagaHistory
-from saga.progress.document import Entry, Outcome, Snapshot
+from saga.progress.document import Outcome, SagaProgress, Transition
 from tests.torture.traces import CURES_MANY, Histories, traces
 
 
 def a_history(service: str, handler: str, outcome: Outcome) -> SagaHistory:
-    entry = Entry(
+    entry = Transition(
         n=0,
         previous="",
         time="2026-11-22T10:00:00Z",
@@ -20,7 +20,7 @@ def a_history(service: str, handler: str, outcome: Outcome) -> SagaHistory:
         source="shop",
     )
     return SagaHistory(
-        progress=Snapshot(service=service, saga="order-1"), transitions=(Raw(msgspec.json.encode(entry)),)
+        progress=SagaProgress(service=service, saga="order-1"), transitions=(Raw(msgspec.json.encode(entry)),)
     )
 
 

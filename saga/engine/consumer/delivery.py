@@ -18,7 +18,7 @@ from saga.errors import Broken
 from saga.messaging.controls import Control
 from saga.messaging.trace_context import Tracing, place_of
 from saga.progress.actions import AwaitLog
-from saga.progress.document import Snapshot, decode_entry
+from saga.progress.document import SagaProgress, decode_entry
 from saga.support.clock import from_iso
 from saga.telemetry.events import Handled, Stuck
 
@@ -99,7 +99,9 @@ class Delivery:
             self.keep(item, turn.awaited_log)
         return turn.awaited_log is None
 
-    def _written_s(self, p: Snapshot, cached: tuple[Snapshot, int, float] | None, stages: Measurements) -> float:
+    def _written_s(
+        self, p: SagaProgress, cached: tuple[SagaProgress, int, float] | None, stages: Measurements
+    ) -> float:
         """Time at which a progress was written that was not written now: as the cache knows, or as it tells itself."""
         if cached is not None and p is cached[0]:
             return cached[2]

@@ -17,13 +17,13 @@ from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messaging.operator_commands import Command
 from saga.progress import compensation, ids, operator_commands
-from saga.progress.actions import CloseSealed
-from saga.progress.document import Call, Intent, Snapshot
-from saga.progress.journal import Hand, Written
+from saga.progress.actions import Abort
+from saga.progress.document import Intent, SagaProgress, StepRecord
+from saga.progress.journal import Commit, WriteContext
 from saga.view import Saga
 
 
-async def close_sealed(service: ServiceRuntime, turn: ProcessingState, action: CloseSealed) -> ProcessingState:
+async def close_sealed(service: ServiceRuntime, turn: ProcessingState, action: Abort) -> ProcessingState:
     """Close its documents to the original, take back what it said how to, and write down what remains of it."""
     remains, intent = await _remains(service, turn, action.intent), action.intent
     if not intent.undo_with:
@@ -44,14 +44,16 @@ async def close_sealed(service: ServiceRuntime, turn: ProcessingState, action: C
         version=intent.handler_version,
     )
 
-    def ends(p: Snapshot, hand: Hand, calls: tuple[Call, ...]) -> Written:
+    def ends(p: SagaProgress, hand: WriteContext, calls: tuple[StepRecord, ...]) -> Commit:
         return _closed(p, hand, action, remains, calls)
 
     run: RunKey = ("lieu", intent.handler, intent.cause)
     return await perform(service, turn, Ask(action=action, handler=handler, run=run, ends=ends))
 
 
-def _closed(p: Snapshot, hand: Hand, action: CloseSealed, remains: Sequence[str], calls: tuple[Call, ...]) -> Written:
+def _closed(
+    p: SagaProgress, hand: WriteContext, action: Abort, remains: Sequence[str], calls: tuple[StepRecord, ...]
+) -> Commit:
     command = action.message
     if isinstance(command, Command):
         kept = next(k for k in p.queue if k.dead == command.dead)
@@ -90,7 +92,7 @@ async def _remains(service: ServiceRuntime, turn: ProcessingState, intent: Inten
     return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.left)]
 
 
-def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
+def _begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
     """Calls that the original began, newest first; true for those whose answer is known."""
     if intent.undo_with:  # the others are of what takes its place
         return [] if intent.maybe is None else [(intent.maybe, False)]
@@ -100,14 +102,14 @@ def _begun_calls(intent: Intent) -> list[tuple[Call, bool]]:
     return calls[::-1]
 
 
-def _is_declared(service: ServiceRuntime, call: Call) -> bool:
+def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
     """Return whether the collection of an update is one of the service's: the name comes from a stored document, and
     nothing is written elsewhere."""
     collection = (call.document or "").partition("/")[0]
     return any(collection == declared.collection for declared in service.documents.values())
 
 
-async def _applied(service: ServiceRuntime, turn: ProcessingState, intent: Intent, call: Call) -> bool:
+async def _applied(service: ServiceRuntime, turn: ProcessingState, intent: Intent, call: StepRecord) -> bool:
     """Return whether an update took effect; if not, it never will."""
     assert call.document is not None
     saga = turn.message.saga
@@ -118,7 +120,7 @@ async def _applied(service: ServiceRuntime, turn: ProcessingState, intent: Inten
     return not found.never and found.answer is None
 
 
-def _describe(call: Call, what: str) -> str:
+def _describe(call: StepRecord, what: str) -> str:
     if not call.name:
         return f"and {call.number} before these, which `saga show --steps` tells, {what}"
     where = f" on {call.document}" if call.document else ""

@@ -19,7 +19,7 @@ from saga.encryption.sensitive_fields import marks_of, unmarked
 from saga.engine.recorded_values import recorded
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Permanent
-from saga.progress.document import TakeBack
+from saga.progress.document import AbortAction
 from saga.view import Saga
 
 
@@ -33,7 +33,7 @@ def said(
     call: Callable[..., Awaitable[object]],
     args: Sequence[object],
     kwargs: Mapping[str, object],
-) -> TakeBack:
+) -> AbortAction:
     """The call as it is recorded. Raises `Permanent` for one that cannot be found again, or repeated."""
     name = _name(service, call)
     returns_of(call)  # its result has to be recorded, as a step's
@@ -45,7 +45,7 @@ def said(
         place: Raw(b"null") if place in mine else recorded(value, name, f"argument {place} of", type_at(call, place))
         for place, value in places.items()
     }
-    return TakeBack(
+    return AbortAction(
         call=name,
         args=tuple(values[str(i)] for i in range(len(args))),
         named={place: values[place] for place in kwargs},
@@ -54,7 +54,7 @@ def said(
 
 
 def found(
-    service: ServiceRuntime, saga: Saga[Any], back: TakeBack
+    service: ServiceRuntime, saga: Saga[Any], back: AbortAction
 ) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
     """The call and its arguments, as the service has it now. Raises `NotFound`."""
     call = _of_name(service, back.call)
@@ -83,7 +83,7 @@ def found(
     return call, args, named
 
 
-def secrets_in(said: TakeBack) -> list[str]:
+def secrets_in(said: AbortAction) -> list[str]:
     """Texts by which the sensitive arguments of a call could be read."""
     return [
         text

@@ -14,9 +14,9 @@ from saga.messaging import active_controls
 from saga.messaging.controls import Noted
 from saga.policies.turns import AWAY_S_MAX
 from saga.progress import failed_attempts
-from saga.progress.actions import Run
-from saga.progress.document import Intent, Snapshot
-from saga.progress.failed_attempts import Failure
+from saga.progress.actions import RunHandler
+from saga.progress.document import Intent, SagaProgress
+from saga.progress.failed_attempts import RunFailure
 from saga.support.clock import from_iso
 
 
@@ -32,12 +32,12 @@ async def after(service: ServiceRuntime, turn: ProcessingState, ask: Ask) -> Pro
     return None if entry is None else await _sent_away(service, turn, ask, entry)
 
 
-def _is_new(p: Snapshot, ask: Ask) -> bool:
+def _is_new(p: SagaProgress, ask: Ask) -> bool:
     """True for a run of a handler on a message, of which nothing has begun: nobody would know what stands of it, and
     nobody takes back what a compensation or a deadline is for."""
     action = ask.action
     return (
-        isinstance(action, Run)
+        isinstance(action, RunHandler)
         and action.goes_on is None
         and not action.role.is_deadline
         and failure_handling.opened(p, ask.run) is None
@@ -72,7 +72,7 @@ def _intent(turn: ProcessingState, ask: Ask) -> Intent | None:
 async def _sent_away(service: ServiceRuntime, turn: ProcessingState, ask: Ask, entry: Noted) -> ProcessingState:
     """Make a dead letter of a message, as a person wants."""
     p = turn.loaded_progress
-    failure = Failure(
+    failure = RunFailure(
         reason=active_controls.words_of(service.name, entry),
         remedy=f"end the route, then replay it: saga control route {service.name} ... --off; saga dead replay",
         attempts=failure_handling.failed_before(p, ask)[0] + len(turn.attempts_of(ask.run)),

@@ -15,9 +15,9 @@ from saga.errors import BadInput, SchemaUnasked
 from saga.messages import Message, Position
 from saga.messaging.operator_commands import Command
 from saga.progress import journal
-from saga.progress.actions import NOBODY
-from saga.progress.document import Kept, Snapshot
-from saga.progress.handlers import Role
+from saga.progress.actions import NO_HANDLERS
+from saga.progress.document import PendingMessage, SagaProgress
+from saga.progress.handlers import HandlerRole
 from saga.support.clock import from_iso
 from saga.telemetry.events import StartInFuture
 
@@ -29,7 +29,7 @@ def begin(
     service: ServiceRuntime,
     message: Message,
     position: Position,
-    cached: tuple[Snapshot, int] | None,
+    cached: tuple[SagaProgress, int] | None,
     stages: Measurements | None = None,
 ) -> ProcessingState:
     """State of a new turn, on what the cache has; for a message that starts a young saga, without a read."""
@@ -42,7 +42,7 @@ def begin(
     elif p.started is None and progress_repository.is_older_than_memory(service, message):
         p, cas = None, 0
     # Looked at only where the message may have to wait: it waits for nothing if it can never be decoded.
-    bad: Mapping[str, str] = NOBODY
+    bad: Mapping[str, str] = NO_HANDLERS
     if message.started is None or message.type in service.roles.joined:
         try:
             bad = _bad(service, message)
@@ -84,7 +84,7 @@ def _bad(service: PreparedService, message: Message) -> Mapping[str, str]:
     return {role.name: why for role in waits if (why := undecodable(service, role, message)) is not None}
 
 
-def undecodable(service: PreparedService, role: Role, message: Message) -> str | None:
+def undecodable(service: PreparedService, role: HandlerRole, message: Message) -> str | None:
     """Reason why the handler cannot decode the message; `None` if it can."""
     try:
         if not names_in(message.value):
@@ -98,7 +98,7 @@ def undecodable(service: PreparedService, role: Role, message: Message) -> str |
     return None
 
 
-def looked_at_later(p: Snapshot, stopped: Sequence[HeldBack], now_ms: int) -> Snapshot:
+def looked_at_later(p: SagaProgress, stopped: Sequence[HeldBack], now_ms: int) -> SagaProgress:
     """Progress in which what is stopped is due later, whatever its time: what else there is goes on, and the current
     wake is sent on. Nothing is written down for it, or a pause of days would fill the history."""
     for handler, undoes, due_ms, message in stopped:
@@ -117,7 +117,7 @@ def looked_at_later(p: Snapshot, stopped: Sequence[HeldBack], now_ms: int) -> Sn
     return p
 
 
-def _moved(kept: tuple[Kept, ...], handler: str, message: str, due_ms: int) -> tuple[Kept, ...]:
+def _moved(kept: tuple[PendingMessage, ...], handler: str, message: str, due_ms: int) -> tuple[PendingMessage, ...]:
     return tuple(
         replace(k, due_ms=max(k.due_ms, due_ms), delay_ms=due_ms)  # however long: nobody's clock is wrong
         if k.handler == handler and k.due_ms and message in ("", k.message.id)
@@ -126,7 +126,7 @@ def _moved(kept: tuple[Kept, ...], handler: str, message: str, due_ms: int) -> t
     )
 
 
-def as_read(service: PreparedService, turn: ProcessingState, now_ms: int) -> Snapshot | None:
+def as_read(service: PreparedService, turn: ProcessingState, now_ms: int) -> SagaProgress | None:
     """Progress as this version of the service reads it: the first message in the queue, if it could not be decoded when
     it came, is decoded anew, for this version may know its schema."""
     if turn.progress is None or not (turn.recalled or turn.held_back or turn.progress.queue):

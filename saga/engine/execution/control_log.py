@@ -10,7 +10,7 @@ from saga.messaging import active_controls, controls
 from saga.messaging.controls import Control
 from saga.messaging.names import ARCHIVES
 from saga.progress import ids
-from saga.progress.document import DeadLetter
+from saga.progress.document import DeadLetterRecord
 from saga.store.port import Document
 from saga.telemetry.events import ControlTurned, ControlUnknown
 
@@ -107,7 +107,7 @@ async def noted(service: ServiceRuntime, at: Position, control: Control) -> None
 
 
 def _letter(service: str, control: Control, reason: str) -> Outgoing:
-    dead = DeadLetter(
+    dead = DeadLetterRecord(
         id=ids.dead_id(service, control.saga, "a control", control.id, 0),
         what="dead letter",
         handler="a control",

@@ -20,7 +20,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
 from saga.messages import Position
 from saga.messaging.names import PROGRESS
-from saga.progress.document import UNENCODABLE, UNREADABLE, Kind, progress_key
+from saga.progress.document import UNENCODABLE, UNREADABLE, IntentKind, progress_key
 from saga.store.port import Document
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Marker(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     saga: str
     handler: str
-    kind: Kind
+    kind: IntentKind
     cause: str
     value: Raw = Raw(b"null")
     answer: str | None = None
@@ -60,7 +60,7 @@ class _Headed(Struct):
 
 class _OpenIntent(Struct):
     handler: str
-    kind: Kind
+    kind: IntentKind
     cause: str
 
 

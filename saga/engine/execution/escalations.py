@@ -13,7 +13,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import SagaError
 from saga.messages import Message, Outgoing
 from saga.progress import ids
-from saga.progress.document import Call, DeadLetter
+from saga.progress.document import DeadLetterRecord, StepRecord
 from saga.support.clock import iso
 from saga.telemetry.events import Escalated
 
@@ -22,10 +22,10 @@ REMEDY = "put right what it calls, or mend it: it is tried without end, and goes
 
 def failing(
     turn: ProcessingState, handler: str, outcome: Message, undoes: Message, attempt: int, error: str
-) -> DeadLetter:
+) -> DeadLetterRecord:
     """Tidings of `handler`, which is to undo what `undoes` says because of `outcome`."""
     p = turn.loaded_progress
-    return DeadLetter(
+    return DeadLetterRecord(
         id=ids.dead_id(p.service, p.saga, f"{handler}|failing|{attempt}", undoes.id, p.replays),
         what="escalation",
         handler=handler,
@@ -47,11 +47,11 @@ def left(handler: str, attempt: int, error: str) -> SagaError:
 def escalated(
     service: ServiceRuntime,
     turn: ProcessingState,
-    letter: DeadLetter,
+    letter: DeadLetterRecord,
     undoes: Message,
     *,
     rounds: int,
-    calls: tuple[Call, ...],
+    calls: tuple[StepRecord, ...],
 ) -> Outgoing | None:
     """Tell people at once. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little
     new. `calls`: what ran already."""

@@ -22,7 +22,7 @@ from saga.engine.service_runtime import ServiceRuntime, UsedResource
 from saga.errors import BreakerOpen, NewerHandler, UnknownSchema
 from saga.policies.remembering import Memory
 from saga.policies.retry import Rule, rule_for
-from saga.progress.document import Call
+from saga.progress.document import StepRecord
 from saga.telemetry.events import FellBack, StepDone
 from saga.view import Saga
 
@@ -39,7 +39,7 @@ class Calling(Saga[Any]):
     run: RunKey
     begun_s: float
     """Time at which it began."""
-    calls: list[Call]
+    calls: list[StepRecord]
     """Answers of the outside so far, recorded or carried over."""
     seals: Seals
     """Keys with which what it records is sealed."""
@@ -63,14 +63,14 @@ class Calling(Saga[Any]):
 
     @property
     @abstractmethod
-    def _begun_before(self) -> Call | None:
+    def _begun_before(self) -> StepRecord | None:
         """The call that is asked for, if it has begun in an earlier attempt: nobody knows what came of it."""
 
     @abstractmethod
-    async def _begin(self, asked: Call) -> None:
+    async def _begin(self, asked: StepRecord) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
 
-    async def let_through(self, step: ExternalCall, used: UsedResource | None, limits: Limits | None) -> Call:
+    async def let_through(self, step: ExternalCall, used: UsedResource | None, limits: Limits | None) -> StepRecord:
         """Make a call when its own limits let it through, and then those of its resource. Nothing is written before.
 
         Its own turn comes first: who waited for it with a place at the resource would keep others from that."""
@@ -83,11 +83,11 @@ class Calling(Saga[Any]):
             return await self._another_way(step, limits, timeout_s)
         memory = None if limits is None else self.service.memory_of(limits, used)
 
-        async def make() -> Call:
+        async def make() -> StepRecord:
             await self._begin(step.record)
             return await self.made(step, used, timeout_s, memory)
 
-        def at_resource() -> Awaitable[Call]:
+        def at_resource() -> Awaitable[StepRecord]:
             if used is None or not used.limiter.is_needed:
                 return make()
             return used.limiter.through(make, at, latest_s, self._is_fault)
@@ -112,11 +112,11 @@ class Calling(Saga[Any]):
             self.put_off_s = refusal.left_s
             raise refusal.why from None
 
-    def _seal_answer(self, asked: Call, value: Raw) -> Raw:
+    def _seal_answer(self, asked: StepRecord, value: Raw) -> Raw:
         """Seal what is marked in the answer to a call."""
         return self.seals.closed_raw(value, call_of(self.run, asked))
 
-    def _remembered(self, step: ExternalCall, memory: Memory[Raw]) -> Call | None:
+    def _remembered(self, step: ExternalCall, memory: Memory[Raw]) -> StepRecord | None:
         """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""
         value = memory.recall(self._digest, self.service.ports.clock.monotonic_s())
         if value is None:
@@ -124,7 +124,7 @@ class Calling(Saga[Any]):
         self._falls_back(step, REMEMBERED)
         return with_(step.record, value=self._seal_answer(step.record, value), instead=REMEMBERED)
 
-    async def _another_way(self, step: ExternalCall, limits: Limits, timeout_s: float) -> Call:
+    async def _another_way(self, step: ExternalCall, limits: Limits, timeout_s: float) -> StepRecord:
         """Call the function that stands in for a call, under an intent that says so: a rerun goes the same way."""
         other = limits.fallback
         assert callable(other)
@@ -159,7 +159,7 @@ class Calling(Saga[Any]):
 
     async def made(
         self, step: ExternalCall, used: UsedResource | None, timeout_s: float, memory: Memory[Raw] | None = None
-    ) -> Call:
+    ) -> StepRecord:
         """Make the call itself, within its time. `memory`: takes note of what it gives."""
         asked = step.record
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()

@@ -35,11 +35,11 @@ from saga.policies.blame import Blame, blame_of
 from saga.policies.retry import attempts_under, counted, delay_s, parks, without_end
 from saga.progress import failed_attempts, journal, suspended_runs
 from saga.progress import failed_attempts as put_off_runs
-from saga.progress.actions import CloseSealed, Run, Undo
+from saga.progress.actions import Abort, Compensate, RunHandler
 from saga.progress.decisions import kept_undo
-from saga.progress.document import Attempt, Call, Intent, Snapshot
-from saga.progress.failed_attempts import Failure
-from saga.progress.journal import Hand, Written
+from saga.progress.document import FailedAttempt, Intent, SagaProgress, StepRecord
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.journal import Commit, WriteContext
 from saga.support.clock import iso
 from saga.telemetry.events import Failed, Parked, PutOff, Retrying
 
@@ -63,10 +63,10 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """A run to be made: of a handler on its parts, of a compensation on an outcome and the result it undoes, or of what
     takes the place of a handler that never finishes."""
 
-    action: Run | Undo | CloseSealed
+    action: RunHandler | Compensate | Abort
     handler: Reaction
     run: RunKey
-    ends: Callable[[Snapshot, Hand, tuple[Call, ...]], Written] | None = None
+    ends: Callable[[SagaProgress, WriteContext, tuple[StepRecord, ...]], Commit] | None = None
     """Record of its end, with its calls; left out: that of a handler, or of a compensation."""
 
     @property
@@ -103,7 +103,7 @@ class Verdict(NamedTuple):
     """Number of all that have failed."""
     under: dict[str, int]
     """Number of them under each of the rules that have a name."""
-    history: tuple[Attempt, ...]
+    history: tuple[FailedAttempt, ...]
     """Attempts among them that failed in this turn."""
     is_look: bool = False
     """True if it was no attempt: what it waits for was not there, and all that is known already."""
@@ -113,7 +113,7 @@ class Verdict(NamedTuple):
         return self.parks and not self.hopeless and not ask.action.undoes
 
 
-def answered(saga: RunningSaga) -> tuple[Call, ...]:
+def answered(saga: RunningSaga) -> tuple[StepRecord, ...]:
     """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
     anew, and another worker's state may lead it another way."""
     return tuple(saga.calls) if saga.intent.begins is not None else ()
@@ -185,7 +185,7 @@ def _judged(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception
     hopeless = not may_come and (
         isinstance(why, BadInput | NotDeterministic | TooLarge)
         or (
-            isinstance(ask.action, Run)
+            isinstance(ask.action, RunHandler)
             and (isinstance(why, (Permanent, *retry.never)) or attempt >= retry.attempts_max)
         )
     )
@@ -215,10 +215,15 @@ def _judged(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception
 
 
 async def _escalated(  # a compensation that fails is told with all that is known of it
-    service: ServiceRuntime, turn: ProcessingState, ask: Ask, verdict: Verdict, words: str, calls: tuple[Call, ...]
+    service: ServiceRuntime,
+    turn: ProcessingState,
+    ask: Ask,
+    verdict: Verdict,
+    words: str,
+    calls: tuple[StepRecord, ...],
 ) -> ProcessingState:
     """Tell people, after each round of attempts, of a compensation that fails."""
-    undoes = ask.action.result.event if isinstance(ask.action, Undo) else ask.action.message
+    undoes = ask.action.result.event if isinstance(ask.action, Compensate) else ask.action.message
     due = None
     if verdict.attempt % verdict.attempts_max == 0:
         letter = escalations.failing(turn, ask.handler.name, ask.action.message, undoes, verdict.attempts, words)
@@ -260,7 +265,7 @@ def _tell(  # a failed attempt is told with all that is known of it
 async def deadly(service: ServiceRuntime, turn: ProcessingState, ask: Ask) -> ProcessingState:
     """Give up a run of which the process dies, and nothing else of the turn."""
     p, (before, _) = turn.loaded_progress, failed_before(turn.loaded_progress, ask)
-    failure = Failure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
+    failure = RunFailure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
     written = failed_attempts.give_up(
         p, progress_repository.in_hand(service, turn), ask.action, failure, opened(p, ask.run)
     )
@@ -315,7 +320,7 @@ async def put_off(
     is_new = since_ms is None or intent != begun
     if not is_new and put_off_runs.has_wake(p, ask.action, has_begun=begun is not None):
         return _looked_at(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
-    failure = Failure(
+    failure = RunFailure(
         reason=why.reason,
         where=why.where,
         remedy="",
@@ -328,7 +333,7 @@ async def put_off(
 
 
 async def _parked(  # a run is parked with all that is known of it
-    service: ServiceRuntime, turn: ProcessingState, ask: Ask, failure: Failure, intent: Intent | None, wait_s: float
+    service: ServiceRuntime, turn: ProcessingState, ask: Ask, failure: RunFailure, intent: Intent | None, wait_s: float
 ) -> ProcessingState:
     """Park a run. It has a wake now, and is not ready in this turn again, which would never end while a write takes
     longer than the delay: the saga's other messages would not be taken, and the offset would not be committed."""
@@ -344,7 +349,7 @@ def _looked_at(turn: ProcessingState, ask: Ask, due_ms: int) -> ProcessingState:
     return replace(turn, held_back=(*turn.held_back, later))
 
 
-def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
+def failed_before(p: SagaProgress, ask: Ask) -> tuple[int, Mapping[str, int]]:
     """Number of attempts that had failed before this turn, and how many of them under rules that have a name: the
     progress knows."""
     if p.wake is None:  # what is parked has one
@@ -360,9 +365,9 @@ def failed_before(p: Snapshot, ask: Ask) -> tuple[int, Mapping[str, int]]:
     return (0, {}) if c is None else (c.attempts, c.under)
 
 
-def _attempt(service: ServiceRuntime, saga: RunningSaga, words: str, rule: str, blame: Blame | None) -> Attempt:
+def _attempt(service: ServiceRuntime, saga: RunningSaga, words: str, rule: str, blame: Blame | None) -> FailedAttempt:
     clock = service.ports.clock
-    return Attempt(
+    return FailedAttempt(
         time=iso(clock.now_ms()),
         ms=round((clock.monotonic_s() - saga.begun_s) * 1000),
         reason=words[:REASON_MAX],
@@ -372,8 +377,8 @@ def _attempt(service: ServiceRuntime, saga: RunningSaga, words: str, rule: str, 
     )
 
 
-def _failure(words: str, where: str | None, verdict: Verdict, remedy: str = "") -> Failure:
-    return Failure(
+def _failure(words: str, where: str | None, verdict: Verdict, remedy: str = "") -> RunFailure:
+    return RunFailure(
         reason=words,
         where=where,
         remedy=remedy,
@@ -383,7 +388,7 @@ def _failure(words: str, where: str | None, verdict: Verdict, remedy: str = "") 
     )
 
 
-def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdict) -> Failure:
+def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdict) -> RunFailure:
     failure = _failure(words, find_origin(why), verdict, _remedy(why, verdict.attempts_max))
     return replace(
         failure,
@@ -406,7 +411,7 @@ def _undecodable(service: ServiceRuntime, ask: Ask) -> str | None:
     return None if ask.action.undoes else undecodable(service, ask.action.role, ask.action.message)
 
 
-def opened(p: Snapshot, run: RunKey) -> Intent | None:
+def opened(p: SagaProgress, run: RunKey) -> Intent | None:
     """The open intent of a run."""
     return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
 

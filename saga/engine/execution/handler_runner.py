@@ -26,19 +26,21 @@ from saga.messages import Event, Message, name_of
 from saga.messaging.message_ids import identity_of_own
 from saga.policies.turns import STAYS_S
 from saga.progress import ids, journal
-from saga.progress.actions import Run, Undo
+from saga.progress.actions import Compensate, RunHandler
 from saga.progress.compensation import undone
-from saga.progress.document import Continuation, Intent
-from saga.progress.journal import Ended, Written
+from saga.progress.document import Intent, SuspendedRun
+from saga.progress.journal import Commit, TransitionDetails
 from saga.progress.suspended_runs import cause_of
 from saga.support.clock import iso
 
 _MS = timedelta(milliseconds=1)
-Gave: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], Continuation | None]
+Gave: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], SuspendedRun | None]
 """Result of a call of a handler: its events, encoded; what it changed of the state; its next turn, if there is one."""
 
 
-def run(service: ServiceRuntime, turn: ProcessingState, action: Run) -> Coroutine[object, object, ProcessingState]:
+def run(
+    service: ServiceRuntime, turn: ProcessingState, action: RunHandler
+) -> Coroutine[object, object, ProcessingState]:
     """Run a handler on a message, from its start or from its intent."""
     intent, parts = action.intent, action.parts
     if intent is not None:
@@ -49,7 +51,9 @@ def run(service: ServiceRuntime, turn: ProcessingState, action: Run) -> Coroutin
     return perform(service, turn, Ask(action=action, handler=service.handlers[name], run=("do", name, cause)))
 
 
-def undo(service: ServiceRuntime, turn: ProcessingState, action: Undo) -> Coroutine[object, object, ProcessingState]:
+def undo(
+    service: ServiceRuntime, turn: ProcessingState, action: Compensate
+) -> Coroutine[object, object, ProcessingState]:
     """Run a compensation on the result that it undoes."""
     handler, cause = service.handlers[action.name], action.result.event.id
     return perform(service, turn, Ask(action=action, handler=handler, run=("undo", action.role.name, cause)))
@@ -193,7 +197,7 @@ async def called(service: ServiceRuntime, ask: Ask, parts: Sequence[Message], sa
     return encoded, saga.delta(), _wait(service, handler, returned, saga) if handler.may_wait else None
 
 
-def _wait(service: ServiceRuntime, handler: Reaction, returned: object, saga: RunningSaga) -> Continuation | None:
+def _wait(service: ServiceRuntime, handler: Reaction, returned: object, saga: RunningSaga) -> SuspendedRun | None:
     """The next turn that the handler wants; `None` if it has come to its end. Raises `Permanent` for one too late."""
     later = handler.wait_of(returned)
     if later is None:
@@ -208,7 +212,7 @@ def _wait(service: ServiceRuntime, handler: Reaction, returned: object, saga: Ru
             f"then: no handler waits longer in all than the memory of {service.name!r}, "
             f"{timedelta(seconds=service.memory_s)}. Give the service a longer memory="
         )
-    return Continuation(
+    return SuspendedRun(
         handler=handler.name,
         parts=saga.intent.parts[: len(service.roles.handlers[handler.name].takes)],
         n=0,
@@ -264,7 +268,7 @@ def _ended(
     ask: Ask,
     gave: Gave,
     saga: RunningSaga,
-) -> Written:
+) -> Commit:
     """The transition of a run that came to its end, or that goes on later."""
     events, delta, next_turn = gave
     p, cause, failed = turn.loaded_progress, saga.intent.cause, turn.attempts_of(ask.run)
@@ -294,7 +298,7 @@ def _ended(
         )
         for index, (type_, schema, value) in enumerate(events)
     ]
-    ended = Ended(
+    ended = TransitionDetails(
         message=ask.action.message,
         cause=cause,
         parts=saga.intent.parts,
@@ -306,7 +310,7 @@ def _ended(
     )
     if ask.ends is not None:
         return ask.ends(p, hand, ended.calls)
-    if isinstance(ask.action, Undo):
+    if isinstance(ask.action, Compensate):
         return undone(p, hand, ask.action.role, ask.action.result, ended)
     if ask.handler.may_wait:
         ended = replace(ended, shown=tuple(m.id for m in ended.parts[len(ask.action.role.takes) :]))
@@ -316,6 +320,6 @@ def _ended(
     return journal.handled(p, hand, ask.action.role, ended)
 
 
-def _goes_on(c: Continuation) -> str:
+def _goes_on(c: SuspendedRun) -> str:
     """Time at which a run goes on, or what lets it go on, for people."""
     return f"it goes on at {iso(c.due_ms)}{', or with ' if c.until else ''}{' or '.join(c.until)}"

@@ -21,20 +21,20 @@ from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import SchemaUnasked, TooLarge
 from saga.progress.actions import (
-    Act,
+    Abort,
     Action,
+    ApplyCommand,
     AwaitLog,
-    CloseSealed,
-    Done,
-    Heed,
-    Note,
-    Recall,
-    Reload,
-    Rename,
-    Run,
-    SendOn,
-    Undo,
-    Write,
+    Compensate,
+    Complete,
+    ForwardTimer,
+    HandlerAction,
+    LoadProgress,
+    RecallOverflow,
+    RecordDecision,
+    RescheduleTimer,
+    RunHandler,
+    TouchDeadline,
 )
 from saga.progress.next_action import (
     RELOAD,
@@ -66,29 +66,29 @@ async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingS
                 now = await timer_endings.with_log(service, turn, now)
             action = choose_next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.is_current)
         match action:
-            case Run():
+            case RunHandler():
                 turn = await handler_runner.run(service, turn, action)
-            case Done() | SendOn() | AwaitLog():
+            case Complete() | ForwardTimer() | AwaitLog():
                 return await timer_endings.rests(service, turn, action)
-            case Reload():
+            case LoadProgress():
                 return await progress_repository.load(service, turn)
-            case Recall():
+            case RecallOverflow():
                 return await overflow_store.recalled(service, turn)
-            case Undo():
+            case Compensate():
                 turn = await handler_runner.undo(service, turn, action)
-            case CloseSealed():
+            case Abort():
                 turn = await abort.close_sealed(service, turn, action)
-            case Heed():
+            case ApplyCommand():
                 service.schemas.doubt()
                 heeds = await seal_answer(service, turn, action)
                 written = heeded(turn.loaded_progress, progress_repository.in_hand(service, turn), heeds)
                 turn = await progress_repository.write(service, turn, written)
-            case Note() | Rename():
+            case TouchDeadline() | RescheduleTimer():
                 written = record_without_handler(
                     turn.loaded_progress, progress_repository.in_hand(service, turn), action
                 )
                 turn = await progress_repository.write(service, turn, written)
-            case Write():
+            case RecordDecision():
                 written = record_decision(turn.loaded_progress, progress_repository.in_hand(service, turn), action)
                 turn = await progress_repository.write(service, turn, written)
     except (Superseded, SchemaUnasked) as why:
@@ -108,9 +108,9 @@ async def _again(service: ServiceRuntime, turn: ProcessingState, why: Superseded
 
 async def _too_large(service: ServiceRuntime, turn: ProcessingState, action: Action, why: TooLarge) -> ProcessingState:
     """Give up what the store does not take. Raises the error for what nobody can give up."""
-    if isinstance(action, Heed):
+    if isinstance(action, ApplyCommand):
         return await oversized.unheeded(service, turn, action.command, why)
-    if not isinstance(action, Act):
+    if not isinstance(action, HandlerAction):
         raise why
     return await oversized.given_up(service, turn, action, why)
 

@@ -15,7 +15,7 @@ from saga.engine.execution import call_arguments
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
-from saga.progress.document import Call, Intent
+from saga.progress.document import Intent, StepRecord
 
 
 class Hiding:
@@ -56,14 +56,14 @@ class Hiding:
 
     def with_arguments(
         self,
-        asked: Call,
+        asked: StepRecord,
         written: bytes,
         call: Callable[..., object],
         args: Sequence[object],
         kwargs: Mapping[str, object],
         *,
         first: int = 0,
-    ) -> Call:
+    ) -> StepRecord:
         """The call with its arguments for people, if they are short; `written`: the same as JSON. A run that was given
         anything sensitive, be it a boolean, keeps them to itself: in what its handler makes of that, nobody could find
         it again."""

@@ -28,7 +28,7 @@ from saga.engine.recorded_values import changed_fields, fields_of, flag_named, g
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Permanent, StoreError, TooLarge
 from saga.progress import ids, journal
-from saga.progress.document import Call, Continuation, Intent, TakeBack
+from saga.progress.document import AbortAction, Intent, StepRecord, SuspendedRun
 from saga.support.clock import from_iso, iso
 
 P = ParamSpec("P")
@@ -55,7 +55,7 @@ class RunningSaga(Recalling, Hiding):
     """Arguments of the call that is asked for, as JSON."""
     older_state: Mapping[str, Any] = MappingProxyType({})
     """State of an older version that is to be migrated, opened."""
-    _undo_with: tuple[TakeBack, ...] = ()
+    _undo_with: tuple[AbortAction, ...] = ()
 
     def __init__(  # what a run consists of
         self,
@@ -64,7 +64,7 @@ class RunningSaga(Recalling, Hiding):
         handler: Reaction,
         run: RunKey,
         intent: Intent,
-        goes_on: Continuation | None,
+        goes_on: SuspendedRun | None,
         seals: Seals,
         state: dict[str, Any],
         begun_s: float,
@@ -84,7 +84,7 @@ class RunningSaga(Recalling, Hiding):
             self._before = fields_of(self._state)
 
     @property
-    def answers(self) -> tuple[Call, ...]:
+    def answers(self) -> tuple[StepRecord, ...]:
         """All calls with their answers, those last that a person gave."""
         return (*self.calls, *self._said.values()) if self._said else tuple(self.calls)
 
@@ -168,7 +168,7 @@ class RunningSaga(Recalling, Hiding):
         self._undo_with += (with_(self.seals.closed_taking_back(self.handler.name, said), after=self._next),)
 
     @property
-    def taken_back_with(self) -> tuple[TakeBack, ...]:
+    def taken_back_with(self) -> tuple[AbortAction, ...]:
         """Calls that take this run back. A rerun that has not come as far as an earlier one goes by that."""
         known = self.intent.undo_with if self.intent.kind == "do" else ()
         return self._undo_with if len(self._undo_with) >= len(known) else known
@@ -180,7 +180,7 @@ class RunningSaga(Recalling, Hiding):
 
     async def _stepped(
         self, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> tuple[Call, Any]:
+    ) -> tuple[StepRecord, Any]:
         """The answer as it is recorded, and the type as which it is given back."""
         name = getattr(call, "__name__", type(call).__name__)
         asked, type_ = self._asked("step", name, args, kwargs), returns_of(call)
@@ -220,7 +220,7 @@ class RunningSaga(Recalling, Hiding):
         change: Callable[..., Any],
         args: Sequence[object],
         kwargs: Mapping[str, object],
-    ) -> tuple[Call, Any]:
+    ) -> tuple[StepRecord, Any]:
         declared = self._declared(kind)
         name = getattr(change, "__name__", type(change).__name__)
         asked = self._asked("update", name, args, kwargs, document=f"{declared.collection}/{key}")
@@ -252,7 +252,7 @@ class RunningSaga(Recalling, Hiding):
         async with self._one_at_a_time():
             return await self._given_back(*await self._or_failed(self._looked_up(kind, key)), ())
 
-    async def _looked_up(self, kind: type[Any], key: str) -> tuple[Call, Any]:
+    async def _looked_up(self, kind: type[Any], key: str) -> tuple[StepRecord, Any]:
         declared = self._declared(kind)
         asked = self._asked("read", declared.collection, (), {}, document=f"{declared.collection}/{key}")
         answered = self._recalled(asked)
@@ -269,7 +269,7 @@ class RunningSaga(Recalling, Hiding):
         async with self._one_at_a_time():
             return bool(await self._given_back(await self._or_failed(self._switched(name)), bool, ()))
 
-    async def _switched(self, name: str) -> Call:
+    async def _switched(self, name: str) -> StepRecord:
         asked = self._asked("read", flag_named(name), (), {}, document=f"flag/{name}")
         answered = self._recalled(asked)
         if answered is None:
@@ -294,7 +294,7 @@ class RunningSaga(Recalling, Hiding):
             self.failure = self.failure or wrap_base_exception(why, "a step, update or read")
             raise
 
-    def marker(self, call: Call) -> str:
+    def marker(self, call: StepRecord) -> str:
         """The id of an update of this run."""
         return ids.update_id(
             self.service.name, self.turn.message.saga, self._whose, self.intent.cause, call.name, call.number
@@ -326,7 +326,7 @@ class RunningSaga(Recalling, Hiding):
 
     def _asked(
         self, kind: Any, name: str, args: Sequence[object], kwargs: Mapping[str, object], document: str | None = None
-    ) -> Call:
+    ) -> StepRecord:
         """The call as it is compared with what is recorded."""
         if self.ended:
             raise Permanent(f"{self.handler.name} asks for {kind} {name!r} after its end: await what it begins")
@@ -338,9 +338,9 @@ class RunningSaga(Recalling, Hiding):
         self._written = call_arguments.written(name, args, kwargs)
         self._digest = call_arguments.digest_of(self._written)
         input_ = self.seals.digest(self._digest)
-        return self._as_begun(Call(kind=kind, name=name, number=number, input=input_, document=document))
+        return self._as_begun(StepRecord(kind=kind, name=name, number=number, input=input_, document=document))
 
-    async def _begin(self, asked: Call) -> None:
+    async def _begin(self, asked: StepRecord) -> None:
         """Make the intent durable, with all answers so far: nothing new begins before."""
         try:
             self.service.ports.assignment.check_running(self.turn.position)
@@ -361,7 +361,7 @@ class RunningSaga(Recalling, Hiding):
             intent = with_(intent, undo_with=self.taken_back_with)
         await self._shielded(self._save(intent, journal.begun(self.turn.loaded_progress, hand, intent)))
 
-    async def _save(self, intent: Intent, written: journal.Written) -> None:
+    async def _save(self, intent: Intent, written: journal.Commit) -> None:
         self.turn = await progress_repository.save(self.service, self.turn, written)
         # Only now: what is not written binds no rerun.
         self.intent, self._open, self._recorded = intent, intent.begins, len(self.calls)
@@ -381,11 +381,11 @@ class RunningSaga(Recalling, Hiding):
         assert self._one_run is not None
         return self._of_store(self._one_run.write(work))
 
-    def _light(self, answered: Call) -> Coroutine[object, object, Call]:
+    def _light(self, answered: StepRecord) -> Coroutine[object, object, StepRecord]:
         """A large answer without its value, once that is durable elsewhere."""
         return self._shielded(claim_checks.light(self.service, self.turn, answered))
 
-    async def _given_back(self, call: Call, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+    async def _given_back(self, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """Give a recorded result, as the first run and every rerun see it."""
         if call.claim:
             call = await self._or_failed(self._of_store(claim_checks.whole(self.service, self.turn, call)))

@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_
 from saga.engine.errors import NotDeterministic
 from saga.engine.execution.external_calls import Calling
 from saga.engine.recorded_values import OFF, disputable, is_flag, past_flags, which
-from saga.progress.document import Call, Intent
+from saga.progress.document import Intent, StepRecord
 
 
 class Recalling(Calling):
@@ -21,17 +21,17 @@ class Recalling(Calling):
 
     _next = 0
     """Place of the next call among those that are recorded."""
-    _open: Call | None = None
+    _open: StepRecord | None = None
     """Call that has begun and has no answer in it."""
     _recorded = 0
     """Number of answers that the intent holds, as it was written last."""
     _digest = ""
     """Digest of the arguments of the call that is asked for, as it is without keys."""
-    _said: Mapping[tuple[str, str, int], Call] = MappingProxyType({})
+    _said: Mapping[tuple[str, str, int], StepRecord] = MappingProxyType({})
     """Answers that a person gave in the place of the outside."""
 
     @property
-    def _begun_before(self) -> Call | None:
+    def _begun_before(self) -> StepRecord | None:
         return self._open if self._recorded == len(self.calls) else None
 
     @property
@@ -39,7 +39,7 @@ class Recalling(Calling):
         """True if a person has said what became of one of its steps: it goes on under whatever code there is."""
         return bool(self._said)
 
-    def _learn(self, intent: Intent, carried: tuple[Call, ...]) -> None:
+    def _learn(self, intent: Intent, carried: tuple[StepRecord, ...]) -> None:
         """Take in what an earlier attempt has got: what its intent holds, or what this turn carries over."""
         known = intent.calls
         if said := {which(call): call for call in known if call.by is not None}:
@@ -64,7 +64,7 @@ class Recalling(Calling):
                 left,
             )
 
-    def _recalled(self, asked: Call) -> Call | None:
+    def _recalled(self, asked: StepRecord) -> StepRecord | None:
         """The recorded answer; `None` if the call has to be made. Raises `NotDeterministic`."""
         if self._said and (said := self._said.get(which(asked))) is not None:
             return said
@@ -88,7 +88,7 @@ class Recalling(Calling):
         self._next += 1
         return self.calls[self._next - 1] if self._next <= len(self.calls) else None
 
-    def _unlike(self, what: str, *calls: Call) -> NotDeterministic:
+    def _unlike(self, what: str, *calls: StepRecord) -> NotDeterministic:
         """Failure of a rerun, with the version under which it began, where that is another one than this release's.
         `calls`: what is recorded, and what was asked for."""
         began, now, disputed = self.version, self.handler.version, disputable(calls)
@@ -100,7 +100,7 @@ class Recalling(Calling):
             disputed,
         )
 
-    def _as_begun(self, asked: Call) -> Call:
+    def _as_begun(self, asked: StepRecord) -> StepRecord:
         """The call as it has begun, if it has: keys that have come or gone since would give it another digest."""
         begun = self._open
         is_it = begun is not None and begun.input != asked.input and which(begun) == which(asked)
@@ -108,7 +108,7 @@ class Recalling(Calling):
             return asked
         return with_(asked, input=begun.input)
 
-    def _past_flags(self, asked: Call) -> Call | None:
+    def _past_flags(self, asked: StepRecord) -> StepRecord | None:
         """The same, where what is asked for or what is recorded is a flag."""
         place = past_flags(self.calls, self._next, asked)
         count = len(self.calls)
@@ -118,7 +118,7 @@ class Recalling(Calling):
         self._next = place
         return self._recalled(asked)
 
-    def _expected(self) -> Call | None:
+    def _expected(self) -> StepRecord | None:
         """Call that is recorded, and has to be asked for next."""
         count = len(self.calls)
         if self._next < count:

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 from saga.engine.persistence import outbox, progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
-from saga.progress.actions import AwaitLog, Done, Now, SendOn
-from saga.progress.document import Kept, Snapshot
+from saga.progress.actions import AwaitLog, Complete, ForwardTimer, Now
+from saga.progress.document import PendingMessage, SagaProgress
 from saga.progress.timers import is_overdue
 from saga.telemetry.events import DeadlinePassedLog, TimerKept
 
 
-async def send_on(service: ServiceRuntime, turn: ProcessingState, action: SendOn) -> ProcessingState:
+async def send_on(service: ServiceRuntime, turn: ProcessingState, action: ForwardTimer) -> ProcessingState:
     """Publish a wake again, for this time; then nothing is left to do."""
     p, due_ms, unknown_ms = turn.loaded_progress, action.due_ms, action.unknown_ms
     wake = turn.message.id if p.wake is None else p.wake.id
@@ -38,7 +38,7 @@ async def with_log(service: ServiceRuntime, turn: ProcessingState, now: Now) -> 
     return replace(now, handled_ms=handled_ms)
 
 
-def _tell_of_grace(service: ServiceRuntime, p: Snapshot, k: Kept, now_ms: int) -> None:
+def _tell_of_grace(service: ServiceRuntime, p: SagaProgress, k: PendingMessage, now_ms: int) -> None:
     """Tell people of a deadline that runs because its grace is over."""
     grace_ms, watching = service.roles.handlers[k.handler].grace_ms, service.ports.outage_watch
     if grace_ms is None or now_ms < k.due_ms + grace_ms or not watching.is_news(f"{p.saga} {k.handler} {k.due_ms}"):
@@ -47,13 +47,15 @@ def _tell_of_grace(service: ServiceRuntime, p: Snapshot, k: Kept, now_ms: int) -
     watching.report(DeadlinePassedLog(service=service.name, saga=p.saga, topic=None, partition=None, error=why))
 
 
-async def rests(service: ServiceRuntime, turn: ProcessingState, action: Done | SendOn | AwaitLog) -> ProcessingState:
+async def rests(
+    service: ServiceRuntime, turn: ProcessingState, action: Complete | ForwardTimer | AwaitLog
+) -> ProcessingState:
     """End the turn; its wake is sent on, or kept until the log has been handled. Where another worker has the saga's
     partitions the wake goes there: what has been read of them, and what cannot be read, is known there alone."""
-    if isinstance(action, Done):
+    if isinstance(action, Complete):
         return replace(turn, is_complete=True)
-    if isinstance(action, SendOn):
+    if isinstance(action, ForwardTimer):
         return await send_on(service, turn, action)
     if not service.ports.assignment.is_at_home(turn.message.saga, turn.position):
-        return await send_on(service, turn, SendOn(action.due_ms))
+        return await send_on(service, turn, ForwardTimer(action.due_ms))
     return replace(turn, is_complete=True, awaited_log=action)

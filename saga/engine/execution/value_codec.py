@@ -21,8 +21,8 @@ from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing, Permanent
 from saga.messages import Event, Message
-from saga.progress.actions import Answer, Disregard, Heeds
-from saga.progress.document import Call, Intent, TakeBack
+from saga.progress.actions import AnswerStep, CommandDecision, RejectCommand
+from saga.progress.document import AbortAction, Intent, StepRecord
 from saga.progress.operator_commands import answered_call
 
 if TYPE_CHECKING:
@@ -181,18 +181,18 @@ class Seals:
         await self._unlock(_sealed_in(recorded))
         return Raw(_encoder.encode(self.reveal(recorded, what)))
 
-    def closed_taking_back(self, handler: str, said: TakeBack) -> TakeBack:
+    def closed_taking_back(self, handler: str, said: AbortAction) -> AbortAction:
         """A call that takes a run of a handler back, with its marked arguments sealed."""
         args = [self.closed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
         named = {name: self.closed_raw(value, _argument(handler, said, name)) for name, value in said.named.items()}
         return replace(said, args=tuple(args), named=named)
 
-    async def revealed_call(self, run: RunKey, call: Call) -> Call:
+    async def revealed_call(self, run: RunKey, call: StepRecord) -> StepRecord:
         """A call of a run with its answer opened."""
         value = await self.revealed_raw(call.value, call_of(run, call))
         return call if value is call.value else replace(call, value=value)
 
-    async def revealed_taking_back(self, handler: str, said: TakeBack) -> TakeBack:
+    async def revealed_taking_back(self, handler: str, said: AbortAction) -> AbortAction:
         """A call that takes a run of a handler back, with its arguments opened."""
         args = [await self.revealed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
         named = {
@@ -211,11 +211,11 @@ class Seals:
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
 
 
-async def seal_answer(service: ServiceRuntime, turn: ProcessingState, action: Heeds) -> Heeds:
+async def seal_answer(service: ServiceRuntime, turn: ProcessingState, action: CommandDecision) -> CommandDecision:
     """Seal the answer that a person gives to a step as the step's own is, with the key of whom the run is about. It is
     sealed as a whole, for nobody can tell by the name of a step what of it is sensitive. As of any exception that the
     outside raises, its arguments stay as they are."""
-    if not isinstance(action, Answer):
+    if not isinstance(action, AnswerStep):
         return action
     command, intent = action.command, action.intent
     given = command.answered
@@ -230,7 +230,7 @@ async def seal_answer(service: ServiceRuntime, turn: ProcessingState, action: He
             msgspec.json.decode(await seals.revealed_raw(Raw(given.value.encode()), given.place(command.dead)))
         )
     except (KeyMissing, Permanent) as why:
-        return Disregard(command, str(why))
+        return RejectCommand(command, str(why))
     closed = bytes(seals.closed_raw(Raw(_encoder.encode({MARK: value})), call_of(run, call)))
     return replace(action, command=replace(command, answered=replace(given, value=closed.decode())))
 
@@ -239,13 +239,13 @@ STATE = "state"
 """Place of the state of a saga, for what is sealed in it."""
 
 
-def call_of(run: RunKey, call: Call) -> str:
+def call_of(run: RunKey, call: StepRecord) -> str:
     """Place of the answer to a call, for what is sealed in it. Whatever was recorded of it is given back to this run
     and this call alone."""
     return repr((*run, call.kind, call.name, call.number))
 
 
-def _argument(handler: str, said: TakeBack, place: int | str) -> str:
+def _argument(handler: str, said: AbortAction, place: int | str) -> str:
     """Place of an argument of a call that takes runs of a handler back: it goes from turn to turn of a run, and to what
     is done in its place."""
     return repr(("undo_with", handler, said.call, place))

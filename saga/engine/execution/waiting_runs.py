@@ -9,7 +9,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import NewerHandler, UnknownSchema
 from saga.policies.retry import RETRY, Retry, Rule, delay_s
 from saga.policies.turns import spread_of
-from saga.progress.document import Entry, Snapshot, decode_entry
+from saga.progress.document import SagaProgress, Transition, decode_entry
 from saga.support.clock import from_iso
 from saga.telemetry.events import Escalated
 
@@ -28,13 +28,13 @@ WAYS_OUT = (
 )
 
 
-def wait_s(p: Snapshot, retry: Retry, attempt: int) -> float:
+def wait_s(p: SagaProgress, retry: Retry, attempt: int) -> float:
     """Seconds until it is looked at, where it waits since the `attempt`-th attempt failed."""
     spread = spread_of(p.saga, p.n)
     return min(max(delay_s(retry, attempt, spread), READ_S_MIN), LOOK_S_MAX * (1 - SPREAD * spread))
 
 
-def is_told(p: Snapshot, name: str, words: str, retry: Retry, attempt: int, now_ms: int) -> bool:
+def is_told(p: SagaProgress, name: str, words: str, retry: Retry, attempt: int, now_ms: int) -> bool:
     """True if the history says already that the run of this name waits, and why, and the time of its next attempt,
     which is the `attempt`-th to fail, has not come: then this was a look."""
     if attempt < 2:
@@ -45,7 +45,7 @@ def is_told(p: Snapshot, name: str, words: str, retry: Retry, attempt: int, now_
     return now_ms - from_iso(last.time) < delay_s(retry, attempt - 1, spread_of(p.saga, last.n)) * 1000
 
 
-def _is_of_the_wait(entry: Entry, name: str) -> bool:
+def _is_of_the_wait(entry: Transition, name: str) -> bool:
     return entry.handler == name and entry.outcome in ("retrying", "released")
 
 

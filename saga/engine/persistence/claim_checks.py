@@ -12,11 +12,11 @@ from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists, StoreError
 from saga.messaging.names import ARCHIVES
-from saga.progress.document import Call
+from saga.progress.document import StepRecord
 from saga.progress.spill import claim_key, digest_of
 
 
-async def light(service: ServiceRuntime, turn: ProcessingState, call: Call) -> Call:
+async def light(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
     """The answer without its value, which is durable in a document of its own by then."""
     content = bytes(call.value)
     claim, saga, at = digest_of(content), turn.message.saga, turn.position
@@ -35,7 +35,7 @@ async def light(service: ServiceRuntime, turn: ProcessingState, call: Call) -> C
     return replace(call, value=Raw(b"null"), claim=claim)
 
 
-async def whole(service: ServiceRuntime, turn: ProcessingState, call: Call) -> Call:
+async def whole(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
     """The answer with its value, read from its claim. Raises `StoreError` for a claim that is gone or was changed."""
     key = claim_key(service.name, turn.message.saga, call.claim)
     document = await progress_repository.patiently(

@@ -16,7 +16,7 @@ from saga.messaging.names import dead_letters_of
 from saga.policies.blame import Blame
 from saga.progress import ids
 from saga.progress.decisions import HANDLED_AS_NEW, TOO_OLD
-from saga.progress.document import DeadLetter
+from saga.progress.document import DeadLetterRecord
 from saga.support.clock import iso
 from saga.support.printable import printable, shortened
 from saga.telemetry.events import DeadLettered, Escalated
@@ -38,7 +38,7 @@ LEAST_BYTES_MAX = 120
 _LEAST = ("dead_id", "dead_what", "dead_service", "dead_reason", "dead_time", "dead_handler", "dead_whole")
 
 
-def letter(service: str, dead: DeadLetter, time: str, whole: str, contract: Contract | None) -> Outgoing:
+def letter(service: str, dead: DeadLetterRecord, time: str, whole: str, contract: Contract | None) -> Outgoing:
     """A dead letter of a handler. `whole`: where all of it lies, should the log not take it."""
     message = dead.message
     headers = (
@@ -57,13 +57,17 @@ def letter(service: str, dead: DeadLetter, time: str, whole: str, contract: Cont
     return Outgoing(dead_letters_of(service), message.saga.encode(), message.value, headers)
 
 
-def failing(service: str, dead: DeadLetter, time: str, undoes: str, whole: str, contract: Contract | None) -> Outgoing:
+def failing(
+    service: str, dead: DeadLetterRecord, time: str, undoes: str, whole: str, contract: Contract | None
+) -> Outgoing:
     """The escalation of a compensation that fails and is tried again. `undoes`: the event that it cannot undo."""
     said = letter(service, dead, time, whole, contract)
     return said._replace(headers=(*said.headers, _header("dead_undoes", undoes)))
 
 
-def moment(service: str, saga: str, dead: DeadLetter, contract: Contract | None) -> DeadLettered | Escalated | None:
+def moment(
+    service: str, saga: str, dead: DeadLetterRecord, contract: Contract | None
+) -> DeadLettered | Escalated | None:
     """Moment that tells of it; `None` for the end of one."""
     if dead.what == "escalation":
         return Escalated(

@@ -6,7 +6,7 @@ from saga.engine.persistence import dead_letters
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Outgoing
 from saga.messaging import envelope, timers
-from saga.progress.document import Entry, Snapshot, messages_of
+from saga.progress.document import SagaProgress, Transition, messages_of
 
 
 def wake_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, unknown_ms: int = 0) -> Outgoing:
@@ -15,7 +15,7 @@ def wake_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, un
     return timers.to_record(service.name, saga, id_, due_ms, now_ms, unknown_ms=unknown_ms)
 
 
-def records_of(service: ServiceRuntime, p: Snapshot, entry: Entry) -> list[Outgoing]:
+def records_of(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> list[Outgoing]:
     """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
     so a repeat has the same bytes."""
     contracts = service.contracts

@@ -13,8 +13,8 @@ from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import ids, own_piles, piles, shelves, spill, stacks
-from saga.progress.document import UNREADABLE, Page, Snapshot, progress_key
-from saga.progress.spill import Leaf, NewPage
+from saga.progress.document import UNREADABLE, OverflowSegment, SagaProgress, progress_key
+from saga.progress.spill import NewSegment, SegmentDocument
 from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
@@ -31,14 +31,14 @@ async def recalled(service: ServiceRuntime, turn: ProcessingState) -> Processing
 
 
 async def entries_in_pages(
-    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, messages: Sequence[Message]
+    service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, messages: Sequence[Message]
 ) -> dict[str, int]:
     """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
     return (await _in_pages(service, turn, p, messages))[0]
 
 
 async def _in_pages(
-    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, messages: Sequence[Message]
+    service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, messages: Sequence[Message]
 ) -> tuple[dict[str, int], set[str]]:
     """Entries of these messages that are in pages of the inbox, and the handlers for which pages keep them."""
     missing = {ids.entry(m.id, name): name for m in messages for name in service.roles.names.get(m.type, ())}
@@ -60,8 +60,8 @@ async def _in_pages(
 
 
 async def within_bounds(
-    service: ServiceRuntime, turn: ProcessingState, p: Snapshot
-) -> tuple[Snapshot, list[tuple[str, int]]]:
+    service: ServiceRuntime, turn: ProcessingState, p: SagaProgress
+) -> tuple[SagaProgress, list[tuple[str, int]]]:
     """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
     nobody needs once it is written, each with its version. Raises `Refused`."""
     emptied: list[tuple[str, int]] = []
@@ -103,13 +103,13 @@ async def within_bounds(
 
 
 async def _own_restored(
-    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, emptied: list[tuple[str, int]]
-) -> Snapshot:
+    service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, emptied: list[tuple[str, int]]
+) -> SagaProgress:
     """The progress without what is withdrawn, wherever it was, and with the first own events of each handler; pages of
     what nobody takes any more are `emptied` as well."""
     before = turn.loaded_progress.results
 
-    def restored(p: Snapshot, page: Page, leaf: Leaf) -> Snapshot:
+    def restored(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
         return own_piles.restored(p, page, leaf, before)
 
     for gone in own_piles.of_nobody(p, service.roles):
@@ -124,11 +124,11 @@ async def _own_restored(
 async def _taken_in(  # of which turn, and what takes it in
     service: ServiceRuntime,
     turn: ProcessingState,
-    p: Snapshot,
-    page: Page,
+    p: SagaProgress,
+    page: OverflowSegment,
     emptied: list[tuple[str, int]],
-    restored: Callable[[Snapshot, Page, Leaf], Snapshot],
-) -> Snapshot:
+    restored: Callable[[SagaProgress, OverflowSegment, SegmentDocument], SagaProgress],
+) -> SagaProgress:
     """The progress with what a page holds in the place of the page, which is one of those `emptied` then."""
     key, document = await _read(service, turn, page)
     leaf = _leaf(key, document)
@@ -137,8 +137,13 @@ async def _taken_in(  # of which turn, and what takes it in
 
 
 async def _lasting(  # of which turn, and until when
-    service: ServiceRuntime, turn: ProcessingState, p: Snapshot, page: Page, emptied: list[tuple[str, int]], until: int
-) -> Snapshot:
+    service: ServiceRuntime,
+    turn: ProcessingState,
+    p: SagaProgress,
+    page: OverflowSegment,
+    emptied: list[tuple[str, int]],
+    until: int,
+) -> SagaProgress:
     """The progress with a copy of a page in its place that expires then, or with the pages of a shelf."""
     if page.level:
         return await _taken_in(service, turn, p, page, emptied, shelves.opened)
@@ -149,7 +154,7 @@ async def _lasting(  # of which turn, and until when
     return p
 
 
-async def with_all_results(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Snapshot:
+async def with_all_results(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
     """The progress with the results that are in pages, for a look at all of them. Raises `Refused`."""
     while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
         key, document = await _read(service, turn, page)
@@ -164,7 +169,7 @@ async def removed(service: ServiceRuntime, emptied: Sequence[tuple[str, int]]) -
             await service.ports.store.remove(ARCHIVES, key, cas=cas)
 
 
-async def _inserted(service: ServiceRuntime, turn: ProcessingState, new: NewPage) -> None:
+async def _inserted(service: ServiceRuntime, turn: ProcessingState, new: NewSegment) -> None:
     """Returns when the page is durable. Raises `Refused`."""
     ports, saga = service.ports, turn.message.saga
     expiry_s = None
@@ -192,7 +197,7 @@ async def _inserted(service: ServiceRuntime, turn: ProcessingState, new: NewPage
         ports.overflow_cache.learn(key, spill.decode_leaf(new.content).entries)
 
 
-async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: Page) -> bytes:
+async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: OverflowSegment) -> bytes:
     """The entries of a page that the progress lists. Raises `Refused` if the progress has changed meanwhile."""
     ports, saga = service.ports, turn.message.saga
     key = spill.page_key(service.name, saga, page)
@@ -210,7 +215,7 @@ async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: Page
     return entries
 
 
-async def _read(service: ServiceRuntime, turn: ProcessingState, page: Page) -> tuple[str, Document]:
+async def _read(service: ServiceRuntime, turn: ProcessingState, page: OverflowSegment) -> tuple[str, Document]:
     """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
     ports, key = service.ports, spill.page_key(service.name, turn.message.saga, page)
     document = await progress_repository.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
@@ -219,7 +224,7 @@ async def _read(service: ServiceRuntime, turn: ProcessingState, page: Page) -> t
     return key, document
 
 
-def _leaf(key: str, document: Document) -> Leaf:
+def _leaf(key: str, document: Document) -> SegmentDocument:
     if key.rpartition("-")[2] != spill.digest_of(document.content):
         raise StoreError(f"the page {key!r} in {ARCHIVES!r} was changed since it was written; restore it")
     try:

@@ -17,9 +17,9 @@ from saga.errors import TooLarge
 from saga.messages import Message
 from saga.messaging.operator_commands import Command
 from saga.progress import failed_attempts, ids
-from saga.progress.actions import Act, Had, Ignore, Left
+from saga.progress.actions import AlreadyPending, AlreadyProcessed, HandlerAction, Ignore
 from saga.progress.decisions import decide, is_undone, kept_undo
-from saga.progress.document import DeadLetter
+from saga.progress.document import DeadLetterRecord
 from saga.progress.handlers import COMMAND
 
 REMEDY = (
@@ -28,7 +28,9 @@ REMEDY = (
 )
 
 
-async def given_up(service: ServiceRuntime, turn: ProcessingState, action: Act, why: TooLarge) -> ProcessingState:
+async def given_up(
+    service: ServiceRuntime, turn: ProcessingState, action: HandlerAction, why: TooLarge
+) -> ProcessingState:
     """Make the message a dead letter with all it said, durable before anything else."""
     id_ = await _said(service, turn, action.message, action.name, why)
     p = turn.loaded_progress
@@ -57,7 +59,7 @@ async def unheeded(service: ServiceRuntime, turn: ProcessingState, command: Comm
 async def _said(service: ServiceRuntime, turn: ProcessingState, message: Message, name: str, why: TooLarge) -> str:
     """Say the message whole on `<service>.dead`, for this handler; id of the dead letter."""
     saga = message.saga
-    dead = DeadLetter(
+    dead = DeadLetterRecord(
         id=ids.dead_id(service.name, saga, name, message.id, turn.loaded_progress.replays),
         what="dead letter",
         handler=name,
@@ -75,13 +77,13 @@ async def _said(service: ServiceRuntime, turn: ProcessingState, message: Message
     return dead.id
 
 
-def _others(service: ServiceRuntime, turn: ProcessingState, action: Act) -> Iterator[str]:
+def _others(service: ServiceRuntime, turn: ProcessingState, action: HandlerAction) -> Iterator[str]:
     """Names of the other handlers and compensations that the message in hand is for, and that nothing is kept for."""
     p, roles, message = turn.loaded_progress, service.roles, turn.message
     for role in roles.by_type.get(message.type, ()):
         if role.name != action.name and role.name not in (turn.paged or ()):
             decision = decide(p, role, message, now=progress_repository.now(service), bad=turn.bad.get(role.name))
-            if not isinstance(decision, Had | Left | Ignore):
+            if not isinstance(decision, AlreadyProcessed | AlreadyPending | Ignore):
                 yield role.name
     for role in roles.undone_by.get(message.type, ()):
         name = role.undo.name if role.undo else role.name

@@ -29,17 +29,17 @@ from saga.progress.decisions import knows
 from saga.progress.document import (
     RELEASED,
     UNREADABLE,
-    DeadLetter,
-    Entry,
-    Snapshot,
+    DeadLetterRecord,
+    SagaProgress,
+    Transition,
     decode,
     decode_entry,
     encode,
     messages_of,
     progress_key,
 )
-from saga.progress.history import Archive
-from saga.progress.journal import Hand, Written, check_room
+from saga.progress.history import TransitionArchive
+from saga.progress.journal import Commit, WriteContext, check_room
 from saga.progress.takeover import undeclared
 from saga.store.port import Document
 from saga.telemetry.events import DeadLettered, ReplayEnded, WriteRefused
@@ -89,13 +89,13 @@ async def patiently(
             return value
 
 
-def in_hand(service: ServiceRuntime, turn: ProcessingState, *, appends: bool = True) -> Hand:
+def in_hand(service: ServiceRuntime, turn: ProcessingState, *, appends: bool = True) -> WriteContext:
     """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
     asks whether the message is new."""
     message, p = turn.message, turn.loaded_progress
     is_new = appends and message.type not in OURS and not turn.paged and not knows(p, service.roles, message)
     is_new = is_new and turn.position != NOWHERE
-    return Hand(
+    return WriteContext(
         message=message,
         position=turn.position if is_new else None,
         roles=service.roles,
@@ -120,7 +120,7 @@ async def load(service: ServiceRuntime, turn: ProcessingState) -> ProcessingStat
         patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key),
     )
     document = await (read if spans is None else spans.around("store", "read progress", read))
-    unpublished: tuple[Entry, ...] = ()
+    unpublished: tuple[Transition, ...] = ()
     if document is None:
         p, cas = journal.empty(service.name, saga, service.version), 0
     else:
@@ -146,7 +146,7 @@ async def load(service: ServiceRuntime, turn: ProcessingState) -> ProcessingStat
     return replace(turn, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
 
 
-def _is_brought_elsewhere(service: ServiceRuntime, turn: ProcessingState, entry: Entry) -> bool:
+def _is_brought_elsewhere(service: ServiceRuntime, turn: ProcessingState, entry: Transition) -> bool:
     """True if the message under which a transition was written is another one, and comes again if its events are not
     published: it was not committed before, its log is still read, and a handler of this version takes it."""
     if turn.position == NOWHERE or entry.position is None or entry.position == turn.position[:3]:
@@ -155,12 +155,14 @@ def _is_brought_elsewhere(service: ServiceRuntime, turn: ProcessingState, entry:
     return entry.type in service.consumed and service.ports.assignment.is_of_current_log(position)
 
 
-async def _publish_all(service: ServiceRuntime, turn: ProcessingState, p: Snapshot, entries: Sequence[Entry]) -> None:
+async def _publish_all(
+    service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, entries: Sequence[Transition]
+) -> None:
     for entry in entries:
         await publish(service, turn, p, entry)
 
 
-async def _taken_over(service: ServiceRuntime, turn: ProcessingState, p: Snapshot) -> Snapshot:
+async def _taken_over(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
     """The progress with the own events that the version of the service before did not take."""
     entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
     if p.pages:
@@ -171,9 +173,9 @@ async def _taken_over(service: ServiceRuntime, turn: ProcessingState, p: Snapsho
     return takeover.taken_over(p, service.roles, entries, now(service))
 
 
-async def _archived(service: ServiceRuntime, position: Position, p: Snapshot) -> list[Entry]:
+async def _archived(service: ServiceRuntime, position: Position, p: SagaProgress) -> list[Transition]:
     """The transitions that are in archives, oldest first. Raises `SagaError` if one is gone."""
-    entries: list[Entry] = []
+    entries: list[Transition] = []
     while len(entries) < p.first:
         key = history.archive_key(service.name, p.saga, len(entries))
         document = await patiently(service, position, "get", service.ports.store.get, ARCHIVES, key)
@@ -183,14 +185,14 @@ async def _archived(service: ServiceRuntime, position: Position, p: Snapshot) ->
     return entries
 
 
-def _archive(key: str, document: Document) -> Archive:
+def _archive(key: str, document: Document) -> TransitionArchive:
     try:
         return history.decode_archive(document.content)
     except UNREADABLE as why:
         raise StoreError(f"the archive {key!r} cannot be read: {why}; restore it") from why
 
 
-def _check_declared(service: PreparedService, p: Snapshot, unpublished: Sequence[Entry]) -> None:
+def _check_declared(service: PreparedService, p: SagaProgress, unpublished: Sequence[Transition]) -> None:
     """Check that no other version of the service, or service of its name, has more to do here than this one can. Raises
     `SagaError`: the lane waits, and people are told, until a version that declares it takes the message."""
     if p.version > service.version:
@@ -248,7 +250,7 @@ def now(service: ServiceRuntime) -> Now:
     return Now(service.ports.clock.now_ms(), service.memory_s, absences=() if work is None else work.absences)
 
 
-async def write(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+async def write(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
     """Write the whole progress by one compare-and-swap, then publish its events. Raises `Refused`: decide again."""
     clock, stages, entry = service.ports.clock, turn.measurements, written.entry
     began = clock.monotonic_s()
@@ -269,7 +271,7 @@ async def write(service: ServiceRuntime, turn: ProcessingState, written: Written
     return turn
 
 
-def _tell_replay(service: ServiceRuntime, p: Snapshot, entry: Entry) -> None:
+def _tell_replay(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> None:
     """Report the end of what a person had tried again, if this transition is it."""
     result = operator_commands.came_of_replay(p, entry)
     if result is not None:
@@ -279,7 +281,7 @@ def _tell_replay(service: ServiceRuntime, p: Snapshot, entry: Entry) -> None:
         service.ports.outage_watch.report(said)
 
 
-async def save(service: ServiceRuntime, turn: ProcessingState, written: Written) -> ProcessingState:
+async def save(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
     """Write the progress alone. An ambiguous write is refused as well: it is never made again, for it may still land.
 
     Raises `Refused`, and `TooLarge` for a progress that can never be written.
@@ -335,7 +337,9 @@ def tell_refused(
     service.ports.outage_watch.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
-async def archived(service: ServiceRuntime, position: Position, p: Snapshot, archive: Archive) -> Snapshot:
+async def archived(
+    service: ServiceRuntime, position: Position, p: SagaProgress, archive: TransitionArchive
+) -> SagaProgress:
     """Archive the oldest published transitions, in an insert-only document, and return the progress without them."""
     store, key = service.ports.store, history.archive_key(service.name, p.saga, p.first)
     content = encode(archive)
@@ -366,7 +370,7 @@ async def _replaced(service: ServiceRuntime, position: Position, saga: str, key:
         raise Superseded from why
 
 
-async def publish(service: ServiceRuntime, turn: ProcessingState, p: Snapshot, entry: Entry) -> None:
+async def publish(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, entry: Transition) -> None:
     """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
     acknowledged. Nothing later goes out before."""
     position, records, count = turn.position, records_of(service, p, entry), len(entry.events)
@@ -426,7 +430,7 @@ async def offer(
     return refusal
 
 
-def tell(service: ServiceRuntime, saga: str, letter: DeadLetter) -> None:
+def tell(service: ServiceRuntime, saga: str, letter: DeadLetterRecord) -> None:
     """Report a dead letter or an escalation to people."""
     moment = dead_letters.moment(service.name, saga, letter, service.contracts.get(letter.message.type))
     if moment is not None:

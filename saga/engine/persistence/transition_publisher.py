@@ -22,7 +22,7 @@ from saga.engine.processing_state import Measurements
 from saga.errors import BrokerUnavailable
 from saga.messaging.transition_events import Awaited, Cause, Line, Result, Said, Told, line_of, to_records
 from saga.progress.decisions import held
-from saga.progress.document import UNREADABLE, Entry, Kept, Snapshot, decode_entry
+from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_entry
 from saga.progress.timers import timed_turns
 from saga.support.clock import LATEST_MS, Clock, iso
 from saga.telemetry.events import Untold
@@ -87,12 +87,12 @@ class Telling:
     def clock(self) -> Clock:
         return self.watching.clock
 
-    def published_below(self, p: Snapshot) -> int:
+    def published_below(self, p: SagaProgress) -> int:
         """Number of the first transition of a progress that is not known as told."""
         known = self._sagas.get(p.saga)
         return p.told if known is None else min(max(p.told, known.told), p.n)
 
-    def on_written(self, p: Snapshot, entry: Entry, stages: Measurements) -> None:
+    def on_written(self, p: SagaProgress, entry: Transition, stages: Measurements) -> None:
         """Take note of a transition that is in the store now, `p` with it. A transition of which the log would take no
         record is let go."""
         number, known = entry.n, self._sagas.get(p.saga)
@@ -103,7 +103,7 @@ class Telling:
         told = told_of(self.service, self.worker, p, entry, p.hash, max(0, round(queued)), max(0, round(took)))
         self._note(p, known, told)
 
-    def on_loaded(self, p: Snapshot) -> None:
+    def on_loaded(self, p: SagaProgress) -> None:
         """Take note of all in a progress, as it was read from the store, that is not known as told."""
         known = self._sagas.get(p.saga)
         if known is not None and known.noted == p.n:
@@ -125,7 +125,7 @@ class Telling:
             self._sagas.popitem(last=False)
         return known
 
-    def _note(self, p: Snapshot, known: _Known, told: Told) -> None:
+    def _note(self, p: SagaProgress, known: _Known, told: Told) -> None:
         line = line_of(told)
         size = len(line.text)
         if self._bytes + size > NOTED_BYTES_MAX:
@@ -194,8 +194,8 @@ class Telling:
 def told_of(  # all that is known of a transition
     service: PreparedService,
     worker: str,
-    p: Snapshot,
-    entry: Entry,
+    p: SagaProgress,
+    entry: Transition,
     hash_: str,
     queued_ms: int | None = None,
     handler_ms: int | None = None,
@@ -233,19 +233,19 @@ def told_of(  # all that is known of a transition
     )
 
 
-def _error_of(entry: Entry) -> str | None:
+def _error_of(entry: Transition) -> str | None:
     """Class of the exception that the last failed attempt raised, or the dead letter tells of; never its text."""
     reason = entry.letters[-1].reason if entry.letters else entry.failures[-1].reason
     found = _CLASS.match(reason)
     return None if found is None else found[1]
 
 
-def _blame_of(entry: Entry) -> str | None:
+def _blame_of(entry: Transition) -> str | None:
     """Class of that failure."""
     return entry.letters[-1].blame if entry.letters else entry.failures[-1].blame
 
 
-def _awaited(service: PreparedService, p: Snapshot) -> tuple[Awaited, ...]:
+def _awaited(service: PreparedService, p: SagaProgress) -> tuple[Awaited, ...]:
     """For each message that waits, the types of which it lacks an event; for each run that goes on later, when, and the
     types with which it may go on sooner. While no message has told when the saga began, all waits for one that does."""
     found = dict[Awaited, None]()
@@ -264,24 +264,24 @@ def _awaited(service: PreparedService, p: Snapshot) -> tuple[Awaited, ...]:
     return tuple(found)
 
 
-def _undo_name(service: PreparedService, kept: Kept) -> str:
+def _undo_name(service: PreparedService, kept: PendingMessage) -> str:
     """Name of the compensation for which an outcome is kept, as history has it."""
     role = service.roles.handlers.get(kept.handler)
     return kept.handler if role is None or role.undo is None else role.undo.name
 
 
-def _parked_until(p: Snapshot) -> str | None:
+def _parked_until(p: SagaProgress) -> str | None:
     """Time of the next attempt of what is parked."""
     times = [_due_ms(kept) for kept in (*p.queue[:1], *p.compensating) if kept.due_ms]
     return iso(min(LATEST_MS, *times)) if times else None
 
 
-def _due_ms(kept: Kept) -> int:
+def _due_ms(kept: PendingMessage) -> int:
     """Time after which what is kept is late. What is put off never is: nothing is written about its looks."""
     return LATEST_MS if kept.put_off else kept.due_ms
 
 
-def _decided(service: PreparedService, entry: Entry) -> Result | None:
+def _decided(service: PreparedService, entry: Transition) -> Result | None:
     outcomes = service.roles.outcomes
     for event in entry.events:
         if event.type in outcomes:

@@ -6,8 +6,8 @@ from saga.engine.errors import NotDeterministic, describe_exception
 from saga.engine.execution.external_calls import REMEMBERED
 from saga.engine.processing_state import RunKey
 from saga.errors import BreakerOpen
-from saga.progress.document import Call, Entry
-from saga.progress.handlers import Roles
+from saga.progress.document import StepRecord, Transition
+from saga.progress.handlers import HandlerRoles
 from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.progress_lives import Begun, ProgressLife
 from saga.testing.invariants.saga_cases import SagaCase
@@ -65,7 +65,7 @@ def _run_of(intent: Begun) -> RunKey:
 
 
 def _ended_otherwise(
-    roles: Roles, entry: Entry, runs: Mapping[RunKey, Begun], begun: set[tuple[RunKey, str, int]]
+    roles: HandlerRoles, entry: Transition, runs: Mapping[RunKey, Begun], begun: set[tuple[RunKey, str, int]]
 ) -> str | None:
     """The first call in the transition that ends a run which its intents do not have, or have otherwise."""
     if entry.ran:
@@ -87,7 +87,7 @@ def _ended_otherwise(
     return _changed(runs[run], entry.calls, where) if run in runs else None
 
 
-def _changed(before: Begun, calls: tuple[Call, ...], where: str) -> str | None:
+def _changed(before: Begun, calls: tuple[StepRecord, ...], where: str) -> str | None:
     """The first call of an intent that a later word on its run has otherwise. `calls`: those of the later word, with
     the one that has begun. What a person answers is no call of the run any more, and stays until another one does."""
     said = {(call.name, call.number) for call in calls if call.by is not None}
@@ -109,7 +109,7 @@ def _changed(before: Begun, calls: tuple[Call, ...], where: str) -> str | None:
     return None
 
 
-def _open_call(intent: Begun) -> Call | None:
+def _open_call(intent: Begun) -> StepRecord | None:
     """The call that has begun and has no answer yet."""
     begins = intent.begins
     if begins is None or any((c.name, c.number) == (begins.name, begins.number) for c in intent.calls):
@@ -117,11 +117,11 @@ def _open_call(intent: Begun) -> Call | None:
     return begins
 
 
-def _asked(call: Call) -> tuple[str, str, int, str, str | None]:
+def _asked(call: StepRecord) -> tuple[str, str, int, str, str | None]:
     return call.kind, call.name, call.number, call.input, call.document
 
 
-def _in_words(call: Call) -> str:
+def _in_words(call: StepRecord) -> str:
     answer = (
         f" -> {call.answer or ''}{bytes(call.value).decode()}" if call.answer or bytes(call.value) != b"null" else ""
     )

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from saga.engine.execution import document_updates as business
 from saga.engine.execution.document_updates import Marker
 from saga.progress import ids
-from saga.progress.document import Call
+from saga.progress.document import StepRecord
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, Violation
 from saga.testing.invariants.progress_lives import ProgressLife
@@ -145,7 +145,7 @@ def _undoing(lives: list[ProgressLife], handler: str) -> list[str]:
     return [role.undo.name for role in roles if role is not None and role.undo is not None]
 
 
-def _in_words(answer: Marker | Call) -> str:
+def _in_words(answer: Marker | StepRecord) -> str:
     if isinstance(answer, Marker) and answer.never:
         return "that it never will be made"
     return f"{answer.answer or 'applied'} {bytes(answer.value).decode()}"

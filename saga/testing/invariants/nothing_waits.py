@@ -9,8 +9,8 @@ from saga.messages import Partition
 from saga.messaging.names import is_wakes
 from saga.messaging.timers import wake_in
 from saga.progress.decisions import why_over
-from saga.progress.document import Kept, decode
-from saga.progress.handlers import Role
+from saga.progress.document import PendingMessage, decode
+from saga.progress.handlers import HandlerRole
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, Violation, Witnessed
 from saga.testing.invariants.progress_lives import ProgressLife
@@ -87,7 +87,7 @@ def nothing_waits(case: SagaCase) -> Iterator[Violation]:
                     yield case.violation("nothing waits", lost, service.name)
 
 
-def _of_waiting(kept: Kept) -> str:
+def _of_waiting(kept: PendingMessage) -> str:
     message = kept.message
     return f"{message.type} {message.id} waits for {kept.handler}, and all that it waits for was said"
 
@@ -106,7 +106,7 @@ def _own_parts(life: ProgressLife) -> dict[str, str]:
     return own
 
 
-def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iterator[tuple[str, Role]]:
+def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iterator[tuple[str, HandlerRole]]:
     """Own events on which a handler has to run, and has not."""
     if not own:
         return
@@ -117,12 +117,12 @@ def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iter
                 yield id_, role
 
 
-def _is_due(role: Role, type_: str) -> bool:
+def _is_due(role: HandlerRole, type_: str) -> bool:
     """True if an event of that type makes a handler run: the other parts of one with `many` only stay."""
     return not role.many or type_ in role.takes[0]
 
 
-def _could_run(case: SagaCase, life: ProgressLife, role: Role, own: Collection[str]) -> bool:
+def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Collection[str]) -> bool:
     """True if all parts of a handler are there, and it may run still. `own`: types of own events."""
     p = life.p
     if p.started is None or why_over(p, role) is not None:

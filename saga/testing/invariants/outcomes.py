@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from saga.progress.document import Entry
-from saga.progress.handlers import Role
+from saga.progress.document import Transition
+from saga.progress.handlers import HandlerRole
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Violation
 from saga.testing.invariants.progress_lives import ProgressLife
@@ -72,7 +72,7 @@ def undone(case: SagaCase) -> Iterator[Violation]:
                     yield case.violation("undone", what, service.name)
 
 
-def _never_shown(role: Role, life: ProgressLife) -> Iterator[str]:
+def _never_shown(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
     """Calls of a dead run whose handler was closed since, and that no person was told of."""
     if role.name not in life.p.closed:
         return
@@ -85,7 +85,7 @@ def _never_shown(role: Role, life: ProgressLife) -> Iterator[str]:
                     yield f"{call.kind} {call.name} of {role.name} stands since transition {t.n}, and nobody was told"
 
 
-def _told(role: Role, life: ProgressLife) -> bool:
+def _told(role: HandlerRole, life: ProgressLife) -> bool:
     """True if a person was told of this handler, or of its compensation."""
     names = {role.name, role.undo.name if role.undo else role.name}
     if any(k.dead and k.handler == role.name for k in (*life.p.queue, *life.p.compensating)):
@@ -93,7 +93,7 @@ def _told(role: Role, life: ProgressLife) -> bool:
     return any(letter.handler in names for t in life.entries for letter in t.letters)
 
 
-def _never_undone(role: Role, life: ProgressLife) -> Iterator[str]:
+def _never_undone(role: HandlerRole, life: ProgressLife) -> Iterator[str]:
     assert role.undo is not None
     gone = {t.cause for t in life.entries if t.outcome == "compensated"}
     for t in life.entries:
@@ -134,7 +134,7 @@ def not_early(case: SagaCase) -> Iterator[Violation]:
                 yield case.violation("not early", what, life.service.name)
 
 
-def _because_of(entry: Entry, case: SagaCase, successes: set[str]) -> bool:
+def _because_of(entry: Transition, case: SagaCase, successes: set[str]) -> bool:
     """True if a success that is in the log is among the messages that the handler ran on."""
     ran_on = set(progress_checks.causes(entry))
     return any(s.id in ran_on and s.type in successes for s in case.said)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from saga.progress import ids, suspended_runs
 from saga.progress.decisions import next_ready
-from saga.progress.document import Call, Continuation, Entry, Intent, Kept, Snapshot
-from saga.progress.handlers import Roles, undo_name
+from saga.progress.document import Intent, PendingMessage, SagaProgress, StepRecord, SuspendedRun, Transition
+from saga.progress.handlers import HandlerRoles, undo_name
 from saga.testing.invariants import progress_lives
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
@@ -20,7 +20,7 @@ AT_LAST_MS = 1 << 62
 """A time at which all that waits for time is due."""
 
 
-def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
+def unsound(roles: HandlerRoles, p: SagaProgress, entries: Sequence[Transition]) -> str | None:
     """The first fault that a version of a progress shows with nothing beside it. `entries`: its transitions."""
     return (
         progress_lives.unsound_chain(p, entries)
@@ -31,17 +31,17 @@ def unsound(roles: Roles, p: Snapshot, entries: Sequence[Entry]) -> str | None:
     )
 
 
-def recorded(entries: Sequence[Entry]) -> list[str]:
+def recorded(entries: Sequence[Transition]) -> list[str]:
     """Ids of all that the transitions have to publish, in order."""
     return [i for t in entries for i in (*(e.id for e in t.events), *(letter.id for letter in t.letters))]
 
 
-def causes(entry: Entry) -> list[str]:
+def causes(entry: Transition) -> list[str]:
     """Ids of the messages that a handler ran on, those among them that it was shown and did not need."""
     return [*TURN.sub("", entry.cause or entry.message).split("+"), *entry.shown]
 
 
-def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
+def recorded_twice(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that each handler records a cause once, that each id is recorded once, and one outcome at most."""
     ids_ = recorded(entries)
     if len(set(ids_)) != len(ids_):
@@ -63,7 +63,7 @@ def recorded_twice(roles: Roles, entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
+def undone_wrongly(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that each result is undone once, after it was recorded, and those of one handler newest first; that nothing
     runs on a withdrawn part, or when closed."""
     results: set[str] = set()
@@ -90,7 +90,7 @@ def undone_wrongly(roles: Roles, entries: Sequence[Entry]) -> str | None:
     return _ran_when_closed(roles, entries) if gone or any(t.outcome == "compensated" for t in entries) else None
 
 
-def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
+def _ran_when_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     for role in roles.handlers.values():
         if role.undo is None:
             continue
@@ -101,7 +101,7 @@ def _ran_when_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | None:
+def ran_behind_a_dead_letter(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that behind a dead letter nothing of the saga is handled until it ends: only compensations pass."""
     undoing = {role.undo.name for role in roles.handlers.values() if role.undo is not None}
     dead: dict[str, str] = {}
@@ -117,7 +117,7 @@ def ran_behind_a_dead_letter(roles: Roles, entries: Sequence[Entry]) -> str | No
     return None
 
 
-def ran_though_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
+def ran_though_closed(roles: HandlerRoles, entries: Sequence[Transition]) -> str | None:
     """Check that no deadline begins after an outcome, or what else closes it, was emitted or received."""
     closed: set[str] = set()
     for t in entries:
@@ -128,14 +128,14 @@ def ran_though_closed(roles: Roles, entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def stranded(p: Snapshot, roles: Roles) -> str | None:
+def stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
     """Check that at rest nothing is begun, queued or to be undone unless a dead letter is in its way, and that nothing
     is ready. A failure outcome that is kept until it is known when its saga began waits as any other message, and what
     is queued behind it with it."""
     dead = p.is_quarantined
     unknown = p.started is None and bool(p.compensating)
     if not dead and (((p.queue or p.compensating or p.deadlines or p.later) and not unknown) or p.intents):
-        left: Mapping[str, tuple[Intent | Kept | Continuation, ...]]
+        left: Mapping[str, tuple[Intent | PendingMessage | SuspendedRun, ...]]
         left = {"begun": p.intents, "queued": p.queue, "to be undone": p.compensating, "open": p.deadlines}
         left = {**left, "going on": p.later}
         told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
@@ -144,7 +144,7 @@ def stranded(p: Snapshot, roles: Roles) -> str | None:
     return f"READY AND NOT DONE {ready}" if ready is not None else None
 
 
-def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | None:
+def unaccounted(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) -> str | None:
     """Handler or original for which the progress has no word of a message that was finished."""
     for role in roles.by_type.get(type_, ()):
         if (
@@ -162,7 +162,7 @@ def unaccounted(p: Snapshot, roles: Roles, type_: str, message: str) -> str | No
 
 
 def out_of_log_order(
-    roles: Roles, entries: Sequence[Entry], places: Mapping[str, int], *, apart: bool = False
+    roles: HandlerRoles, entries: Sequence[Transition], places: Mapping[str, int], *, apart: bool = False
 ) -> str | None:
     """Check that handlers see messages in the order in which they lie in a log: those of one event all together or,
     `apart`, each for itself; those of several with `many`, which wait for each other, each for itself. `places`: of
@@ -199,7 +199,7 @@ def out_of_recorded_order(order: Sequence[str], published: Iterable[str]) -> str
     return f"ORDER: published {published}, recorded {order}" if came != sorted(came) else None
 
 
-def updates(service: str, saga: str, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Call, str]]:
+def updates(service: str, saga: str, entries: Sequence[Transition]) -> Iterator[tuple[Transition, StepRecord, str]]:
     """Each update of a document that transitions record as made or refused, with the id of its marker."""
     for t in entries:
         for call in t.calls:

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from saga.engine.prepared_service import PreparedService
 from saga.progress import history
-from saga.progress.document import Call, Entry, Kind, Snapshot, decode, decode_entry
+from saga.progress.document import IntentKind, SagaProgress, StepRecord, Transition, decode, decode_entry
 from saga.progress.history import decode_archive, fold, verify
 from saga.progress.spill import is_archive, whole
 from saga.support.clock import from_iso
@@ -22,10 +22,10 @@ class Begun(Struct, frozen=True, gc=False):
     """Part of an intent: the run that it is of, and the calls of that run."""
 
     handler: str
-    kind: Kind
+    kind: IntentKind
     cause: str
-    begins: Call | None = None
-    calls: tuple[Call, ...] = ()
+    begins: StepRecord | None = None
+    calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[Raw, ...] = ()
 
 
@@ -47,11 +47,11 @@ class ProgressLife:
     """Everything known of one progress, from its first write to its last."""
 
     service: PreparedService
-    p: Snapshot
+    p: SagaProgress
     """The last version."""
     raws: tuple[Raw, ...]
     """Every transition, archived ones with them."""
-    entries: tuple[Entry, ...]
+    entries: tuple[Transition, ...]
     heads: tuple[Head, ...]
     """Heads of all versions, oldest first."""
 
@@ -89,7 +89,7 @@ def parted(contents: Sequence[bytes]) -> Iterator[tuple[tuple[Head, ...], Sequen
         yield tuple(heads), contents[first:]
 
 
-def _archived(p: Snapshot, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
+def _archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Raw]:
     """Transitions before those that the progress holds, as far as they are there."""
     there = {}
     for key, content in archives:
@@ -126,7 +126,7 @@ def out_of_bounds(life: ProgressLife) -> str | None:
     return None
 
 
-def unsound_chain(p: Snapshot, entries: Sequence[Entry]) -> str | None:
+def unsound_chain(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
     """Fault that `broken_chain` would find, of a progress by itself, whose oldest transitions may be archived."""
     if not p.first:
         found = verify(p.transitions, p)

@@ -34,7 +34,17 @@ from saga.messages import Message, Position, Record, texts_of
 from saga.messaging.message_ids import id_in
 from saga.messaging.names import ARCHIVES, PROGRESS, is_dead_letters
 from saga.progress import journal as written_down
-from saga.progress.document import Attempt, Call, Continuation, Entry, Intent, Kept, Snapshot, decode, decode_entry
+from saga.progress.document import (
+    FailedAttempt,
+    Intent,
+    PendingMessage,
+    SagaProgress,
+    StepRecord,
+    SuspendedRun,
+    Transition,
+    decode,
+    decode_entry,
+)
 from saga.progress.takeover import undeclared
 from saga.store.port import Document
 from saga.support.clock import from_iso, iso
@@ -121,15 +131,15 @@ class _Log:
 class _Step:
     """Change from one version of a progress to the next, and all that is known of how it was made."""
 
-    before: Snapshot
-    after: Snapshot
+    before: SagaProgress
+    after: SagaProgress
     content: bytes
-    entry: Entry | None
+    entry: Transition | None
     """The transition that is new; `None` for an intent."""
     time: str
     run: RunKey | None
-    calls: tuple[Call, ...] = ()
-    failures: tuple[Attempt, ...] = ()
+    calls: tuple[StepRecord, ...] = ()
+    failures: tuple[FailedAttempt, ...] = ()
     message: Message | None = None
     """Message that a new intent is about."""
     wakes: tuple[str, ...] = ()
@@ -184,7 +194,9 @@ def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[by
             before = after
 
 
-def _transition(releases: Sequence[PreparedService], before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
+def _transition(
+    releases: Sequence[PreparedService], before: SagaProgress, after: SagaProgress, content: bytes
+) -> _Step | None:
     entry = decode_entry(after.transitions[-1])
     if entry.outcome in ("dead", "retrying"):
         return None
@@ -200,7 +212,7 @@ def _transition(releases: Sequence[PreparedService], before: Snapshot, after: Sn
     return _Step(before, after, content, entry, entry.time, run, entry.calls, entry.failures)
 
 
-def _was_set_back(before: Snapshot, run: RunKey, entry: Entry) -> bool:
+def _was_set_back(before: SagaProgress, run: RunKey, entry: Transition) -> bool:
     """True if a run that was put off ended before the time at which it went on: its clock was set back meanwhile, and
     there is no one time at which it is due and writes the same."""
     has_begun = any((i.kind, i.handler, i.cause) == run for i in before.intents)
@@ -210,7 +222,7 @@ def _was_set_back(before: Snapshot, run: RunKey, entry: Entry) -> bool:
     )
 
 
-def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
+def _intent(before: SagaProgress, after: SagaProgress, content: bytes) -> _Step | None:
     """The intent that is new, or that has more calls than before."""
     known = set(map(_of_intent, before.intents))
     new = [intent for intent in after.intents if _of_intent(intent) not in known]
@@ -221,7 +233,12 @@ def _intent(before: Snapshot, after: Snapshot, content: bytes) -> _Step | None:
     time = intent.time
     if any((i.kind, i.handler, i.cause) == run for i in before.intents):
         # What has begun keeps its time; one that was parked, or put off, since then went on when it was due.
-        kept: tuple[Kept | Continuation, ...] = (*before.queue, *before.compensating, *before.deadlines, *before.later)
+        kept: tuple[PendingMessage | SuspendedRun, ...] = (
+            *before.queue,
+            *before.compensating,
+            *before.deadlines,
+            *before.later,
+        )
         time = iso(max(from_iso(time), *[k.due_ms for k in kept if k.handler == intent.handler], 0))
     return _Step(before, after, content, None, time, run, intent.calls, message=intent.message)
 

@@ -20,7 +20,7 @@ from saga.engine.execution.document_updates import as_kind
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
 from saga.messaging.names import PROGRESS
-from saga.progress.document import Snapshot, decode, progress_key
+from saga.progress.document import SagaProgress, decode, progress_key
 from saga.service import Service
 from saga.support.clock import SystemClock
 from saga.testing.fakes import check_fakes
@@ -195,7 +195,7 @@ class ProcessWorld(World):
             raise SagaError("what expires does so up to an hour after its time: let it in the simulated world")
         self._pending.append(Changed(name, written))
 
-    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
+    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
         name = service.declared.name
         content = self._shared.get(name, PROGRESS, progress_key(name, saga)) if name in self._employed else None
         return None if content is None else decode(content)

@@ -11,7 +11,7 @@ from saga.engine.prepared_service import reads_of, topics_of
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
-from saga.progress.document import Snapshot, decode, decode_entry, progress_key
+from saga.progress.document import SagaProgress, decode, decode_entry, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.progress.spill import page_key, pages_in
 from saga.store.port import Document
@@ -111,7 +111,7 @@ class SharedServers(SharedFiles):
         left[collection, key] = document.content
         return document.content
 
-    async def _read_what_is_named(self, left: dict[tuple[str, str], bytes], p: Snapshot) -> None:
+    async def _read_what_is_named(self, left: dict[tuple[str, str], bytes], p: SagaProgress) -> None:
         transitions, archived = [*p.transitions], 0
         while archived < p.first:
             archive = await self._read(left, ARCHIVES, archive_key(p.service, p.saga, archived))

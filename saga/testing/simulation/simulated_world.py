@@ -20,7 +20,7 @@ from saga.errors import BrokerUnavailable, DeclarationError, SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
 from saga.messaging.names import PROGRESS
 from saga.messaging.transition_events import TOPIC
-from saga.progress.document import Snapshot, decode, progress_key
+from saga.progress.document import SagaProgress, decode, progress_key
 from saga.service import Service
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import violations
@@ -206,7 +206,7 @@ class SimulatedWorld(World):
             self._said.append(changed)
         self.published.append(written)
 
-    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> Snapshot | None:
+    def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
         return self.progress(self._started(service).name, saga)
 
     def _tell(self, record: Outgoing) -> None:
@@ -246,7 +246,7 @@ class SimulatedWorld(World):
 
     # ---------------------------------------------------------------- what is left to look at
 
-    def progress(self, service: str, saga: str) -> Snapshot | None:
+    def progress(self, service: str, saga: str) -> SagaProgress | None:
         """The last progress that a service wrote of a saga, expired or not."""
         versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
         return decode(versions[-1]) if versions else None

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from saga.messaging.names import PROGRESS
-from saga.progress.document import Intent, Snapshot, decode, decode_entry
+from saga.progress.document import Intent, SagaProgress, decode, decode_entry
 from saga.telemetry.events import (
     BreakerTurned,
     ControlTurned,
@@ -84,10 +84,10 @@ def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: d
         return
     number = seen[key] = seen.get(key, -1) + 1
     versions = world.workers.disks[service].versions[PROGRESS, key]
-    before = decode(versions[number - 1]) if number else Snapshot(service=service, saga=saga)
+    before = decode(versions[number - 1]) if number else SagaProgress(service=service, saga=saga)
     after = decode(versions[number])
     if after.n < before.n:  # forgotten, and begun anew
-        before = Snapshot(service=service, saga=saga)
+        before = SagaProgress(service=service, saga=saga)
     for raw in after.transitions[max(0, before.n - after.first) :]:
         entry = decode_entry(raw)
         emits = f", emits {', '.join(event.type for event in entry.events)}" if entry.events else ""

@@ -28,7 +28,7 @@ from saga.errors import Conflict, Exists
 from saga.messages import Event, Message, Outgoing, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.timers import Wake
-from saga.progress.document import Entry, Snapshot, decode, decode_entry, encode, progress_key
+from saga.progress.document import SagaProgress, Transition, decode, decode_entry, encode, progress_key
 from saga.progress.spill import saga_of
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
@@ -257,13 +257,15 @@ def with_versions(evidence: Evidence, name: str, saga: str, versions: Sequence[b
     return with_service(evidence, name, versions={**there, saga: tuple(versions)})
 
 
-def with_last(evidence: Evidence, name: str, change: Callable[[Snapshot], Snapshot], saga: str = "o-1") -> Evidence:
+def with_last(
+    evidence: Evidence, name: str, change: Callable[[SagaProgress], SagaProgress], saga: str = "o-1"
+) -> Evidence:
     """The last version of a progress, changed."""
     versions = evidence.services[name].versions[saga]
     return with_versions(evidence, name, saga, [*versions[:-1], encode(change(decode(versions[-1])))])
 
 
-def rewritten(p: Snapshot, change: Callable[[Entry], Entry | None], *more: Entry) -> Snapshot:
+def rewritten(p: SagaProgress, change: Callable[[Transition], Transition | None], *more: Transition) -> SagaProgress:
     """A progress with other transitions and a chain of hashes that holds: as by a runtime that does other things."""
     entries = [e for e in (*map(change, map(decode_entry, p.transitions)), *more) if e is not None]
     previous, raws = "", []
@@ -274,21 +276,27 @@ def rewritten(p: Snapshot, change: Callable[[Entry], Entry | None], *more: Entry
     return with_(p, n=len(raws), published=len(raws) - 1, hash=previous, transitions=tuple(raws))
 
 
-def with_snapshot(evidence: Evidence, name: str, change: Callable[[Snapshot], Snapshot], saga: str = "o-1") -> Evidence:
+def with_snapshot(
+    evidence: Evidence, name: str, change: Callable[[SagaProgress], SagaProgress], saga: str = "o-1"
+) -> Evidence:
     """Evidence as if a runtime with other rules had written the snapshot, and bound it to no transition."""
     p = rewritten(change(decode(evidence.services[name].versions[saga][-1])), lambda entry: entry)
     return with_versions(evidence, name, saga, [encode(p)])
 
 
 def with_transitions(
-    evidence: Evidence, name: str, change: Callable[[Entry], Entry | None], *more: Entry, saga: str = "o-1"
+    evidence: Evidence,
+    name: str,
+    change: Callable[[Transition], Transition | None],
+    *more: Transition,
+    saga: str = "o-1",
 ) -> Evidence:
     """Evidence as if the progress had always been written that way: one version is left of it."""
     p = rewritten(decode(evidence.services[name].versions[saga][-1]), change, *more)
     return with_versions(evidence, name, saga, [encode(p)])
 
 
-def entries_of(evidence: Evidence, name: str, saga: str = "o-1") -> list[Entry]:
+def entries_of(evidence: Evidence, name: str, saga: str = "o-1") -> list[Transition]:
     return [decode_entry(raw) for raw in decode(evidence.services[name].versions[saga][-1]).transitions]
 
 

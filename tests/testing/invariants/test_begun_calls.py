@@ -10,7 +10,7 @@ from msgspec.structs import replace as with_
 
 from saga.engine.execution import document_updates
 from saga.errors import BreakerOpen
-from saga.progress.document import Call, Entry, Snapshot, decode, encode
+from saga.progress.document import SagaProgress, StepRecord, Transition, decode, encode
 from saga.progress.history import TRANSITIONS_MAX
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
@@ -27,7 +27,7 @@ from tests.testing.invariants.order_runs import (
 from tests.testing.invariants.test_check import confirmed, dead, found, kinds
 
 
-def changed(evidence: Evidence, name: str, change: Callable[[Snapshot], Snapshot]) -> Evidence:
+def changed(evidence: Evidence, name: str, change: Callable[[SagaProgress], SagaProgress]) -> Evidence:
     """With every version of a progress changed."""
     versions = evidence.services[name].versions["o-1"]
     return with_versions(evidence, name, "o-1", [encode(change(decode(v))) for v in versions])
@@ -51,7 +51,7 @@ async def test_a_step_that_stood_in_no_intent_is_found() -> None:
 
 
 async def test_a_step_that_an_open_breaker_has_answered_was_never_made_and_has_not_begun() -> None:
-    def refused(entry: Entry) -> Entry:
+    def refused(entry: Transition) -> Transition:
         return with_(entry, calls=tuple(with_(call, answer=BreakerOpen.__name__) for call in entry.calls))
 
     run = await confirmed()
@@ -63,7 +63,7 @@ async def test_a_step_that_an_open_breaker_has_answered_was_never_made_and_has_n
 async def test_a_step_that_began_before_the_answer_of_the_last_was_durable_is_found() -> None:
     run = await confirmed()
 
-    def with_a_second(p: Snapshot) -> Snapshot:
+    def with_a_second(p: SagaProgress) -> SagaProgress:
         """The same transition with one call more, which no intent has begun."""
         return rewritten(p, lambda e: with_(e, calls=(*e.calls, with_(e.calls[0], number=2))) if e.calls else e)
 
@@ -77,7 +77,7 @@ async def test_a_step_that_began_before_the_answer_of_the_last_was_durable_is_fo
 
 
 async def test_a_call_that_went_out_with_two_inputs_is_found() -> None:
-    def other(entry: Entry) -> Entry:
+    def other(entry: Transition) -> Transition:
         return with_(entry, calls=tuple(with_(c, input="another") if c.name == "reserve" else c for c in entry.calls))
 
     evidence = changed(await confirmed(), "payment", lambda p: rewritten(p, other))
@@ -104,7 +104,7 @@ async def test_an_answer_that_was_recorded_and_is_forgotten_is_found() -> None:
     )
 
 
-def with_an_intent_after(run: Evidence, change: Callable[[Call], Call | None]) -> Evidence:
+def with_an_intent_after(run: Evidence, change: Callable[[StepRecord], StepRecord | None]) -> Evidence:
     """After the first intent of a run one with its answer, then one of which the answers are changed."""
     versions = run.services["payment"].versions["o-1"]
     (call,) = entries_of(run, "payment")[0].calls

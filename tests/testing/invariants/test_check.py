@@ -10,7 +10,17 @@ from msgspec.structs import replace as with_
 from saga.messages import Message, Outgoing, Partition, Record
 from saga.messaging import envelope, timers
 from saga.progress import ids
-from saga.progress.document import DeadLetter, Emitted, Entry, Kept, Snapshot, Timer, decode, decode_entry, encode
+from saga.progress.document import (
+    CurrentTimer,
+    DeadLetterRecord,
+    EmittedEvent,
+    PendingMessage,
+    SagaProgress,
+    Transition,
+    decode,
+    decode_entry,
+    encode,
+)
 from saga.support.clock import from_iso
 from saga.testing.invariants.check import unsound, violations
 from saga.testing.invariants.evidence import Evidence, Violation
@@ -251,12 +261,12 @@ async def test_a_saga_may_wait_for_somebody_outside() -> None:
 # -------------------------------------------------------------------- undone
 
 
-def unless(outcome: str) -> Callable[[Entry], Entry | None]:
+def unless(outcome: str) -> Callable[[Transition], Transition | None]:
     """Without the transitions of that outcome."""
     return lambda entry: None if entry.outcome == outcome else entry
 
 
-def as_it_is(entry: Entry) -> Entry:
+def as_it_is(entry: Transition) -> Transition:
     return entry
 
 
@@ -266,7 +276,7 @@ async def test_a_result_that_stands_after_a_failure_is_found() -> None:
 
 
 async def test_what_a_person_was_told_of_may_stand() -> None:
-    letter = DeadLetter(
+    letter = DeadLetterRecord(
         id="d", what="escalation", handler="set_aside", reason="r", remedy="r", message=a_message(await cancelled())
     )
     told = entries_of(await cancelled(), "inventory")[0]
@@ -301,7 +311,7 @@ async def test_a_compensation_after_a_success_is_found() -> None:
     ("again", "what"),
     [(lambda e: e.outcome == "compensated", "UNDONE TWICE"), (lambda e: e.outcome == "handled", "RAN WHEN CLOSED")],
 )
-async def test_what_happens_to_the_undone_once_more_is_found(again: Callable[[Entry], bool], what: str) -> None:
+async def test_what_happens_to_the_undone_once_more_is_found(again: Callable[[Transition], bool], what: str) -> None:
     run = await cancelled()
     (more,) = [e for e in entries_of(run, "inventory") if again(e)]
     found(with_transitions(run, "inventory", as_it_is, more), "undone", what, service="inventory")
@@ -346,7 +356,9 @@ async def test_a_compensation_without_a_failure_is_found() -> None:
         (lambda p: with_(p, hash="0"), "was changed"),
     ],
 )
-async def test_a_history_that_was_tampered_with_is_found(change: Callable[[Snapshot], Snapshot], what: str) -> None:
+async def test_a_history_that_was_tampered_with_is_found(
+    change: Callable[[SagaProgress], SagaProgress], what: str
+) -> None:
     evidence = with_last(await confirmed(), "order", change)
     found(evidence, "history", what, service="order")
     assert what in str(unsound(evidence.services["order"].service, evidence.services["order"].versions["o-1"]))
@@ -404,9 +416,9 @@ async def test_an_uncommitted_timer_is_a_fault_only_while_its_saga_waits_for_it(
     run = replace(run, ends={**run.ends, place: 1}, log=(*run.log, lies))
     assert place.topic in run.services["payment"].service.topics
     assert "nothing waits" not in kinds(run)
-    waits = with_snapshot(run, "payment", lambda p: with_(p, wake=Timer(id="wake-3", due_ms=400_000)))
+    waits = with_snapshot(run, "payment", lambda p: with_(p, wake=CurrentTimer(id="wake-3", due_ms=400_000)))
     found(waits, "nothing waits", "payment.wake.4m/0 is committed up to 0", service="payment")
-    other = with_snapshot(run, "payment", lambda p: with_(p, wake=Timer(id="wake-4", due_ms=400_000)))
+    other = with_snapshot(run, "payment", lambda p: with_(p, wake=CurrentTimer(id="wake-4", due_ms=400_000)))
     assert "nothing waits" not in kinds(other)
 
 
@@ -415,7 +427,7 @@ async def test_a_message_that_no_progress_knows_is_found() -> None:
     found(evidence, "nothing waits", "LOST MESSAGE ShipmentBooked", service="order")
 
 
-def last_second(p: Snapshot) -> int:
+def last_second(p: SagaProgress) -> int:
     return from_iso(decode_entry(p.transitions[-1]).time) // 1000
 
 
@@ -428,7 +440,7 @@ async def test_a_message_that_its_handler_has_no_word_of_is_found() -> None:
 
 async def test_what_is_left_open_is_found() -> None:
     run = await confirmed()
-    kept = Kept(handler="confirm", message=a_message(run), n=0)
+    kept = PendingMessage(handler="confirm", message=a_message(run), n=0)
     found(with_snapshot(run, "order", lambda p: with_(p, queue=(kept,))), "nothing waits", "STRANDED", service="order")
 
 
@@ -440,7 +452,7 @@ async def test_what_is_ready_and_waits_is_found() -> None:
     (third,) = {"OrderPlaced", "PaymentReserved", "InventoryReserved"} - held
     message = a_message(run, third)
     ready = with_versions(run, "shipping", "o-1", [two])
-    kept = Kept(handler="book", message=message, n=2)
+    kept = PendingMessage(handler="book", message=message, n=2)
     found(
         with_snapshot(ready, "shipping", lambda p: with_(p, waiting=(*p.waiting, kept))),
         "nothing waits",
@@ -521,7 +533,7 @@ async def test_a_handler_that_ran_twice_is_found() -> None:
 async def test_two_outcomes_of_one_service_are_found() -> None:
     run = await confirmed()
     (entry,) = entries_of(run, "order")
-    event = Emitted(id="another", type="OrderCancelled", schema="orders/OrderCancelled.v1", value=b"")
+    event = EmittedEvent(id="another", type="OrderCancelled", schema="orders/OrderCancelled.v1", value=b"")
     evidence = with_transitions(run, "order", as_it_is, with_(entry, handler="cancel", events=(event,)))
     found(evidence, "once", "TWO OUTCOMES", service="order")
 
@@ -558,7 +570,7 @@ async def test_an_update_that_is_recorded_and_never_took_effect_is_found() -> No
 
 
 async def test_a_refusal_that_is_recorded_as_an_update_is_found() -> None:
-    def taken(entry: Entry) -> Entry:
+    def taken(entry: Transition) -> Transition:
         return with_(entry, calls=tuple(with_(c, answer=None) for c in entry.calls))
 
     evidence = with_transitions(await out_of_stock(), "inventory", taken)

@@ -7,8 +7,8 @@ from msgspec.structs import replace as with_
 
 from saga import Service
 from saga.messaging import envelope
-from saga.progress.document import Entry, Kept, Outcome
-from saga.progress.handlers import Role, Roles
+from saga.progress.document import Outcome, PendingMessage, Transition
+from saga.progress.handlers import HandlerRole, HandlerRoles
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.check import unsound, violations
 from saga.testing.invariants.evidence import Evidence
@@ -60,7 +60,7 @@ async def test_nothing_is_said_against_own_events_and_two_results() -> None:
 # -------------------------------------------------------------------- own events
 
 
-def without(message: str) -> Callable[[Entry], Entry | None]:
+def without(message: str) -> Callable[[Transition], Transition | None]:
     return lambda entry: None if entry.message == message else entry
 
 
@@ -81,14 +81,14 @@ async def test_an_own_event_that_was_taken_back_need_not_be_handled() -> None:
 async def test_an_own_event_behind_a_dead_letter_may_wait() -> None:
     run = await labelled("visa")
     evidence = with_transitions(run, "inventory", lambda e: None if e.handler == "label" else e)
-    kept = Kept(handler="set_aside", message=a_message(run), n=0, dead="d")
+    kept = PendingMessage(handler="set_aside", message=a_message(run), n=0, dead="d")
     evidence = with_last(evidence, "inventory", lambda p: with_(p, queue=(kept,)))
     assert not [v for v in violations(evidence) if "was said here" in v.what]
 
 
 async def test_what_waits_for_an_own_event_that_the_progress_has_forgotten_is_found() -> None:
     run = await confirmed()
-    kept = Kept(handler="capture", message=a_message(run, "OrderConfirmed"), n=1)
+    kept = PendingMessage(handler="capture", message=a_message(run, "OrderConfirmed"), n=1)
     evidence = with_transitions(run, "payment", lambda e: None if e.handler == "capture" else e)
     evidence = with_last(
         evidence,
@@ -125,10 +125,10 @@ async def test_one_message_that_does_not_tell_its_start_excuses_no_handler_that_
     found(evidence, "in order", "OUT OF LOG ORDER", service="order")
 
 
-def entry(n: int, handler: str, message: str, *others: str, outcome: Outcome = "handled") -> Entry:
+def entry(n: int, handler: str, message: str, *others: str, outcome: Outcome = "handled") -> Transition:
     cause = "+".join(sorted((message, *others))) if others else ""
     type_ = message.partition("-")[0]
-    return Entry(
+    return Transition(
         n=n, previous="", time="", outcome=outcome, handler=handler, message=message, type=type_, source="", cause=cause
     )
 
@@ -138,10 +138,10 @@ def test_a_handler_of_many_takes_those_that_wait_in_the_order_of_the_log_and_the
     later: bool,
 ) -> None:
     note, place = (
-        Role(name=name, takes=tuple(frozenset([t]) for t in takes), many=True)
+        HandlerRole(name=name, takes=tuple(frozenset([t]) for t in takes), many=True)
         for name, takes in (("note", ["Left"]), ("place", ["Left", "Hall"]))
     )
-    roles = Roles("hall", [note, place], outcomes=frozenset(), emitted=frozenset())
+    roles = HandlerRoles("hall", [note, place], outcomes=frozenset(), emitted=frozenset())
     first, second = ("Left-2", "Left-1") if later else ("Left-1", "Left-2")
     entries = [
         entry(0, "note", "Left-1"),

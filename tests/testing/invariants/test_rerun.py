@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Saga
-from saga.progress.document import Kept, decode, encode
+from saga.progress.document import PendingMessage, decode, encode
 from saga.support.clock import from_iso
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.invariants.rerun import rerun_differences
@@ -87,7 +87,9 @@ async def test_a_step_of_which_no_answer_is_recorded_is_not_made() -> None:
 async def test_a_run_that_ended_before_it_was_due_by_a_clock_that_was_set_back_is_not_made_again() -> None:
     run = await confirmed()
     intent, ended, *_ = map(decode, run.services["payment"].versions["o-1"])
-    kept = Kept(handler="reserve", message=intent.intents[0].message, n=0, due_ms=from_iso("2099-01-01T00:00:00Z"))
+    kept = PendingMessage(
+        handler="reserve", message=intent.intents[0].message, n=0, due_ms=from_iso("2099-01-01T00:00:00Z")
+    )
     put_off = with_(intent, queue=(kept,))
     found = await differences(with_versions(run, "payment", "o-1", [encode(put_off), encode(ended)]), "payment")
     assert not [what for what in found if "reserve handled" in what]

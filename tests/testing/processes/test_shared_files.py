@@ -12,9 +12,9 @@ from saga.errors import SagaError
 from saga.messages import Outgoing, Position, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history, journal
-from saga.progress.document import Snapshot, encode, progress_key
-from saga.progress.history import Archive
-from saga.progress.journal import Ended, Hand
+from saga.progress.document import SagaProgress, encode, progress_key
+from saga.progress.history import TransitionArchive
+from saga.progress.journal import TransitionDetails, WriteContext
 from saga.store.sqlite.lock import WriteLock
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
@@ -86,17 +86,17 @@ def test_what_is_left_behind_is_read_with_its_archives_and_the_log(files: Shared
     assert broken_chain(life) is None
 
 
-def handled(p: Snapshot) -> Snapshot:
+def handled(p: SagaProgress) -> SagaProgress:
     """With one transition more."""
     message, role = a_message("A", id=f"m-{p.n}"), a_role("confirm", "A", many=True)
-    hand = Hand(
+    hand = WriteContext(
         message=message, position=Position("things", 0, p.n), roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1000
     )
-    ended = Ended(cause=message.id, message=message, parts=(message,), delta={"x": p.n})
+    ended = TransitionDetails(cause=message.id, message=message, parts=(message,), delta={"x": p.n})
     return journal.handled(p, hand, role, ended).snapshot
 
 
-async def write(file: Path, p: Snapshot, *archives: Archive) -> None:
+async def write(file: Path, p: SagaProgress, *archives: TransitionArchive) -> None:
     async with SqliteStore(file, clock=SystemClock()) as store:
         await store.insert(PROGRESS, progress_key(p.service, p.saga), encode(p))
         for archive in archives:

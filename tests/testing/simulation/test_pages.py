@@ -17,7 +17,7 @@ from services.payment.events import PaymentReserved
 from services.shipping.events import ShipmentRefused
 from tests.testing.simulation.orders import an_order, drawn
 
-SMALL = spill.Bounds(inbox_max=8, inbox_kept=3, small_pages_max=3, head_max=2, page_max=3)
+SMALL = spill.OverflowBounds(inbox_max=8, inbox_kept=3, small_pages_max=3, head_max=2, page_max=3)
 ORDERS, LAST = 24, 18
 
 
@@ -62,5 +62,5 @@ def test_what_goes_to_pages_and_comes_back_can_be_done_again() -> None:
                 assert [str(violation) for violation in found] == []
                 assert checked == len(witnessed.versions["order-7"]), "every write was made again"
                 pages = [content for key, content in witnessed.archives["order-7"] if spill.is_page(key)]
-                kinds |= {msgspec.json.decode(content, type=spill.Leaf).of for content in pages}
+                kinds |= {msgspec.json.decode(content, type=spill.SegmentDocument).of for content in pages}
     assert kinds == {"inbox", "waiting", "results"}
