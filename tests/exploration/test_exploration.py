@@ -29,6 +29,7 @@ def explored() -> Iterator[ParameterSet]:
             yield pytest.param(scenario, id=scenario.name, marks=[pytest.mark.slow] if is_slow else [])
 
 
+@pytest.mark.timeout(600)  # the largest takes 20 s of a processor that is its own
 @pytest.mark.parametrize("scenario", list(explored()))
 def test_nothing_is_lost_doubled_or_left_standing(scenario: Scenario) -> None:
     report = explore(scenario)
