@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Reaction
 from saga.encryption.port import Keys
-from saga.engine.execution import arrival_encryption, handler_runner
-from saga.engine.execution.beginning import as_read, begin
-from saga.engine.execution.failure_handling import Ask
+from saga.engine.execution import handler_runner, value_codec
+from saga.engine.execution.beginning import begin, read_progress
+from saga.engine.execution.failure_handling import RunRequest
 from saga.engine.isolated_ports import Asked, Documents, Then, ports_alone
 from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.prepared_service import PreparedService
@@ -112,7 +112,7 @@ class _Rebuilding:
     async def take(self, taken: Taken) -> None:
         """Take a message to its end."""
         self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
-        message = await arrival_encryption.sealed(self.service, taken.message, taken.position)
+        message = await value_codec.encrypt_message(self.service, taken.message, taken.position)
         turn: ProcessingState = begin(self.service, message, taken.position, self.known)
         turn = replace(turn, is_current=turn.progress is not None)
         for _ in range(STEPS_MAX):
@@ -125,7 +125,9 @@ class _Rebuilding:
     async def _step(self, turn: ProcessingState) -> ProcessingState:
         """Do what is next, as `saga.engine.execution.message_processor.advance` does, but for runs."""
         now = Now(self._looked_at_ms(turn.progress), self.service.memory_s)
-        action = choose_next_action(as_read(self.service, turn, now.ms), self.service.roles, turn, now, turn.is_current)
+        action = choose_next_action(
+            read_progress(self.service, turn, now.ms), self.service.roles, turn, now, turn.is_current
+        )
         match action:
             case RunHandler() | Compensate():
                 return await self._run(turn, action)
@@ -134,17 +136,11 @@ class _Rebuilding:
             case LoadProgress():
                 return await progress_repository.load(self.service, turn)
             case RecallOverflow():
-                return await overflow_store.recalled(self.service, turn)
+                return await overflow_store.recall(self.service, turn)
             case TouchDeadline() | RescheduleTimer():
-                hand = progress_repository.in_hand(self.service, turn)
-                return await progress_repository.write(
-                    self.service, turn, record_without_handler(turn.loaded_progress, hand, action)
-                )
+                return await progress_repository.commit(self.service, turn, record_without_handler, action)
             case RecordDecision():
-                hand = progress_repository.in_hand(self.service, turn)
-                return await progress_repository.write(
-                    self.service, turn, record_decision(turn.loaded_progress, hand, action)
-                )
+                return await progress_repository.commit(self.service, turn, record_decision, action)
             case Abort() | ApplyCommand():
                 raise Unknowable("a person has decided about it, or it has calls that nobody can undo")
 
@@ -174,28 +170,26 @@ class _Rebuilding:
             )
         self.left.append(ask.handler.name)
         failure = RunFailure(reason=LEFT, remedy="", attempts=1)
-        hand = progress_repository.in_hand(self.service, turn)
-        written = failed_attempts.park(turn.loaded_progress, hand, action, failure, None, due_ms=self.now_ms)
-        return await progress_repository.write(self.service, turn, written)
+        return await progress_repository.commit(
+            self.service, turn, failed_attempts.park, action, failure, None, due_ms=self.now_ms
+        )
 
     async def _ended(
-        self, turn: ProcessingState, ask: Ask, events: Sequence[Message], delta: dict[str, Any], reason: str
+        self, turn: ProcessingState, ask: RunRequest, events: Sequence[Message], delta: dict[str, Any], reason: str
     ) -> ProcessingState:
         """Record the end of a run."""
         self.emitted |= {event.id: event for event in events}
         self.clock.at_ms = max([self.clock.at_ms, *(from_iso(e.time) for e in events if e.id in self.said)])
-        hand, p, action = progress_repository.in_hand(self.service, turn), turn.loaded_progress, ask.action
+        action = ask.action
         ended = TransitionDetails(
             message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
         )
         if isinstance(action, Compensate):
-            written = undone(p, hand, action.role, action.result, ended)
-        else:
-            written = journal.handled(p, hand, action.role, ended)
-        return await progress_repository.write(self.service, turn, written)
+            return await progress_repository.commit(self.service, turn, undone, action.role, action.result, ended)
+        return await progress_repository.commit(self.service, turn, journal.handled, action.role, ended)
 
     async def _tried(
-        self, turn: ProcessingState, ask: Ask
+        self, turn: ProcessingState, ask: RunRequest
     ) -> tuple[list[tuple[str, str, bytes]], dict[str, Any]] | None:
         """Return what the handler says and changes, if it asks for nothing outside; else `None`."""
         if ask.handler.may_wait:
@@ -214,10 +208,10 @@ class _Rebuilding:
             handler_version=ask.version,
             time="",
         )
-        saga = await handler_runner.running(self.service, turn, ask, intent)
+        saga = await handler_runner.open_saga(self.service, turn, ask, intent)
         self.documents.trying = True
         try:
-            events, delta, _ = await handler_runner.called(self.service, ask, action.parts, saga)
+            events, delta, _ = await handler_runner.call_handler(self.service, ask, action.parts, saga)
         except Asked:
             return None
         except Exception as why:
@@ -239,7 +233,9 @@ class _Rebuilding:
             said.append(found)
         raise AssertionError("a count has no end")  # pragma: no cover
 
-    def _messages(self, turn: ProcessingState, ask: Ask, events: Sequence[tuple[str, str, bytes]]) -> list[Message]:
+    def _messages(
+        self, turn: ProcessingState, ask: RunRequest, events: Sequence[tuple[str, str, bytes]]
+    ) -> list[Message]:
         """Events that a handler returned, as they are published."""
         p, started = turn.loaded_progress, turn.loaded_progress.started or turn.message.started
         return [
@@ -375,14 +371,14 @@ def _wake(one: _Rebuilding, due_ms: int) -> Wake:
     )
 
 
-def _ask(service: PreparedService, action: RunHandler | Compensate) -> Ask:
+def _ask(service: PreparedService, action: RunHandler | Compensate) -> RunRequest:
     """The run of an action, as `saga.engine.execution.handler_runner` has it."""
     if isinstance(action, Compensate):
         cause = action.result.event.id
-        return Ask(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))
+        return RunRequest(action=action, handler=service.handlers[action.name], run=("undo", action.role.name, cause))
     name, parts = action.role.name, action.parts
     cause = parts[0].id if len(parts) == 1 else "+".join(sorted(part.id for part in parts))
-    return Ask(action=action, handler=service.handlers[name], run=("do", name, cause))
+    return RunRequest(action=action, handler=service.handlers[name], run=("do", name, cause))
 
 
 def _name(service: PreparedService, type_: str, saga: str, handler: str, cause: str, index: int) -> str:
@@ -392,7 +388,7 @@ def _name(service: PreparedService, type_: str, saga: str, handler: str, cause: 
     )
 
 
-def _agreed(ask: Ask, made: Sequence[Message], said: Sequence[Message]) -> Sequence[Message]:
+def _agreed(ask: RunRequest, made: Sequence[Message], said: Sequence[Message]) -> Sequence[Message]:
     """Events of a run that was made again: as the log has them, and those behind that were never published. Raises
     `Unknowable` where the log has others."""
     same = len(said) <= len(made) and all(

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Superseded
-from saga.engine.execution import arrival_encryption, timer_endings
+from saga.engine.execution import message_processor, value_codec
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import NOWHERE, Measurements, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
@@ -51,15 +51,15 @@ async def repaired(
     """
     stages = Measurements()
     for message in triggers:
-        message = await arrival_encryption.sealed(service, message, NOWHERE)
-        await take_turn(service, begin(service, message, NOWHERE, None, stages).drop_progress())
+        message = await value_codec.encrypt_message(service, message, NOWHERE)
+        await process(service, begin(service, message, NOWHERE, None, stages).drop_progress())
     while True:
-        turn = await take_turn(service, _without_message(service, saga, stages))
+        turn = await process(service, _without_message(service, saga, stages))
         if turn.progress is None or not takeover.is_due(turn.progress, service.roles):
             return stages.outcomes
         whole = replace(turn.loaded_progress, heard=service.roles.heard)
         try:
-            await progress_repository.save(service, turn, Commit(whole))
+            await progress_repository.checkpoint(service, turn, Commit(whole))
         except Superseded:
             continue
         return stages.outcomes
@@ -74,9 +74,9 @@ async def woken_again(service: ServiceRuntime, saga: str) -> None:
     if due_ms is None:  # it has gone on meanwhile
         return
     if p.wake is None or timers.comes_too_late(p, service.ports.clock.now_ms()):
-        await take_turn(service, turn)  # it gets one that is in time
+        await process(service, turn)  # it gets one that is in time
     else:
-        await timer_endings.send_on(service, turn, ForwardTimer(due_ms))
+        await message_processor.forward_timer(service, turn, ForwardTimer(due_ms))
 
 
 def _without_message(service: ServiceRuntime, saga: str, stages: Measurements) -> ProcessingState:

@@ -15,9 +15,9 @@ from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import hidden, without
 from saga.engine.consumer.batching import Batches
 from saga.engine.errors import Halted
-from saga.engine.execution import arrival_encryption
+from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.isolated_ports import Published, Undisturbed
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import ExternalCall, Ports
@@ -96,8 +96,8 @@ async def rehearse(  # and what it runs on
     before = await _read_progress(copy, declared.name, saga)
     stops = None
     try:
-        arrived = await arrival_encryption.sealed(service, message, NO_POSITION)
-        await take_turn(service, begin(service, arrived, NO_POSITION, None))
+        arrived = await value_codec.encrypt_message(service, message, NO_POSITION)
+        await process(service, begin(service, arrived, NO_POSITION, None))
     except RehearsalStopped as stop:
         stops = str(stop)
     after = await _read_progress(copy, declared.name, saga)

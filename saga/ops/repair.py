@@ -12,7 +12,7 @@ from saga.declarations.values import Declared
 from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
-from saga.engine.persistence.outbox import records_of
+from saga.engine.persistence.progress_repository import outbox_records
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.prepared_service import prepare, writes_of
@@ -110,7 +110,7 @@ async def _published_records(service: ServiceRuntime, p: SagaProgress, topics: C
     for entry in map(decode_entry, (await add_archives(service.ports.store, p)).transitions):
         if unknown := sorted({event.type for event in entry.events} - service.contracts.keys()):
             raise SagaError(f"transition {entry.n} emitted {', '.join(unknown)}, which this release does not know")
-        records += [record for record in records_of(service, p, entry) if record.topic in topics]
+        records += [record for record in outbox_records(service, p, entry) if record.topic in topics]
     return records
 
 

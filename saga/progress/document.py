@@ -107,7 +107,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     value: Raw = Raw(b"null")
     """Value that it gave."""
     claim: str = ""
-    """Name of the document that holds the value in its place: see `saga.engine.persistence.claim_checks`."""
+    """Name of the document that holds the value in its place: see `saga.engine.persistence.overflow_store`."""
     ms: int = 0
     """Milliseconds that a step took, by the clock of the worker that made it; for people."""
     answer: str | None = None

@@ -53,7 +53,7 @@ class OverflowBounds:
     """So many pages of one order become a shelf: see `saga.progress.shelves`."""
     value_bytes_max: int = 64 * 1024
     """A larger result of a step, or document that a handler reads, is a document of its own: see
-    `saga.engine.persistence.claim_checks`."""
+    `saga.engine.persistence.overflow_store`."""
 
 
 BOUNDS = OverflowBounds()

@@ -13,7 +13,7 @@ from saga.contracts.library import binding_of
 from saga.declarations.resources import MARKERS
 from saga.declarations.values import Declared
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.isolated_ports import Published
 from saga.engine.lifecycle import open_resources
 from saga.engine.ports import ExternalCall
@@ -297,7 +297,7 @@ class _ScriptRuns:
         position = Position("", 0, number)
         self._arrivals.append((message, position, self._clock.now_ms()))
         store.arrival = number
-        await take_turn(service, begin(service, message, position, None))
+        await process(service, begin(service, message, position, None))
 
     def entries(self) -> list[Transition]:
         """The transitions of the first run."""
@@ -322,7 +322,7 @@ class _ScriptRuns:
         message, position, now_ms = self._arrivals[once.arrival if once else -1]
         self._clock.set_to(now_ms)
         with suppress(Written):
-            await take_turn(service, begin(service, message, position, cached))
+            await process(service, begin(service, message, position, cached))
         touched = [] if calls != self._outside.calls else self._changed(before)
         self._compare(script, once and once.made, store.made, touched, when)
 

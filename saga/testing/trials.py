@@ -21,7 +21,7 @@ from saga.engine.consumer.batching import Batches
 from saga.engine.consumer.document_changes import message_of
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.document_updates import as_kind
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.isolated_ports import Published, Undisturbed
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
@@ -264,7 +264,7 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
             break
         clock.pass_until(due_ms)
         wake = wake_for(service, saga, clock, due_ms, turn)
-        await take_turn(service, begin(service, wake, Position("trial", 0, 0), None))
+        await process(service, begin(service, wake, Position("trial", 0, 0), None))
         after = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
         if after is None or (found is not None and after.cas == found.cas):  # what is overdue is held up
             break
@@ -307,7 +307,7 @@ async def _arrives(service: ServiceRuntime, clock: TrialClock, number: int, even
     else:
         message = arriving(service, event, clock)
     position = Position(service.contracts[message.type].topic, 0, number)
-    await take_turn(service, begin(service, message, position, None))
+    await process(service, begin(service, message, position, None))
 
 
 def arriving(service: PreparedService, event: Event, clock: TrialClock) -> Message:

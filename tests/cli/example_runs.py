@@ -13,7 +13,7 @@ from saga import Event, Saga, Service
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clients.events import to_record
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.lifecycle import open_resources
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
@@ -105,7 +105,7 @@ class Shop:
             contract = participant.contracts[type_]
             schema = contract.versions[-1].path
             message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
-            await take_turn(participant, begin(participant, message, Position(out.topic, 0, offset), None))
+            await process(participant, begin(participant, message, Position(out.topic, 0, offset), None))
             await self.clock.sleep(0.25)
 
 

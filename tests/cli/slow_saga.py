@@ -20,7 +20,7 @@ T = TypeVar("T")
 SLOW_S = "SAGA_TEST_SLOW_S"
 """Variable with the seconds that pass each time."""
 CLOCK = SystemClock()
-_patiently = progress_repository.patiently
+_patiently = progress_repository.retry_while_unavailable
 
 
 async def slowly(
@@ -44,5 +44,5 @@ async def slowly(
 
 
 if __name__ == "__main__":
-    progress_repository.patiently = slowly
+    progress_repository.retry_while_unavailable = slowly
     main()

@@ -213,7 +213,7 @@ def test_what_was_never_published_is_published(folder: Path, saga: Call, monkeyp
     ordered(folder, one=Shop())
     lose(folder, "order", "one")
     [said] = [record for record in records(folder, "orders") if type_of(record) == "OrderConfirmed"]
-    monkeypatch.setattr(rebuilding, "_own", lambda service, record: None)  # as if it were not there
+    monkeypatch.setattr(rebuilding, "_decode_own", lambda service, record: None)  # as if it were not there
     told = saga("rebuild", "services.order", "--dry-run").stdout.splitlines()[0]
     assert told == "order  one  a deadline noted, confirm handled; published now: OrderConfirmed"
     assert saga("rebuild", "services.order", "--apply").exit_code == 0

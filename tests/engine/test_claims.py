@@ -10,7 +10,7 @@ import pytest
 
 from saga import Retry, Saga, Service
 from saga.engine.errors import Halted
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.errors import StoreError
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history
@@ -194,7 +194,7 @@ async def test_two_sagas_with_the_same_result_have_a_claim_each_that_never_expir
         for saga in ("order-1", "order-2"):
             message = worker.message(an_order(saga))
             turn = worker.begun(an_order(saga), message)
-            await take_turn(worker.participant, turn)
+            await process(worker.participant, turn)
         keys = list(await claims_in(workers.store))
         assert sorted(map(saga_of, keys)) == ["order-1", "order-2"]
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:

@@ -389,7 +389,7 @@ async def test_of_updates_that_go_together_one_that_would_end_the_process_fails_
         good, bad = an_update(declared), with_(an_update(declared), marker="bad", change=ends, args=())
         run = [{"handler": "set_aside", "kind": "do", "cause": "c"}]
         await store.insert("saga", f"inventory::{SAGA}", msgspec.json.encode({"intents": run}))
-        made = await document_updates.apply_all(
+        made = await document_updates.apply_together(
             service, Position("orders", 0, 0), [good, bad, with_(good, marker="last")]
         )
         found = await store.get("stock", "tea")
@@ -419,7 +419,7 @@ async def test_of_updates_that_go_together_one_whose_progress_cannot_be_read_fai
         await store.insert("saga", "inventory::sound", msgspec.json.encode(intents))
         await store.insert("stock", "tea", b'{"left":5}')
         updates = [an_update(declared), with_(an_update(declared), saga="sound", marker="n")]
-        damaged, sound = await document_updates.apply_all(service, Position("orders", 0, 0), updates)
+        damaged, sound = await document_updates.apply_together(service, Position("orders", 0, 0), updates)
         assert isinstance(damaged, StoreError)
         assert isinstance(sound, Marker)
         found = await store.get("stock", "tea")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from saga.engine.consumer import document_changes
 from saga.engine.consumer.record_router import received
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.isolated_ports import Published
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -101,7 +101,7 @@ async def shown(records: Sequence[Record]) -> tuple[dict[str, tuple[int, ...]], 
                 placed = record._replace(offset=offset, time_ms=APPENDED_MS + offset)
                 message = received(placed, service)
                 assert isinstance(message, Message), message
-                await take_turn(participant, begin(participant, message, Position(*placed[:3]), None))
+                await process(participant, begin(participant, message, Position(*placed[:3]), None))
             async for key, document in store.scan(PROGRESS, progress_key("watching", "")):
                 progress: SagaProgress = decode(document.content)
                 found[key.partition("::")[2]] = tuple(progress.state.get("versions", ()))

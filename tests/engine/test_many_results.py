@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from saga import Event, Later, Saga, Service
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance, take_turn
+from saga.engine.execution.message_processor import advance, process
 from saga.engine.isolated_ports import Documents
 from saga.engine.progress_cache import OverflowCache
 from saga.errors import StoreError
@@ -227,7 +227,7 @@ async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_ho
                 value=b"",
                 due_ms=p.wake.due_ms,
             )
-            await take_turn(worker.participant, begin(worker.participant, wake, Position("w", 0, len(sizes)), None))
+            await process(worker.participant, begin(worker.participant, wake, Position("w", 0, len(sizes)), None))
         assert sizes[-1] <= sizes[5] + 20
         await worker.takes(CANCELLED)
         [letter] = (await worker.history())[-1].letters

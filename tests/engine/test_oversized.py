@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
-from saga.engine.execution import document_updates
+from saga.engine.execution import document_updates, failure_handling
 from saga.engine.isolated_ports import Published
-from saga.engine.persistence import oversized
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import Permanent
@@ -152,9 +151,11 @@ async def test_handlers_that_keep_a_message_or_would_ignore_it_are_not_concerned
         kept = (PendingMessage(handler="count", message=message, n=0),)
         for known, names in ((p, ["count"]), (with_(p, waiting=kept), []), (with_(p, closed=("count",)), [])):
             turn = with_(worker.begun(order, message), progress=known)
-            assert list(oversized._others(service, turn, RunHandler(reserve, message, (message,)))) == names
+            assert (
+                list(failure_handling._other_handlers(service, turn, RunHandler(reserve, message, (message,)))) == names
+            )
         paged = with_(worker.begun(order, message), progress=p, paged=("count",))
-        assert list(oversized._others(service, paged, RunHandler(reserve, message, (message,)))) == []
+        assert list(failure_handling._other_handlers(service, paged, RunHandler(reserve, message, (message,)))) == []
 
 
 async def test_without_room_for_anything_a_message_is_a_dead_letter_for_each_handler_it_was_for(tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
             )
             for n in range(3)
         ]
-        made = await document_updates.apply_all(service, Position("orders", 0, 0), updates)
+        made = await document_updates.apply_together(service, Position("orders", 0, 0), updates)
         assert [type(one) for one in made] == [document_updates.Marker, Permanent, document_updates.Marker]
         assert "document 'all' of 'ledger' would be too large: " in str(made[1])
         ledger = await store.get("ledger", "all")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from saga import Later, Retry, Saga, Service
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import advance, take_turn
+from saga.engine.execution.message_processor import advance, process
 from saga.messages import Position, Record
 from saga.messaging.operator_commands import Command, command_in, to_record
 from saga.progress.failed_attempts import find_parked_runs
@@ -31,7 +31,7 @@ async def a_wish(at: Workers, worker: At, about: str | None = None) -> Command:
 
 async def heeds(worker: At, wish: Command) -> None:
     """The worker takes a wish to its end."""
-    await take_turn(worker.participant, begin(worker.participant, wish, Position("payment.commands", 0, 0), None))
+    await process(worker.participant, begin(worker.participant, wish, Position("payment.commands", 0, 0), None))
 
 
 async def test_what_is_parked_is_tried_at_once_where_it_was_and_what_waits_behind_it_follows(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
 from saga.encryption.text import names_in, place_of_recorded
 from saga.engine.consumer.flow_control import Limits
-from saga.engine.execution.value_codec import STATE, Seals, call_of
+from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
 from saga.engine.isolated_ports import Documents, Then, ports_alone
 from saga.engine.prepared_service import prepare
 from saga.engine.processing_state import Measurements, ProcessingState, RunKey
@@ -493,7 +493,7 @@ async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_
         service = make_service_runtime(prepare(payment.declared), {}, ports)
         message = message_of(order_of(), started=None)
         at = Position("orders", 0, 0)
-        seals = Seals(service, ProcessingState(message=message, position=at, measurements=Measurements()))
+        seals = ValueCodec(service, ProcessingState(message=message, position=at, measurements=Measurements()))
         seals.own = await keys.of_subject(SAGA)
         assert seals.own is not None
         call = StepRecord(kind="step", name="tokenize", number=1, input="")
@@ -501,24 +501,24 @@ async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_
         others: list[RunKey] = [("undo", "reserve", "m-1"), ("do", "note", "m-1"), ("do", "reserve", "m-2")]
         places = [
             STATE,
-            call_of(run, call),
-            call_of(run, msgspec.structs.replace(call, number=2)),
-            call_of(run, msgspec.structs.replace(call, name="statement")),
-            call_of(run, msgspec.structs.replace(call, kind="update")),
-            *(call_of(other, call) for other in others),
+            place_of_call(run, call),
+            place_of_call(run, msgspec.structs.replace(call, number=2)),
+            place_of_call(run, msgspec.structs.replace(call, name="statement")),
+            place_of_call(run, msgspec.structs.replace(call, kind="update")),
+            *(place_of_call(other, call) for other in others),
         ]
         plain = msgspec.Raw(b'{"a":{"_sensitive":"x"},"b":[{"_sensitive":"x"},{"_sensitive":"y"}]}')
         for what in places:
-            closed = seals.closed_raw(plain, what)
-            assert await seals.revealed_raw(closed, what) == plain
+            closed = seals.encrypt_raw(plain, what)
+            assert await seals.decrypt_raw(closed, what) == plain
             for elsewhere in places:
                 if elsewhere != what:
                     with pytest.raises(Permanent, match="was sealed for another place"):
-                        await seals.revealed_raw(closed, elsewhere)
-        parts = msgspec.json.decode(seals.closed_raw(plain, STATE))
+                        await seals.decrypt_raw(closed, elsewhere)
+        parts = msgspec.json.decode(seals.encrypt_raw(plain, STATE))
         for moved_ in ({**parts, "a": parts["b"][0]}, {**parts, "b": parts["b"][::-1]}, {"c": parts["a"]}):
             with pytest.raises(Permanent, match="was sealed for another place"):
-                seals.reveal(moved_, STATE)
+                seals.decrypt(moved_, STATE)
 
 
 async def killed_in_its_second_step(tmp_path: Path, place: Workplace) -> tuple[KeyFolder, Bank]:

@@ -22,8 +22,8 @@ from saga.encryption.text import names_in
 from saga.engine.consumer.committer import Commits
 from saga.engine.consumer.poison_guard import Count
 from saga.engine.consumer.record_router import received
-from saga.engine.execution import arrival_encryption
-from saga.engine.execution.beginning import undecodable
+from saga.engine.execution import value_codec
+from saga.engine.execution.beginning import why_undecodable
 from saga.engine.isolated_ports import Documents, Then, ports_alone
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -279,9 +279,11 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
             record = in_binary_mode(value, "application/avro")
             message = received(Record("orders", 0, 0, record.key, value, record.headers, 0), service)
             assert isinstance(message, Message)
-            kept = await arrival_encryption.sealed(service, message, Position("orders", 0, 0))
+            kept = await value_codec.encrypt_message(service, message, Position("orders", 0, 0))
             assert not can_be_read(b"SECRET", kept.value)
-            assert await arrival_encryption.sealed(service, kept, Position("orders", 0, 0)) is kept, "it is sealed once"
+            assert await value_codec.encrypt_message(service, kept, Position("orders", 0, 0)) is kept, (
+                "it is sealed once"
+            )
             assert open_whole(kept.value, kept.type, SAGA, {key and key.name: key}.__getitem__) == value
             for name, saga in (("OrderConfirmed", SAGA), (kept.type, "order-2")):
                 with pytest.raises(BadInput, match="for another saga"):
@@ -289,13 +291,13 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
             with pytest.raises(KeyMissing, match="no keys: set SAGA_KEYS"):
                 bare.decode("reserve", kept)
             if value is newer:
-                assert "no schema in" in str(undecodable(service, role, kept)), "as it is told without keys"
+                assert "no schema in" in str(why_undecodable(service, role, kept)), "as it is told without keys"
                 contracts.deploy()
                 service.schemas.library = await contracts.read(service.schemas.library)
-                assert undecodable(service, role, kept) is None, "its run will find out"
+                assert why_undecodable(service, role, kept) is None, "its run will find out"
             else:
                 with pytest.raises(SchemaUnasked):
-                    undecodable(service, role, kept)
+                    why_undecodable(service, role, kept)
 
 
 # ---------------------------------------------------------------- changes of documents, and a registry's wire format
@@ -352,7 +354,7 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
             message = received(Record("orders", 0, 0, record.key, value, record.headers, 0, writer), service)
             assert isinstance(message, Message)
             assert can_be_read(b"SECRET", message.value)
-            kept = await arrival_encryption.sealed(service, message, Position("orders", 0, 0))
+            kept = await value_codec.encrypt_message(service, message, Position("orders", 0, 0))
             assert not can_be_read(b"SECRET", kept.value)
             key = await keys.of_subject(SAGA)
             shown = opened(kept.value, service.schemas.library, SAGA, {key and key.name: key}.__getitem__)

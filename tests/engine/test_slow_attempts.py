@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga import Later, Retry, Saga, Service
-from saga.engine.execution.beginning import looked_at_later
+from saga.engine.execution.beginning import hold_back
 from saga.engine.processing_state import HeldBack
 from saga.progress.document import PendingMessage, SagaProgress
 from saga.progress.journal import empty
@@ -164,7 +164,7 @@ def test_what_is_stopped_for_one_message_is_as_due_as_it_was_for_others(undoes: 
     kept = tuple(PendingMessage(handler="reserve", message=each, n=n, due_ms=1000) for n, each in enumerate(messages))
     p = empty("payment", SAGA, 1)
     p = replace(p, compensating=kept) if undoes else replace(p, queue=kept)
-    later = looked_at_later(p, [HeldBack("reserve", undoes, 1500, kept[0].message.id)], now_ms=3000)
+    later = hold_back(p, [HeldBack("reserve", undoes, 1500, kept[0].message.id)], now_ms=3000)
     assert [k.due_ms for k in (*later.queue, *later.compensating)] == [3001, 1000], "its own time has passed"
-    every = looked_at_later(p, [HeldBack("reserve", undoes, 5000)], now_ms=3000)
+    every = hold_back(p, [HeldBack("reserve", undoes, 5000)], now_ms=3000)
     assert [k.due_ms for k in (*every.queue, *every.compensating)] == [5000, 5000]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from saga import Retry, Saga, Service
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.progress_cache import ROOM_BYTES, OverflowCache
 from saga.errors import StoreError
 from saga.messages import Position
@@ -150,7 +150,7 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
         ahead = await at_hand.worker(payment_of())
         for n in range(SMALL.inbox_max + 1):
             order, at = an_order(quantity=n), worker if n < ahead_from else ahead
-            await take_turn(at.participant, at.begun(order, worker.message(order)))
+            await process(at.participant, at.begun(order, worker.message(order)))
         (page,) = (await worker.progress()).pages
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:
             query = "SELECT expires_at_ms FROM documents WHERE collection = ?"
@@ -170,7 +170,7 @@ async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(t
             message = worker.message(order)
             if n in (0, SMALL.inbox_max):
                 message = replace(message, time=time)
-            assert (await take_turn(worker.participant, worker.begun(order, message))).is_complete
+            assert (await process(worker.participant, worker.begun(order, message))).is_complete
         (page,) = (await worker.progress()).pages
         assert await worker.store.get(ARCHIVES, spill.page_key("payment", SAGA, page)) is not None
 
@@ -352,7 +352,7 @@ async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_r
         p, cas = await cached_of(other)
         assert "note-12" not in [k.message.id.rpartition("|")[2] for k in p.waiting]
         again = begin(one.participant, one.message(notes[12], id="note-12"), Position("orders", 0, 12), cached)
-        assert (await take_turn(one.participant, again)).is_complete
+        assert (await process(one.participant, again)).is_complete
         assert (await cached_of(one))[1] == cas, "it is kept already"
 
 

@@ -11,8 +11,8 @@ from saga import Event, Retry, Saga, Service
 from saga.contracts.library import Library
 from saga.engine.execution import control_log
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
-from saga.engine.execution.waiting_runs import LOOK_S_MAX, SPREAD
+from saga.engine.execution.failure_handling import LOOK_S_MAX, SPREAD
+from saga.engine.execution.message_processor import process
 from saga.engine.known_schemas import READ_S_MIN
 from saga.messages import Position, Record
 from saga.messaging import controls, operator_commands
@@ -210,7 +210,7 @@ async def route(at: Workers, worker: At, handler: str, *, off: bool = False) -> 
         now_ms=at.clock.now_ms(),
     )
     said = controls.control_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
-    await control_log.noted(worker.participant, Position(out.topic, 0, 0), said)
+    await control_log.write_control(worker.participant, Position(out.topic, 0, 0), said)
 
 
 async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
@@ -219,7 +219,7 @@ async def command(at: Workers, worker: At, wanted: Wanted, dead: str) -> None:
         "payment", SAGA, wanted=wanted, dead=dead, who="ada", why="looked at", now_ms=at.clock.now_ms()
     )
     said = operator_commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
-    await take_turn(worker.participant, begin(worker.participant, said, Position(out.topic, 0, 0), None))
+    await process(worker.participant, begin(worker.participant, said, Position(out.topic, 0, 0), None))
 
 
 async def test_an_attempt_that_a_person_asks_for_is_written_so_that_its_end_is_seen(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ async def test_a_part_whose_schema_is_deployed_while_it_is_looked_at_is_no_run_w
         other = await worker_at(at, contracts)
         stale = other.begun(confirmed, worker.message(confirmed, id="another"))
         assert (dict(turn.bad), list(stale.bad)) == ({}, ["note"])
-        await take_turn(worker.participant, stale)  # another lane has read the contracts meanwhile
+        await process(worker.participant, stale)  # another lane has read the contracts meanwhile
         assert await worker.told() == [("note", "waiting"), ("note", "ignored")]
 
 

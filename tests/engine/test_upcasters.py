@@ -16,7 +16,7 @@ from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
 from saga.engine.consumer.record_router import received
 from saga.engine.execution.beginning import begin
-from saga.engine.execution.message_processor import take_turn
+from saga.engine.execution.message_processor import process
 from saga.engine.prepared_service import prepare
 from saga.messages import Message, Position, Record, Writer
 from saga.messaging import operator_commands
@@ -258,7 +258,7 @@ async def replayed(at: Workers, worker: At, dead: str) -> None:
         worker.participant.name, ID, wanted="replay", dead=dead, who="anna", why="mended", now_ms=at.clock.now_ms()
     )
     command = operator_commands.command_in(Record(out.topic, 0, 0, out.key, out.value, out.headers, at.clock.now_ms()))
-    await take_turn(worker.participant, begin(worker.participant, command, Position(out.topic, 0, 0), None))
+    await process(worker.participant, begin(worker.participant, command, Position(out.topic, 0, 0), None))
 
 
 # -------------------------------------------------------------------- a release that is too old

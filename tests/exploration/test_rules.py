@@ -197,9 +197,9 @@ def a_dead_intent_leaves_no_never(patch: pytest.MonkeyPatch) -> None:
         service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Any
     ) -> Any:
         document = await service.ports.store.get(collection, key)
-        return document_updates._head(document).markers.get(marker, mark)
+        return document_updates._decode_head(document).markers.get(marker, mark)
 
-    patch.setattr(document_updates, "never", look)
+    patch.setattr(document_updates, "withdraw", look)
 
 
 def every_transition_records_its_position(patch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
-    save = progress_repository.save
+    save = progress_repository.checkpoint
 
     async def believe(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
@@ -250,11 +250,11 @@ def an_ambiguous_write_is_taken_for_done(patch: pytest.MonkeyPatch) -> None:
                 raise
             return replace(turn, progress=written.snapshot, is_current=True)
 
-    patch.setattr(progress_repository, "save", believe)
+    patch.setattr(progress_repository, "checkpoint", believe)
 
 
 def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
-    save = progress_repository.save
+    save = progress_repository.checkpoint
 
     async def insist(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         try:
@@ -266,14 +266,14 @@ def an_ambiguous_write_is_written_over(patch: pytest.MonkeyPatch) -> None:
             there = await service.ports.store.get("saga", key)
             return await save(service, replace(turn, cas=there.cas if there else 0, is_current=True), written)
 
-    patch.setattr(progress_repository, "save", insist)
+    patch.setattr(progress_repository, "checkpoint", insist)
 
 
 def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
     async def recalled(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
         return replace(turn, recalled={}, paged=())
 
-    patch.setattr(overflow_store, "recalled", recalled)
+    patch.setattr(overflow_store, "recall", recalled)
 
 
 def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
-    inserted = overflow_store._inserted
+    inserted = overflow_store._insert_segment
 
     async def believe(*args: Any, **rest: Any) -> None:
         try:
@@ -289,7 +289,7 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
         except Superseded:
             return
 
-    patch.setattr(overflow_store, "_inserted", believe)
+    patch.setattr(overflow_store, "_insert_segment", believe)
 
 
 def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
@@ -303,12 +303,12 @@ def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
-    recalled = overflow_store.recalled
+    recalled = overflow_store.recall
 
     async def forget(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
         return replace(await recalled(service, turn), paged=())
 
-    patch.setattr(overflow_store, "recalled", forget)
+    patch.setattr(overflow_store, "recall", forget)
 
 
 def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
@@ -320,14 +320,14 @@ def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> Non
 
 
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
-    within = overflow_store.within_bounds
+    within = overflow_store.move_overflow
 
     async def hasty(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> Any:
         p, emptied = await within(service, turn, p)
-        await overflow_store.removed(service, emptied)
+        await overflow_store.remove_segments(service, emptied)
         return p, ()
 
-    patch.setattr(overflow_store, "within_bounds", hasty)
+    patch.setattr(overflow_store, "move_overflow", hasty)
 
 
 def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def what_is_not_written_binds_a_rerun(patch: pytest.MonkeyPatch) -> None:
         return tuple(saga.calls)
 
     for module in (handler_runner, failure_handling):
-        patch.setattr(module, "answered", answered)
+        patch.setattr(module, "reusable_answers", answered)
 
 
 def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
@@ -74,13 +74,13 @@ def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
-    bad_for = beginning._bad
+    bad_for = beginning._find_undecodable
 
     def bad_for_all(service: ServiceRuntime, message: Message) -> Mapping[str, str]:
         bad = bad_for(service, message)
         return {role.name: why for why in bad.values() for role in service.roles.by_type[message.type]}
 
-    patch.setattr(beginning, "_bad", bad_for_all)
+    patch.setattr(beginning, "_find_undecodable", bad_for_all)
 
 
 def only_the_first_update_of_a_batch_is_looked_at(patch: pytest.MonkeyPatch) -> None:

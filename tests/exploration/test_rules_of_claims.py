@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.engine.persistence import claim_checks, progress_repository
+from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists
@@ -20,13 +20,13 @@ def claims_are_not_read(patch: pytest.MonkeyPatch) -> None:
     async def as_it_is(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
         return call
 
-    patch.setattr(claim_checks, "whole", as_it_is)
+    patch.setattr(overflow_store, "load_claim", as_it_is)
 
 
 def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPatch) -> None:
     light, save, late = (
-        claim_checks.light,
-        progress_repository.save,
+        overflow_store.store_claim,
+        progress_repository.checkpoint,
         list[tuple[ServiceRuntime, ProcessingState, StepRecord]](),
     )
 
@@ -42,12 +42,12 @@ def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPa
             await light(*each)
         return turn
 
-    patch.setattr(claim_checks, "light", put_off)
-    patch.setattr(progress_repository, "save", then)
+    patch.setattr(overflow_store, "store_claim", put_off)
+    patch.setattr(progress_repository, "checkpoint", then)
 
 
 def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
-    patiently = progress_repository.patiently
+    patiently = progress_repository.retry_while_unavailable
 
     async def believe(service: Any, at: Any, operation: str, *args: Any, **rest: Any) -> Any:
         try:
@@ -57,7 +57,7 @@ def a_claim_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch)
                 raise
             raise Exists("it will be there") from None
 
-    patch.setattr(progress_repository, "patiently", believe)
+    patch.setattr(progress_repository, "retry_while_unavailable", believe)
 
 
 RULES: dict[Take, str] = {

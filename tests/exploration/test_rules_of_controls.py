@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution import admission
+from saga.engine.execution import handler_runner
 from saga.progress import failed_attempts
 from saga.progress.actions import RunHandler
 from saga.progress.failed_attempts import RunFailure
 from tests.exploration.without_a_rule import Take, check_loss
 
-parked, after = failed_attempts.park, admission.after
+parked, after = failed_attempts.park, handler_runner.apply_controls
 
 
 def a_pause_counts_an_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def a_pause_ends_the_turn(patch: pytest.MonkeyPatch) -> None:
     async def ended(service: Any, turn: Any, *asked: Any) -> Any:
         return replace(turn, is_complete=True)
 
-    patch.setattr(admission, "_waits", ended)
+    patch.setattr(handler_runner, "_wait_for_pause", ended)
 
 
 def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
@@ -33,11 +33,11 @@ def what_waits_already_keeps_no_wake(patch: pytest.MonkeyPatch) -> None:
         state = await after(service, turn, ask)
         return replace(state, is_complete=True) if state is not None and state.held_back else state
 
-    patch.setattr(admission, "after", left)
+    patch.setattr(handler_runner, "apply_controls", left)
 
 
 def a_route_takes_what_has_begun(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
+    patch.setattr(handler_runner, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
 
 
 def a_turn_that_is_paused_waits_where_it_is(patch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
-    run, opened = handler_runner.run, failure_handling.opened
+    run, opened = handler_runner.run, failure_handling.find_intent
     roles: dict[str, Any] = {}
 
     def known(service: Any, turn: Any, action: RunHandler) -> Any:
@@ -53,7 +53,7 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
         return replace(intent, parts=suspended_runs.parts_of(p, roles[intent.handler], c))
 
     patch.setattr(handler_runner, "run", known)
-    patch.setattr(handler_runner, "opened", anew)
+    patch.setattr(handler_runner, "find_intent", anew)
 
 
 def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:

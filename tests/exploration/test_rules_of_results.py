@@ -37,18 +37,18 @@ def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
-    within = overflow_store.within_bounds
+    within = overflow_store.move_overflow
 
     async def hasty(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> Any:
         p, emptied = await within(service, turn, p)
-        await overflow_store.removed(service, emptied)
+        await overflow_store.remove_segments(service, emptied)
         return p, ()
 
-    patch.setattr(overflow_store, "within_bounds", hasty)
+    patch.setattr(overflow_store, "move_overflow", hasty)
 
 
 def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPatch) -> None:
-    inserted, save, late = overflow_store._inserted, progress_repository.save, list[tuple[Any, ...]]()
+    inserted, save, late = overflow_store._insert_segment, progress_repository.checkpoint, list[tuple[Any, ...]]()
 
     async def put_off(*asked: Any) -> None:
         late.append(asked)
@@ -60,8 +60,8 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
             await inserted(*asked)
         return turn
 
-    patch.setattr(overflow_store, "_inserted", put_off)
-    patch.setattr(progress_repository, "save", then)
+    patch.setattr(overflow_store, "_insert_segment", put_off)
+    patch.setattr(progress_repository, "checkpoint", then)
 
 
 def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:

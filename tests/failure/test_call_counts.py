@@ -49,7 +49,7 @@ def no_book(monkeypatch: pytest.MonkeyPatch) -> None:
     async def known(service: ServiceRuntime, at: Position) -> None:
         service.controls.until_s = inf
 
-    monkeypatch.setattr(control_log, "look", known)
+    monkeypatch.setattr(control_log, "refresh", known)
 
 
 @asynccontextmanager

@@ -4,8 +4,8 @@ stands."""
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.execution import admission, control_log, failure_handling
-from saga.engine.execution.failure_handling import Ask
+from saga.engine.execution import control_log, failure_handling, handler_runner
+from saga.engine.execution.failure_handling import RunRequest
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Position
@@ -28,27 +28,29 @@ def a_pause_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     async def looked(service: ServiceRuntime, at: Position) -> None:
         service.controls.until_s = service.ports.clock.monotonic_s() + 5
 
-    patch.setattr(control_log, "look", looked)
+    patch.setattr(control_log, "refresh", looked)
 
 
 def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> None:
     """What was parked because of it is let through when its wake comes."""
-    waits = admission._waits
+    waits = handler_runner._wait_for_pause
 
-    async def passed(service: ServiceRuntime, turn: ProcessingState, ask: Ask, entry: Noted) -> ProcessingState | None:
+    async def passed(
+        service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted
+    ) -> ProcessingState | None:
         is_parked = failed_attempts.has_wake(turn.loaded_progress, ask.action, has_begun=False)
         return None if is_parked else await waits(service, turn, ask, entry)
 
-    patch.setattr(admission, "_waits", passed)
+    patch.setattr(handler_runner, "_wait_for_pause", passed)
 
 
 def a_route_drops_what_has_begun(patch: pytest.MonkeyPatch) -> None:
     """An open intent goes with its message: nobody knows any more what stands."""
-    sent_away = admission._sent_away
+    sent_away = handler_runner._divert
 
-    async def dropped(service: ServiceRuntime, turn: ProcessingState, ask: Ask, entry: Noted) -> ProcessingState:
+    async def dropped(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted) -> ProcessingState:
         p = replace(turn.loaded_progress, intents=())
         return await sent_away(service, replace(turn, progress=p), ask, entry)
 
-    patch.setattr(admission, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
-    patch.setattr(admission, "_sent_away", dropped)
+    patch.setattr(handler_runner, "_is_new", lambda p, ask: isinstance(ask.action, RunHandler))
+    patch.setattr(handler_runner, "_divert", dropped)

@@ -42,7 +42,7 @@ def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
 
 def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
     """A worker that has lost the partition heeds it all the same, by what it remembers of the saga."""
-    save = progress_repository.save
+    save = progress_repository.checkpoint
 
     async def saved(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         if isinstance(turn.message, Command):
@@ -50,7 +50,7 @@ def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> No
             turn = replace(turn, cas=0 if there is None else there.cas)
         return await save(service, turn, written)
 
-    patch.setattr(progress_repository, "save", saved)
+    patch.setattr(progress_repository, "checkpoint", saved)
 
 
 def a_person_is_not_believed(patch: pytest.MonkeyPatch) -> None:
@@ -75,4 +75,4 @@ def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
     """A saga that waits for a person is forgotten like one that is over."""
-    rewritten(patch, progress_repository, "save", "None if p.is_open else service.memory_s", "service.memory_s")
+    rewritten(patch, progress_repository, "checkpoint", "None if p.is_open else service.memory_s", "service.memory_s")

@@ -22,7 +22,7 @@ _lanes: ContextVar[Lanes] = ContextVar("lanes")
 
 def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
-    waits_for_time, save = timers.waits_for_time, progress_repository.save
+    waits_for_time, save = timers.waits_for_time, progress_repository.checkpoint
     run, deliver = Lanes._run, Delivery.deliver
 
     def others(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
@@ -52,6 +52,6 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
     finished_once(patch)
     patch.setattr(timers, "waits_for_time", others)
-    patch.setattr(progress_repository, "save", saved)
+    patch.setattr(progress_repository, "checkpoint", saved)
     patch.setattr(Lanes, "_run", ran)
     patch.setattr(Delivery, "deliver", delivered)

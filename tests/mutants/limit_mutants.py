@@ -12,7 +12,7 @@ from tests.mutants.runtime_mutants import rewritten
 
 def a_breaker_burns_attempts(patch: pytest.MonkeyPatch) -> None:
     """What it refuses counts as if the call had failed."""
-    rewritten(patch, failure_handling, "failed", "saga.put_off_s is not None or saga.lets_pass(why)", "False")
+    rewritten(patch, failure_handling, "handle_failure", "saga.put_off_s is not None or saga.lets_pass(why)", "False")
 
 
 def an_open_breaker_lets_all_through(patch: pytest.MonkeyPatch) -> None:

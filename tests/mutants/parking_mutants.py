@@ -82,7 +82,7 @@ def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def attempts_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, failure_handling, "failed_before", "return kept.attempts, kept.under", "return 0, {}")
+    rewritten(patch, failure_handling, "count_failures_before", "return kept.attempts, kept.under", "return 0, {}")
 
 
 class _Later(BaseException):

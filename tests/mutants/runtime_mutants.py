@@ -20,7 +20,7 @@ from saga.engine.consumer.offset_tracker import Prefix
 from saga.engine.consumer.partition_listener import Partitions
 from saga.engine.execution import document_updates, handler_runner, message_processor
 from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.persistence import outbox, progress_repository
+from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
@@ -111,19 +111,19 @@ def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    records_of = outbox.records_of
+    records_of = progress_repository.outbox_records
     patch.setattr(
-        progress_repository, "records_of", lambda service, p, entry: list(records_of(service, p, entry))[::-1]
+        progress_repository, "outbox_records", lambda service, p, entry: list(records_of(service, p, entry))[::-1]
     )
 
 
 def repeats_have_another_time(patch: pytest.MonkeyPatch) -> None:
-    real = outbox.records_of
+    real = progress_repository.outbox_records
 
     def records_of(service: ServiceRuntime, p: SagaProgress, entry: Any) -> Any:
         return real(service, p, replace(entry, time=iso(service.ports.clock.now_ms())))
 
-    patch.setattr(progress_repository, "records_of", records_of)
+    patch.setattr(progress_repository, "outbox_records", records_of)
 
 
 # -------------------------------------------------------------------- the write
@@ -133,7 +133,7 @@ def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
     rewritten(
         patch,
         progress_repository,
-        "save",
+        "checkpoint",
         "if turn.cas:",
         "there = await store.get(PROGRESS, where)\n        if there is not None:\n"
         "            work = store.replace(PROGRESS, where, content, cas=there.cas, expiry_s=expiry_s)\n"
@@ -243,9 +243,11 @@ def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
-    records_of = outbox.records_of
+    records_of = progress_repository.outbox_records
     patch.setattr(
-        progress_repository, "records_of", lambda service, p, entry: records_of(service, p, replace(entry, letters=()))
+        progress_repository,
+        "outbox_records",
+        lambda service, p, entry: records_of(service, p, replace(entry, letters=())),
     )
 
 
@@ -269,7 +271,7 @@ def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 
 def updates_leave_no_marker(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, document_updates, "apply_all", ", **new}", "}")
+    rewritten(patch, document_updates, "apply_together", ", **new}", "}")
 
 
 def documents_are_written_without_their_version(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from saga.engine.consumer.keyed_executor import Item
 from saga.engine.errors import Draining
-from saga.engine.execution import arrival_encryption, control_log
+from saga.engine.execution import control_log, value_codec
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
 from saga.engine.processing_state import Measurements, ProcessingState
@@ -48,7 +48,7 @@ class Delivery:
             try:
                 ports.assignment.check_running(item.position)
                 if isinstance(item.message, Control):
-                    await control_log.noted(service, item.position, item.message)
+                    await control_log.write_control(service, item.position, item.message)
                     self._tell(item, stages)
                     return True
                 cached = self.cache.take(saga, stages.begun_s)
@@ -56,7 +56,7 @@ class Delivery:
                     stages.spans = self._spans(item, ports.outage_watch.tracing)
                 message = item.message
                 if ports.keys is not None:
-                    message = await arrival_encryption.sealed(service, message, item.position)
+                    message = await value_codec.encrypt_message(service, message, item.position)
                 turn = begin(service, message, item.position, cached and cached[:2], stages)
                 if item.deaths:
                     turn = replace(turn, deaths=item.deaths)

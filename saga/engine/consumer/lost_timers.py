@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from saga.engine.persistence.outbox import wake_record
+from saga.engine.persistence.progress_repository import timer_record
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.prepared_service import writes_of
 from saga.engine.service_runtime import ServiceRuntime
@@ -104,7 +104,7 @@ class LostTimers:
             due_ms = timers.earliest_ms(p)
             if p.wake is None or due_ms is None:
                 continue
-            batch.append(wake_record(service, key.removeprefix(prefix), p.wake.id, due_ms))
+            batch.append(timer_record(service, key.removeprefix(prefix), p.wake.id, due_ms))
             sent += 1
             if len(batch) == BATCH:
                 await ports.publisher.publish(batch)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from saga.engine.consumer.keyed_executor import Item
 from saga.engine.errors import Draining
-from saga.engine.execution import arrival_encryption
+from saga.engine.execution import value_codec
 from saga.engine.persistence import dead_letters, progress_repository
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, StoreError
@@ -92,7 +92,7 @@ class Guard:
         insert, key = self.service.ports.store.insert, self._key(item)
         content = msgspec.json.encode(Count(1))
         try:
-            return await progress_repository.patiently(
+            return await progress_repository.retry_while_unavailable(
                 self.service, item.position, "guard", insert, ARCHIVES, key, content, expiry_s=EXPIRY_S
             )
         except Exists:
@@ -103,13 +103,15 @@ class Guard:
     async def _again(self, item: Item) -> tuple[int, int]:
         """Count it once more: the number of deaths up to now, and the version of the count."""
         store, key = self.service.ports.store, self._key(item)
-        there = await progress_repository.patiently(self.service, item.position, "get", store.get, ARCHIVES, key)
+        there = await progress_repository.retry_while_unavailable(
+            self.service, item.position, "get", store.get, ARCHIVES, key
+        )
         if there is None:
             return 0, 0
         deaths = _deaths_in(there.content)
         content = msgspec.json.encode(Count(deaths + 1))
         try:
-            cas = await progress_repository.patiently(
+            cas = await progress_repository.retry_while_unavailable(
                 self.service,
                 item.position,
                 "guard",
@@ -128,9 +130,9 @@ class Guard:
         """Say it on `<service>.dead` alone: the progress is not touched any more."""
         service, message = self.service, item.message
         contract = service.contracts.get(message.type)
-        kept = await arrival_encryption.sealed(service, message, item.position)
+        kept = await value_codec.encrypt_message(service, message, item.position)
         letter = dead_letters.deadly(service.name, kept, item.position, deaths, contract)
-        await progress_repository.send_letter(service, item.position, letter)
+        await progress_repository.send_dead_letter(service, item.position, letter)
         service.ports.outage_watch.report(
             DeadLettered(
                 service=service.name,

@@ -17,7 +17,7 @@ from saga.engine.consumer.record_router import Skip, received
 from saga.engine.consumer.timer_buffer import Held
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Draining
-from saga.engine.execution import arrival_encryption
+from saga.engine.execution import value_codec
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import dead_letters, progress_repository
 from saga.engine.service_runtime import ServiceRuntime
@@ -194,9 +194,9 @@ class Unreadable:
         position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
         try:
-            kept = await arrival_encryption.seal_record(self.service, record)
+            kept = await value_codec.encrypt_record(self.service, record)
             letter = dead_letters.unreadable(self.service.name, kept, reason, now_ms, contract)
-            await progress_repository.send_letter(self.service, position, letter)
+            await progress_repository.send_dead_letter(self.service, position, letter)
         except Draining:
             return
         self.lanes.finish(prefix, record.offset)

@@ -9,8 +9,8 @@ from saga.declarations.returns import Nothing
 from saga.declarations.values import Parameter
 from saga.engine.errors import describe_exception
 from saga.engine.execution import abort_actions, document_updates
-from saga.engine.execution.failure_handling import Ask
-from saga.engine.execution.handler_runner import perform
+from saga.engine.execution.failure_handling import RunRequest
+from saga.engine.execution.handler_runner import admit
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import ProcessingState, RunKey
@@ -23,15 +23,14 @@ from saga.progress.journal import Commit, WriteContext
 from saga.view import Saga
 
 
-async def close_sealed(service: ServiceRuntime, turn: ProcessingState, action: Abort) -> ProcessingState:
+async def abort_run(service: ServiceRuntime, turn: ProcessingState, action: Abort) -> ProcessingState:
     """Close its documents to the original, take back what it said how to, and write down what remains of it."""
-    remains, intent = await _remains(service, turn, action.intent), action.intent
+    remains, intent = await _describe_remains(service, turn, action.intent), action.intent
     if not intent.undo_with:
-        written = _closed(turn.loaded_progress, progress_repository.in_hand(service, turn), action, remains, ())
-        return await progress_repository.write(service, turn, written)
+        return await progress_repository.commit(service, turn, _complete_abort, action, remains, ())
 
     async def take_back(saga: Saga[Any]) -> None:
-        remains.extend(await _taken_back(service, saga, intent))
+        remains.extend(await _call_abort_actions(service, saga, intent))
 
     original = service.handlers[intent.handler]
     handler = replace(
@@ -44,14 +43,14 @@ async def close_sealed(service: ServiceRuntime, turn: ProcessingState, action: A
         version=intent.handler_version,
     )
 
-    def ends(p: SagaProgress, hand: WriteContext, calls: tuple[StepRecord, ...]) -> Commit:
-        return _closed(p, hand, action, remains, calls)
+    def complete(p: SagaProgress, hand: WriteContext, calls: tuple[StepRecord, ...]) -> Commit:
+        return _complete_abort(p, hand, action, remains, calls)
 
     run: RunKey = ("lieu", intent.handler, intent.cause)
-    return await perform(service, turn, Ask(action=action, handler=handler, run=run, ends=ends))
+    return await admit(service, turn, RunRequest(action=action, handler=handler, run=run, ends=complete))
 
 
-def _closed(
+def _complete_abort(
     p: SagaProgress, hand: WriteContext, action: Abort, remains: Sequence[str], calls: tuple[StepRecord, ...]
 ) -> Commit:
     command = action.message
@@ -61,15 +60,15 @@ def _closed(
     return compensation.closed_for_good(p, hand, action.role, action.message, remains=remains, calls=calls)
 
 
-async def _taken_back(service: ServiceRuntime, saga: Saga[Any], intent: Intent) -> list[str]:
+async def _call_abort_actions(service: ServiceRuntime, saga: Saga[Any], intent: Intent) -> list[str]:
     """Make the calls with which a run is taken back, newest first; those that could not be made, or were refused."""
     left = []
     for said in reversed(intent.undo_with):
         try:
             if isinstance(saga, RunningSaga):
-                said = await saga.seals.revealed_taking_back(intent.handler, said)
+                said = await saga.seals.decrypt_abort_call(intent.handler, said)
                 saga.hides += abort_actions.secrets_in(said)
-            call, args, named = abort_actions.found(service, saga, said)
+            call, args, named = abort_actions.find_call(service, saga, said)
             await (call(*args, **named) if said.saga else saga.step(cast(Any, call), *args, **named))
         except abort_actions.NotFound as why:
             left.append(str(why))
@@ -78,21 +77,21 @@ async def _taken_back(service: ServiceRuntime, saga: Saga[Any], intent: Intent) 
     return left
 
 
-async def _remains(service: ServiceRuntime, turn: ProcessingState, intent: Intent) -> list[str]:
+async def _describe_remains(service: ServiceRuntime, turn: ProcessingState, intent: Intent) -> list[str]:
     """Calls of the original that nothing takes back, for a person to put right, newest first."""
     remains = []
-    for call, sure in _begun_calls(intent):
+    for call, sure in _find_begun_calls(intent):
         if call.kind == "step":
             how = "ran" if call.by is None else f"ran, as {call.by} says"
             remains.append(_describe(call, how if sure else "may have happened"))
         elif call.kind == "update" and not _is_declared(service, call):
             remains.append(_describe(call, "may have been applied, and this version declares no such collection"))
-        elif call.kind == "update" and await _applied(service, turn, intent, call):
+        elif call.kind == "update" and await _was_applied(service, turn, intent, call):
             remains.append(_describe(call, "was applied"))
     return remains + [_describe(c, "ran" if c.kind == "step" else "was applied") for c in reversed(intent.left)]
 
 
-def _begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
+def _find_begun_calls(intent: Intent) -> list[tuple[StepRecord, bool]]:
     """Calls that the original began, newest first; true for those whose answer is known."""
     if intent.undo_with:  # the others are of what takes its place
         return [] if intent.maybe is None else [(intent.maybe, False)]
@@ -109,14 +108,14 @@ def _is_declared(service: ServiceRuntime, call: StepRecord) -> bool:
     return any(collection == declared.collection for declared in service.documents.values())
 
 
-async def _applied(service: ServiceRuntime, turn: ProcessingState, intent: Intent, call: StepRecord) -> bool:
+async def _was_applied(service: ServiceRuntime, turn: ProcessingState, intent: Intent, call: StepRecord) -> bool:
     """Return whether an update took effect; if not, it never will."""
     assert call.document is not None
     saga = turn.message.saga
     collection, _, key = call.document.partition("/")
     marker = ids.update_id(service.name, saga, intent.handler, intent.cause, call.name, call.number)
     mark = document_updates.Marker(saga=saga, handler=intent.handler, kind="do", cause=intent.cause, never=True)
-    found = await document_updates.never(service, turn.position, collection, key, marker, mark)
+    found = await document_updates.withdraw(service, turn.position, collection, key, marker, mark)
     return not found.never and found.answer is None
 
 

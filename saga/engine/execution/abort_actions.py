@@ -27,7 +27,7 @@ class NotFound(Exception):
     """Raised for a call that this version does not have, or whose arguments it cannot read."""
 
 
-def said(
+def record_action(
     service: ServiceRuntime,
     saga: Saga[Any],
     call: Callable[..., Awaitable[object]],
@@ -53,7 +53,7 @@ def said(
     )
 
 
-def found(
+def find_call(
     service: ServiceRuntime, saga: Saga[Any], back: AbortAction
 ) -> tuple[Callable[..., Awaitable[object]], list[object], dict[str, object]]:
     """The call and its arguments, as the service has it now. Raises `NotFound`."""

@@ -35,17 +35,17 @@ def begin(
     """State of a new turn, on what the cache has; for a message that starts a young saga, without a read."""
     p, cas = cached or (None, 0)
     if p is None:
-        if message.type in service.starts and not progress_repository.is_older_than_memory(service, message):
+        if message.type in service.starts and not progress_repository.is_older_than_retention(service, message):
             p = journal.empty(service.name, message.saga, service.version)
-            if message.started is not None and message.started > progress_repository.now(service).future:
-                _tell_of_future(service, message, message.started)
-    elif p.started is None and progress_repository.is_older_than_memory(service, message):
+            if message.started is not None and message.started > progress_repository.decision_time(service).future:
+                _report_future(service, message, message.started)
+    elif p.started is None and progress_repository.is_older_than_retention(service, message):
         p, cas = None, 0
     # Looked at only where the message may have to wait: it waits for nothing if it can never be decoded.
     bad: Mapping[str, str] = NO_HANDLERS
     if message.started is None or message.type in service.roles.joined:
         try:
-            bad = _bad(service, message)
+            bad = _find_undecodable(service, message)
         except SchemaUnasked:
             bad = UNJUDGED
     return ProcessingState(
@@ -53,7 +53,7 @@ def begin(
     )
 
 
-def _tell_of_future(service: ServiceRuntime, message: Message, started: str) -> None:
+def _report_future(service: ServiceRuntime, message: Message, started: str) -> None:
     """Tell people, once, of a saga that begins far ahead of this worker's clock."""
     watching = service.ports.outage_watch
     if watching.is_news(f"{message.saga} begins at {started}"):
@@ -70,21 +70,21 @@ def _tell_of_future(service: ServiceRuntime, message: Message, started: str) -> 
         )
 
 
-def judged(service: PreparedService, turn: ProcessingState) -> ProcessingState:
+def judge_decodable(service: PreparedService, turn: ProcessingState) -> ProcessingState:
     """Turn in which it is found out again who can decode the message: its schema may have been deployed meanwhile."""
-    return replace(turn, bad=_bad(service, turn.message))
+    return replace(turn, bad=_find_undecodable(service, turn.message))
 
 
-def _bad(service: PreparedService, message: Message) -> Mapping[str, str]:
+def _find_undecodable(service: PreparedService, message: Message) -> Mapping[str, str]:
     """Handlers that would have the message wait and can never decode it, each with the reason."""
     if isinstance(message, Command) and message.original is not None:
         message = message.original
     takers = service.roles.by_type.get(message.type, ())
     waits = [role for role in takers if role.is_joined() or message.started is None]
-    return {role.name: why for role in waits if (why := undecodable(service, role, message)) is not None}
+    return {role.name: why for role in waits if (why := why_undecodable(service, role, message)) is not None}
 
 
-def undecodable(service: PreparedService, role: HandlerRole, message: Message) -> str | None:
+def why_undecodable(service: PreparedService, role: HandlerRole, message: Message) -> str | None:
     """Reason why the handler cannot decode the message; `None` if it can."""
     try:
         if not names_in(message.value):
@@ -98,13 +98,13 @@ def undecodable(service: PreparedService, role: HandlerRole, message: Message) -
     return None
 
 
-def looked_at_later(p: SagaProgress, stopped: Sequence[HeldBack], now_ms: int) -> SagaProgress:
+def hold_back(p: SagaProgress, stopped: Sequence[HeldBack], now_ms: int) -> SagaProgress:
     """Progress in which what is stopped is due later, whatever its time: what else there is goes on, and the current
     wake is sent on. Nothing is written down for it, or a pause of days would fill the history."""
     for handler, undoes, due_ms, message in stopped:
         at = max(due_ms, now_ms + 1)
         if undoes:
-            p = replace(p, compensating=_moved(p.compensating, handler, message, at))
+            p = replace(p, compensating=_move_due(p.compensating, handler, message, at))
         else:
             later = tuple(
                 replace(c, due_ms=max(c.due_ms, at))
@@ -112,12 +112,12 @@ def looked_at_later(p: SagaProgress, stopped: Sequence[HeldBack], now_ms: int) -
                 else c
                 for c in p.later
             )
-            queue, waits = _moved(p.queue, handler, message, at), _moved(p.deadlines, handler, message, at)
+            queue, waits = _move_due(p.queue, handler, message, at), _move_due(p.deadlines, handler, message, at)
             p = replace(p, queue=queue, deadlines=waits, later=later)
     return p
 
 
-def _moved(kept: tuple[PendingMessage, ...], handler: str, message: str, due_ms: int) -> tuple[PendingMessage, ...]:
+def _move_due(kept: tuple[PendingMessage, ...], handler: str, message: str, due_ms: int) -> tuple[PendingMessage, ...]:
     return tuple(
         replace(k, due_ms=max(k.due_ms, due_ms), delay_ms=due_ms)  # however long: nobody's clock is wrong
         if k.handler == handler and k.due_ms and message in ("", k.message.id)
@@ -126,14 +126,14 @@ def _moved(kept: tuple[PendingMessage, ...], handler: str, message: str, due_ms:
     )
 
 
-def as_read(service: PreparedService, turn: ProcessingState, now_ms: int) -> SagaProgress | None:
+def read_progress(service: PreparedService, turn: ProcessingState, now_ms: int) -> SagaProgress | None:
     """Progress as this version of the service reads it: the first message in the queue, if it could not be decoded when
     it came, is decoded anew, for this version may know its schema."""
     if turn.progress is None or not (turn.recalled or turn.held_back or turn.progress.queue):
         return turn.progress  # nearly always
-    p = looked_at_later(turn.loaded_progress, turn.held_back, now_ms) if turn.held_back else turn.loaded_progress
+    p = hold_back(turn.loaded_progress, turn.held_back, now_ms) if turn.held_back else turn.loaded_progress
     if not p.queue or p.queue[0].bad is None:
         return p
     head = p.queue[0]
-    bad = undecodable(service, service.roles.handlers[head.handler], head.message)
+    bad = why_undecodable(service, service.roles.handlers[head.handler], head.message)
     return replace(p, queue=(replace(head, bad=bad), *p.queue[1:]))

@@ -26,7 +26,7 @@ SCALARS = (str, bool, int, float, bytes, Decimal, UUID, datetime, date, time, ti
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
-def written(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
+def encode_arguments(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
     """Arguments as JSON, the same for all that are equal. Raises `Permanent` naming the one that cannot be written."""
     try:
         return _encoder.encode((args, kwargs))
@@ -46,7 +46,7 @@ def digest_of(written: bytes) -> str:
     return blake2b(written, digest_size=12).hexdigest()
 
 
-def in_words(
+def describe_arguments(
     call: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], *, first: int = 0
 ) -> str:
     """Arguments as people read them. One whose annotation marks anything as sensitive is hidden, and of an object the
@@ -61,20 +61,20 @@ def in_words(
         ((str(n), "", value) for n, value in enumerate(args, first)), ((n, f"{n}=", v) for n, v in kwargs.items())
     )
     try:
-        return ", ".join([lead + _shown(value, type_at(call, place)) for place, lead, value in places])
+        return ", ".join([lead + _show(value, type_at(call, place)) for place, lead, value in places])
     except Permanent:  # what they would mark is not known
         return ""
 
 
-def _shown(value: object, type_: object) -> str:
-    return _encoder.encode(_plain(value) if marks_of(type_) is None else HIDDEN).decode()
+def _show(value: object, type_: object) -> str:
+    return _encoder.encode(_to_plain(value) if marks_of(type_) is None else HIDDEN).decode()
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     """Value in which no object is looked into. A class that is made of a list, say, has fields of its own."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
-        return [_plain(part) for part in cast(Iterable[object], value)]
+        return [_to_plain(part) for part in cast(Iterable[object], value)]
     if kind is dict:
-        return {name: _plain(part) for name, part in cast(Mapping[object, object], value).items()}
+        return {name: _to_plain(part) for name, part in cast(Mapping[object, object], value).items()}
     return value if value is None or isinstance(value, SCALARS) else f"<{kind.__name__}>"

@@ -18,11 +18,11 @@ from saga.telemetry.events import ControlTurned, ControlUnknown
 async def is_on(service: ServiceRuntime, at: Position, flag: str, saga: str) -> bool:
     """Return whether a flag is on for a saga, by a book that was read lately."""
     if service.ports.clock.monotonic_s() >= service.controls.until_s:
-        await look(service, at)
+        await refresh(service, at)
     return controls.is_on(service.controls.in_force.flags, flag, saga, service.ports.clock.now_ms())
 
 
-async def look(service: ServiceRuntime, at: Position) -> None:
+async def refresh(service: ServiceRuntime, at: Position) -> None:
     """Read the book, unless somebody else just has. Raises `SagaError` for one that cannot be read: what is paused in
     it is not known."""
     known, clock, key = service.controls, service.ports.clock, controls.book_key(service.name)
@@ -31,11 +31,13 @@ async def look(service: ServiceRuntime, at: Position) -> None:
     async with known.gate:
         now_s = clock.monotonic_s()
         if now_s >= known.until_s:
-            there = await progress_repository.patiently(service, at, "get", service.ports.store.get, ARCHIVES, key)
-            _learn(service, there, now_s)
+            there = await progress_repository.retry_while_unavailable(
+                service, at, "get", service.ports.store.get, ARCHIVES, key
+            )
+            _apply(service, there, now_s)
 
 
-def _learn(service: ServiceRuntime, there: Document | None, now_s: float) -> None:
+def _apply(service: ServiceRuntime, there: Document | None, now_s: float) -> None:
     """Go by what the book said then from now on, and tell people what has changed."""
     known, clock = service.controls, service.ports.clock
     cas = 0 if there is None else there.cas
@@ -51,15 +53,15 @@ def _learn(service: ServiceRuntime, there: Document | None, now_s: float) -> Non
         return
     for target, entry in known.told.items():
         if target not in active:
-            _tell(service, entry, is_on=False)
+            _report_change(service, entry, is_on=False)
     for target, entry in active.items():
         if known.told.get(target) != entry:
-            _tell(service, entry, is_on=True)
+            _report_change(service, entry, is_on=True)
     known.told, known.stops = active, bool(active)
     service.limits(active)
 
 
-def _tell(service: ServiceRuntime, entry: controls.Noted, *, is_on: bool) -> None:
+def _report_change(service: ServiceRuntime, entry: controls.Noted, *, is_on: bool) -> None:
     kind, what, name = active_controls.target_of(service.name, entry.switch)
     service.ports.outage_watch.report(
         ControlTurned(
@@ -75,12 +77,12 @@ def _tell(service: ServiceRuntime, entry: controls.Noted, *, is_on: bool) -> Non
     )
 
 
-async def noted(service: ServiceRuntime, at: Position, control: Control) -> None:
+async def write_control(service: ServiceRuntime, at: Position, control: Control) -> None:
     """Write a wish into the book, once, or that it is refused; return when it is durable. One for which there is no
     room is a dead letter."""
     store, key = service.ports.store, controls.book_key(service.name)
     while True:
-        there = await progress_repository.patiently(service, at, "get", store.get, ARCHIVES, key)
+        there = await progress_repository.retry_while_unavailable(service, at, "get", store.get, ARCHIVES, key)
         try:
             book = controls.decode(service.name, None if there is None else there.content)
             refused = active_controls.refusal(
@@ -88,25 +90,27 @@ async def noted(service: ServiceRuntime, at: Position, control: Control) -> None
             )
             more = controls.noted(book, control, refused)
         except BadInput as why:
-            await progress_repository.send_letter(service, at, _letter(service.name, control, str(why)))
+            await progress_repository.send_dead_letter(service, at, _dead_letter(service.name, control, str(why)))
             return
         if more is None:
             return
         content = controls.encode(more)
         try:
             if there is None:
-                cas = await progress_repository.patiently(service, at, "write", store.insert, ARCHIVES, key, content)
+                cas = await progress_repository.retry_while_unavailable(
+                    service, at, "write", store.insert, ARCHIVES, key, content
+                )
             else:
-                cas = await progress_repository.patiently(
+                cas = await progress_repository.retry_while_unavailable(
                     service, at, "write", store.replace, ARCHIVES, key, content, cas=there.cas
                 )
         except (Conflict, Exists, Ambiguous):
             continue  # somebody else wrote, or nobody knows: what is in there by now tells
-        _learn(service, Document(content, cas), service.ports.clock.monotonic_s())
+        _apply(service, Document(content, cas), service.ports.clock.monotonic_s())
         return
 
 
-def _letter(service: str, control: Control, reason: str) -> Outgoing:
+def _dead_letter(service: str, control: Control, reason: str) -> Outgoing:
     dead = DeadLetterRecord(
         id=ids.dead_id(service, control.saga, "a control", control.id, 0),
         what="dead letter",

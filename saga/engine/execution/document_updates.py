@@ -13,7 +13,7 @@ from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind
 from saga.encryption.sensitive_fields import marks_of
 from saga.engine.errors import Superseded, wrap_base_exception
-from saga.engine.persistence.progress_repository import patiently, tell_refused
+from saga.engine.persistence.progress_repository import report_refused_write, retry_while_unavailable
 from saga.engine.processing_state import RunKey
 from saga.engine.recorded_values import recorded
 from saga.engine.service_runtime import ServiceRuntime
@@ -114,8 +114,10 @@ def as_kind(content: bytes, kind: type[T]) -> T | None:
 
 async def read(service: ServiceRuntime, position: Position, declared: DocumentKind, key: str) -> Any:
     """The document as it is now; `None` if absent."""
-    document = await patiently(service, position, "get", service.ports.store.get, declared.collection, key)
-    return _body(declared, key, document, _head(document))
+    document = await retry_while_unavailable(
+        service, position, "get", service.ports.store.get, declared.collection, key
+    )
+    return _decode_body(declared, key, document, _decode_head(document))
 
 
 async def apply(service: ServiceRuntime, position: Position, update: Update) -> Marker:
@@ -126,23 +128,23 @@ async def apply(service: ServiceRuntime, position: Position, update: Update) -> 
     made = await service.ports.batch(
         f"{update.declared.collection}/{update.key}",
         update,
-        lambda updates: apply_all(service, position, updates),
+        lambda updates: apply_together(service, position, updates),
     )
     if isinstance(made, BaseException):
         raise made
     return made
 
 
-async def apply_all(
+async def apply_together(
     service: ServiceRuntime, position: Position, updates: Sequence[Update]
 ) -> Sequence[Marker | Exception | Superseded]:
     """Make these updates of one document: for each its marker, or what it raises."""
     collection, key = updates[0].declared.collection, updates[0].key
     store, pause_s, refused = service.ports.store, PAUSE_S, False
     while True:
-        document = await patiently(service, position, "get", store.get, collection, key)
-        head = _head(document)
-        body = _body(updates[0].declared, key, document, head)
+        document = await retry_while_unavailable(service, position, "get", store.get, collection, key)
+        head = _decode_head(document)
+        body = _decode_body(updates[0].declared, key, document, head)
         made: list[Marker | Exception | Superseded] = []
         new: dict[str, Marker] = {}
         changed = False
@@ -159,20 +161,20 @@ async def apply_all(
                 made.append(Superseded() if known.never else known)
             else:
                 try:
-                    marker, after = _changed(update, body)
+                    marker, after = _change(update, body)
                 except Exception as why:  # noqa: BLE001 - the function is the service's own; its failure is this update's
                     made.append(why)
-                    body = _restored(update.declared, before, body)
+                    body = _restore(update.declared, before, body)
                     continue
                 new[update.marker] = marker
                 made.append(marker)
                 if after is None:
-                    body = _restored(update.declared, before, body)
+                    body = _restore(update.declared, before, body)
                 else:
                     body, changed = after, True
         if not new:
             return made
-        markers = {**await _needed(service, position, head.markers), **new}
+        markers = {**await _drop_old_markers(service, position, head.markers), **new}
         head = Head(markers=markers, absent=head.absent and not changed)
         try:
             if await _put(service, position, collection, key, document, body if changed else None, head):
@@ -181,7 +183,7 @@ async def apply_all(
             if len(updates) == 1:
                 return [_cannot_grow(updates[0], why)]
             # One of them may be at fault: the others go on without it.
-            return [(await apply_all(service, position, [update]))[0] for update in updates]
+            return [(await apply_together(service, position, [update]))[0] for update in updates]
         refused = True
         await service.ports.assignment.pause(pause_s * service.ports.clock.chance(), position)
         pause_s = min(pause_s * 2, PAUSE_S_MAX)
@@ -194,14 +196,14 @@ def _too_hot(update: Update) -> TimeoutError:
     )
 
 
-async def never(
+async def withdraw(
     service: ServiceRuntime, position: Position, collection: str, key: str, marker: str, mark: Marker
 ) -> Marker:
     """Mark that an update never will do anything, or what it has done: its intent is about to be ended otherwise."""
     store, pause_s = service.ports.store, PAUSE_S
     while True:
-        document = await patiently(service, position, "get", store.get, collection, key)
-        head = _head(document)
+        document = await retry_while_unavailable(service, position, "get", store.get, collection, key)
+        head = _decode_head(document)
         if marker in head.markers:
             return head.markers[marker]
         absent = document is None or head.absent
@@ -220,7 +222,7 @@ def _cannot_grow(update: Update, why: TooLarge) -> Permanent:
     )
 
 
-def _head(document: Document | None) -> Head:
+def _decode_head(document: Document | None) -> Head:
     if document is None:
         return Head(markers={}, absent=True)
     try:
@@ -229,7 +231,7 @@ def _head(document: Document | None) -> Head:
         raise Permanent(f"the document is no JSON object as the toolkit writes it: {why}") from why
 
 
-def _body(declared: DocumentKind, key: str, document: Document | None, head: Head) -> Any:
+def _decode_body(declared: DocumentKind, key: str, document: Document | None, head: Head) -> Any:
     """The document as the service's class; `None` if absent. Raises `Permanent` for one that does not fit."""
     if document is None or head.absent:
         return None
@@ -242,7 +244,7 @@ def _body(declared: DocumentKind, key: str, document: Document | None, head: Hea
         ) from why
 
 
-def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
+def _change(update: Update, current: Any) -> tuple[Marker, Any]:
     """The marker, and the new document: `None` where nothing but the markers changes."""
     kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
     run_kind, handler, cause = update.run
@@ -258,7 +260,7 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
         returned = update.change(current, *update.args, **update.kwargs)
     except update.declared.answers as why:
         answer = declared_answer(why, update.declared.answers)
-        refused = _with(marker, name, why.args, answer.__name__)
+        refused = _with_value(marker, name, why.args, answer.__name__)
         check_recorded(answer, why, refused.value, name)
         return refused, None
     except (Exception, KeyboardInterrupt):
@@ -271,16 +273,16 @@ def _changed(update: Update, current: Any) -> tuple[Marker, Any]:
     if not isinstance(returned, kind):
         update.seen.append((kind, returned))
         raise Permanent(f"{name} returned {returned!r}: it must return a {kind.__name__}, or one and a result")
-    made = _with(marker, name, result, None, result_of(update.change, kind))
+    made = _with_value(marker, name, result, None, result_of(update.change, kind))
     return msgspec.structs.replace(made, value=update.close(made.value)), returned
 
 
-def _restored(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
+def _restore(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
     """The document as it was before a function that did not change it."""
     return body if before is None else msgspec.json.decode(before, type=declared.kind)
 
 
-def _with(marker: Marker, name: str, value: object, answer: str | None, type_: Any = None) -> Marker:
+def _with_value(marker: Marker, name: str, value: object, answer: str | None, type_: Any = None) -> Marker:
     if marks_of(type_) is not None:
         return msgspec.structs.replace(
             marker, value=recorded(value, name, "what is given back by", type_), answer=answer
@@ -316,9 +318,9 @@ async def _put(  # what is written, where, and in the place of what
         return await store.replace(collection, key, content, cas=document.cas, keep_expiry=True)
 
     try:
-        await patiently(service, position, "update", once)
+        await retry_while_unavailable(service, position, "update", once)
     except (Conflict, Exists, Ambiguous) as why:
-        tell_refused(service, None, "update", why)
+        report_refused_write(service, None, "update", why)
         return False
     return True
 
@@ -333,27 +335,29 @@ async def _refusal(service: ServiceRuntime, position: Position, update: Update) 
 
 async def _is_open(service: ServiceRuntime, position: Position, saga: str, run: RunKey) -> bool:
     """Return whether the run's intent is open in the progress as it is now."""
-    intents = await _intents(service, position, saga)
+    intents = await _load_intents(service, position, saga)
     if intents is None:
         raise StoreError(f"the progress of saga {saga!r} cannot be read any more: nobody knows what it has begun")
     return any((i.kind, i.handler, i.cause) == run for i in intents)
 
 
-async def _intents(service: ServiceRuntime, position: Position, saga: str) -> tuple[_OpenIntent, ...] | None:
+async def _load_intents(service: ServiceRuntime, position: Position, saga: str) -> tuple[_OpenIntent, ...] | None:
     """Open intents of a saga; `None` if its progress cannot be read."""
     key = progress_key(service.name, saga)
-    document = await patiently(service, position, "get", service.ports.store.get, PROGRESS, key)
+    document = await retry_while_unavailable(service, position, "get", service.ports.store.get, PROGRESS, key)
     try:
         return () if document is None else _open.decode(document.content).intents
     except UNREADABLE:
         return None
 
 
-async def _needed(service: ServiceRuntime, position: Position, markers: Mapping[str, Marker]) -> dict[str, Marker]:
+async def _drop_old_markers(
+    service: ServiceRuntime, position: Position, markers: Mapping[str, Marker]
+) -> dict[str, Marker]:
     """Markers without those whose run is not open any more, if there are many. Runs are read after the markers."""
     if len(markers) <= PRUNE_FROM:
         return dict(markers)
-    open_ = {saga: await _intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}
+    open_ = {saga: await _load_intents(service, position, saga) for saga in sorted({m.saga for m in markers.values()})}
     needed = {key: m for key, m in markers.items() if _is_needed(m, open_[m.saga])}
     if len(needed) >= MARKERS_MAX:
         raise SagaError(f"{len(needed)} updates of one document are under way: it is too hot, or its sagas are stuck")

@@ -12,8 +12,8 @@ from msgspec.structs import replace as with_
 from saga.declarations.annotations import returns_of
 from saga.declarations.limits import Limits
 from saga.declarations.values import Reaction, Resource
-from saga.engine.execution.value_codec import Seals, call_of
-from saga.engine.execution.waiting_runs import NEWER, UNDEPLOYED
+from saga.engine.execution.value_codec import ValueCodec, place_of_call
+from saga.engine.known_schemas import READ_S_MIN
 from saga.engine.limits import CallNotAdmitted
 from saga.engine.ports import ExternalCall
 from saga.engine.processing_state import ProcessingState, RunKey
@@ -21,13 +21,19 @@ from saga.engine.recorded_values import recorded, recorded_answer
 from saga.engine.service_runtime import ServiceRuntime, UsedResource
 from saga.errors import BreakerOpen, NewerHandler, UnknownSchema
 from saga.policies.remembering import Memory
-from saga.policies.retry import Rule, rule_for
+from saga.policies.retry import RETRY, Retry, Rule, rule_for
 from saga.progress.document import StepRecord
 from saga.telemetry.events import FellBack, StepDone
 from saga.view import Saga
 
 REMEMBERED = "remembered"
 """Way by which an answer came that was given before."""
+
+UNDEPLOYED = Rule(UnknownSchema.__name__, Retry(attempts_max=10, delay_s_first=READ_S_MIN, in_place_s=0))
+"""Rules for a message of a schema that is not deployed here, whatever others say. It is tried without end: people are
+told after each so many attempts."""
+NEWER = Rule(NewerHandler.__name__, RETRY)
+"""Rules for a run that a newer version of its handler began, whatever others say: it waits for a release."""
 
 
 class Calling(Saga[Any]):
@@ -41,7 +47,7 @@ class Calling(Saga[Any]):
     """Time at which it began."""
     calls: list[StepRecord]
     """Answers of the outside so far, recorded or carried over."""
-    seals: Seals
+    seals: ValueCodec
     """Keys with which what it records is sealed."""
     failed_on: Resource | None = None
     """Resource on which that step was a call."""
@@ -114,7 +120,7 @@ class Calling(Saga[Any]):
 
     def _seal_answer(self, asked: StepRecord, value: Raw) -> Raw:
         """Seal what is marked in the answer to a call."""
-        return self.seals.closed_raw(value, call_of(self.run, asked))
+        return self.seals.encrypt_raw(value, place_of_call(self.run, asked))
 
     def _remembered(self, step: ExternalCall, memory: Memory[Raw]) -> StepRecord | None:
         """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""

@@ -1,6 +1,6 @@
 """Attempts that failed: again at once, or parked until the next one, or given up as a dead letter."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.declarations.values import Reaction
-from saga.engine.errors import NotDeterministic, find_origin, format_stack
-from saga.engine.execution import escalations, waiting_runs
-from saga.engine.execution.beginning import undecodable
+from saga.engine.errors import NotDeterministic, Superseded, find_origin, format_stack
+from saga.engine.execution.beginning import why_undecodable
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.known_schemas import READ_S_MIN
-from saga.engine.persistence import oversized, progress_repository
+from saga.engine.persistence import dead_letters, progress_repository
 from saga.engine.persistence.dead_letters import DEADLY, of_deaths
+from saga.engine.persistence.progress_repository import OFFERING, REFUSED, offer_dead_letter
 from saga.engine.processing_state import NOWHERE, HeldBack, ProcessingState, RunKey
 from saga.engine.recorded_values import disputable
 from saga.engine.service_runtime import ServiceRuntime
@@ -24,24 +24,36 @@ from saga.errors import (
     KeyMissing,
     NewerHandler,
     Permanent,
+    SagaError,
     SchemaUnasked,
     TooLarge,
     UnknownSchema,
     UpcasterFailed,
 )
+from saga.messages import Message, Outgoing
 from saga.messaging.operator_commands import Command
 from saga.policies import turns
 from saga.policies.blame import Blame, blame_of
-from saga.policies.retry import attempts_under, counted, delay_s, parks, without_end
-from saga.progress import failed_attempts, journal, suspended_runs
+from saga.policies.retry import Retry, attempts_under, counted, delay_s, parks, without_end
+from saga.policies.turns import spread_of
+from saga.progress import failed_attempts, ids, journal, suspended_runs
 from saga.progress import failed_attempts as put_off_runs
-from saga.progress.actions import Abort, Compensate, RunHandler
-from saga.progress.decisions import kept_undo
-from saga.progress.document import FailedAttempt, Intent, SagaProgress, StepRecord
+from saga.progress.actions import Abort, AlreadyPending, AlreadyProcessed, Compensate, HandlerAction, Ignore, RunHandler
+from saga.progress.decisions import decide, is_undone, kept_undo
+from saga.progress.document import (
+    DeadLetterRecord,
+    FailedAttempt,
+    Intent,
+    SagaProgress,
+    StepRecord,
+    Transition,
+    decode_entry,
+)
 from saga.progress.failed_attempts import RunFailure
+from saga.progress.handlers import COMMAND
 from saga.progress.journal import Commit, WriteContext
-from saga.support.clock import iso
-from saga.telemetry.events import Failed, Parked, PutOff, Retrying
+from saga.support.clock import from_iso, iso
+from saga.telemetry.events import Escalated, Failed, Parked, PutOff, Retrying
 
 HISTORY_MAX = 20
 """Attempts of which a transition tells, at most: the last ones."""
@@ -59,7 +71,7 @@ REASON_MAX = 200
 """Characters of what it says of each."""
 
 
-class Ask(Struct, frozen=True, kw_only=True, gc=False):
+class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
     """A run to be made: of a handler on its parts, of a compensation on an outcome and the result it undoes, or of what
     takes the place of a handler that never finishes."""
 
@@ -76,7 +88,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
         return self.handler.version if c is None else c.handler_version
 
 
-class PutOffBy(NamedTuple):
+class NotAdmitted(NamedTuple):
     """Reason that a run is not let through now."""
 
     reason: str
@@ -108,30 +120,32 @@ class Verdict(NamedTuple):
     is_look: bool = False
     """True if it was no attempt: what it waits for was not there, and all that is known already."""
 
-    def is_written(self, ask: Ask) -> bool:
+    def is_written(self, ask: RunRequest) -> bool:
         """True if what follows first is a write, which the store refuses if the progress is not what it has."""
         return self.parks and not self.hopeless and not ask.action.undoes
 
 
-def answered(saga: RunningSaga) -> tuple[StepRecord, ...]:
+def reusable_answers(saga: RunningSaga) -> tuple[StepRecord, ...]:
     """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
     anew, and another worker's state may lead it another way."""
     return tuple(saga.calls) if saga.intent.begins is not None else ()
 
 
-async def failed(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception) -> ProcessingState:
+async def handle_failure(
+    service: ServiceRuntime, saga: RunningSaga, ask: RunRequest, why: Exception
+) -> ProcessingState:
     """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
     turn, ports = saga.turn, service.ports
     if isinstance(why, SchemaUnasked):
         await service.schemas.ask(why.id, ports.ask_registry)
-        return turn.carry(ask.run, answered(saga), turn.attempts_of(ask.run))
-    words, calls = saga.words_of(why), answered(saga)
+        return turn.carry(ask.run, reusable_answers(saga), turn.attempts_of(ask.run))
+    words, calls = saga.words_of(why), reusable_answers(saga)
     if isinstance(why, UnknownSchema) and await service.schemas.know(why, ports.reload_contracts, ports.outage_watch):
         return turn.carry(ask.run, calls, turn.attempts_of(ask.run))
     if isinstance(why, TimeoutError) and ports.outage_watch.outages > saga.outages:  # it went by while the lane waited
         return turn.drop_progress().carry(ask.run, calls, turn.attempts_of(ask.run))
     is_put_off = saga.put_off_s is not None or saga.lets_pass(why)
-    verdict = _judged(service, saga, ask, why, words)
+    verdict = _judge(service, saga, ask, why, words)
     looks = verdict.is_look and turn.unsent_escalation is None
     if not turn.is_current and (is_put_off or looks or not verdict.is_written(ask)):
         # On an old progress anything may fail: it counts if that one is what the store has. A write asks by itself.
@@ -140,44 +154,40 @@ async def failed(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exce
             return known.carry(ask.run, calls, turn.attempts_of(ask.run))
         turn = known
     if is_put_off:
-        return await _put_off(service, saga, turn, ask, why)
+        return await _put_off_call(service, saga, turn, ask, why)
     if looks:  # it waits on, and its wake is sent on
-        return _looked_at(turn, ask, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
-    ports.outage_watch.report(_failed(saga, why))
+        return _hold_back(turn, ask, ports.clock.now_ms() + ceil(verdict.wait_s * 1000))
+    ports.outage_watch.report(_failed_event(saga, why))
     if verdict.hopeless:
-        written = failed_attempts.give_up(
-            turn.loaded_progress,
-            progress_repository.in_hand(service, turn),
-            ask.action,
-            _last_failure(saga, why, words, verdict),
-            None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga),  # there is no room for those
-        )
-        return (await progress_repository.write(service, turn, written)).drop_carried(ask.run)
+        failure = _last_failure(saga, why, words, verdict)
+        intent = None if isinstance(why, TooLarge) else _with_calls(turn, ask, saga)  # there is no room for its calls
+        turn = await progress_repository.commit(service, turn, failed_attempts.give_up, ask.action, failure, intent)
+        return turn.drop_carried(ask.run)
     where = find_origin(why)
-    _tell(service, turn, ask, verdict, words, where)
+    _report_failure(service, turn, ask, verdict, words, where)
     if ask.action.undoes:  # it is tried without end, and people are told
-        turn = await _escalated(service, turn, ask, verdict, words, calls)
+        turn = await _escalate(service, turn, ask, verdict, words, calls)
     elif isinstance(why, UnknownSchema) and verdict.attempt % verdict.attempts_max == 0:
-        waiting_runs.escalate(service, turn.message.saga, ask.handler.name, verdict.attempts, words)
+        report_long_wait(service, turn.message.saga, ask.handler.name, verdict.attempts, words)
     if verdict.parks and turn.unsent_escalation is None:  # else what people have to be told would be forgotten
         bad = _undecodable(service, ask) if isinstance(why, UnknownSchema) else None
         failure = replace(_failure(words, where, verdict), bad=bad)
-        return await _parked(service, turn, ask, failure, _with_calls(turn, ask, saga), verdict.wait_s)
+        return await _park(service, turn, ask, failure, _with_calls(turn, ask, saga), verdict.wait_s)
     if turn.position == NOWHERE and verdict.attempt >= verdict.attempts_max:  # of a repair, with other sagas before it
-        raise escalations.left(ask.handler.name, verdict.attempt, words)
+        raise repair_error(ask.handler.name, verdict.attempt, words)
     is_awaited = turn.unsent_escalation is not None or isinstance(ask.action.message, Command)
     await ports.assignment.pause(min(verdict.wait_s, PAUSE_S_MAX) if is_awaited else verdict.wait_s, turn.position)
     return turn.carry(ask.run, calls, verdict.history)
 
 
-def _judged(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception, words: str) -> Verdict:
+def _judge(service: ServiceRuntime, saga: RunningSaga, ask: RunRequest, why: Exception, words: str) -> Verdict:
     """Judge a failed attempt, on the progress on which it was made."""
     turn = saga.turn
     rule, retry = saga.rule(why)
     is_awaited = isinstance(why, UnknownSchema | NewerHandler)  # what a rollout brings by itself is nobody's to mend
     blame = None if is_awaited else blame_of(type(why), called=why is saga.outside)
     history = (*turn.attempts_of(ask.run), _attempt(service, saga, words, rule, blame))
-    before, named = failed_before(turn.loaded_progress, ask)
+    before, named = count_failures_before(turn.loaded_progress, ask)
     attempts, named = before + len(history), counted(named, [failed.rule for failed in history])
     waits = isinstance(why, UnknownSchema | KeyMissing | NewerHandler)  # nobody deploys, or restores a key, in place
     attempt, is_unknown = attempts_under(rule, attempts, named), isinstance(why, UnknownSchema)
@@ -194,10 +204,10 @@ def _judged(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception
     clock, is_look = service.ports.clock, False
     wait_s = delay_s(retry, attempt, clock.chance())
     if is_unknown or isinstance(why, NewerHandler):
-        is_look = before > 0 and waiting_runs.is_told(
+        is_look = before > 0 and is_recorded_wait(
             turn.loaded_progress, ask.action.name, words, retry, attempt, clock.now_ms()
         )
-        wait_s = waiting_runs.wait_s(turn.loaded_progress, retry, attempt)
+        wait_s = look_wait_s(turn.loaded_progress, retry, attempt)
     elif waits:
         wait_s = max(wait_s, READ_S_MIN)  # each attempt looks at what is there by then
     return Verdict(
@@ -214,10 +224,10 @@ def _judged(service: ServiceRuntime, saga: RunningSaga, ask: Ask, why: Exception
     )
 
 
-async def _escalated(  # a compensation that fails is told with all that is known of it
+async def _escalate(  # a compensation that fails is told with all that is known of it
     service: ServiceRuntime,
     turn: ProcessingState,
-    ask: Ask,
+    ask: RunRequest,
     verdict: Verdict,
     words: str,
     calls: tuple[StepRecord, ...],
@@ -226,13 +236,13 @@ async def _escalated(  # a compensation that fails is told with all that is know
     undoes = ask.action.result.event if isinstance(ask.action, Compensate) else ask.action.message
     due = None
     if verdict.attempt % verdict.attempts_max == 0:
-        letter = escalations.failing(turn, ask.handler.name, ask.action.message, undoes, verdict.attempts, words)
+        letter = escalation_letter(turn, ask.handler.name, ask.action.message, undoes, verdict.attempts, words)
         rounds = verdict.attempt // verdict.attempts_max
-        due = escalations.escalated(service, turn, letter, undoes, rounds=rounds, calls=calls)
-    return await escalations.say(service, turn, due)
+        due = report_escalation(service, turn, letter, undoes, rounds=rounds, calls=calls)
+    return await publish_escalation(service, turn, due)
 
 
-def _failed(saga: RunningSaga, why: Exception) -> Failed:
+def _failed_event(saga: RunningSaga, why: Exception) -> Failed:
     """Moment of a failed attempt, for those who count by class."""
     return Failed(
         service=saga.service.name,
@@ -243,8 +253,8 @@ def _failed(saga: RunningSaga, why: Exception) -> Failed:
     )
 
 
-def _tell(  # a failed attempt is told with all that is known of it
-    service: ServiceRuntime, turn: ProcessingState, ask: Ask, verdict: Verdict, words: str, where: str | None
+def _report_failure(  # a failed attempt is told with all that is known of it
+    service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, verdict: Verdict, words: str, where: str | None
 ) -> None:
     kind = Parked if verdict.parks else Retrying
     service.ports.outage_watch.report(
@@ -262,27 +272,26 @@ def _tell(  # a failed attempt is told with all that is known of it
     )
 
 
-async def deadly(service: ServiceRuntime, turn: ProcessingState, ask: Ask) -> ProcessingState:
+async def give_up_poisonous(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest) -> ProcessingState:
     """Give up a run of which the process dies, and nothing else of the turn."""
-    p, (before, _) = turn.loaded_progress, failed_before(turn.loaded_progress, ask)
+    p, (before, _) = turn.loaded_progress, count_failures_before(turn.loaded_progress, ask)
     failure = RunFailure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
-    written = failed_attempts.give_up(
-        p, progress_repository.in_hand(service, turn), ask.action, failure, opened(p, ask.run)
-    )
-    return replace((await progress_repository.write(service, turn, written)).drop_carried(ask.run), deaths=0)
+    intent = find_intent(p, ask.run)
+    turn = await progress_repository.commit(service, turn, failed_attempts.give_up, ask.action, failure, intent)
+    return replace(turn.drop_carried(ask.run), deaths=0)
 
 
-async def _put_off(
-    service: ServiceRuntime, saga: RunningSaga, turn: ProcessingState, ask: Ask, why: Exception
+async def _put_off_call(
+    service: ServiceRuntime, saga: RunningSaga, turn: ProcessingState, ask: RunRequest, why: Exception
 ) -> ProcessingState:
     """A call was not let through."""
-    turn = turn.carry(ask.run, answered(saga), turn.attempts_of(ask.run))
-    refused = PutOffBy(saga.words_of(why), saga.put_off_s or 0, find_origin(why), isinstance(why, BreakerOpen))
+    turn = turn.carry(ask.run, reusable_answers(saga), turn.attempts_of(ask.run))
+    refused = NotAdmitted(saga.words_of(why), saga.put_off_s or 0, find_origin(why), isinstance(why, BreakerOpen))
     return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
 
 
 async def put_off(
-    service: ServiceRuntime, turn: ProcessingState, ask: Ask, why: PutOffBy, intent: Intent | None
+    service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, why: NotAdmitted, intent: Intent | None
 ) -> ProcessingState:
     """Put a run off that a pause, a limit or a breaker holds up; that is no attempt. Wait in the lane for a short time,
     then park the run, its attempts unchanged, for a minute at most. If the history has that wait already, send the wake
@@ -291,9 +300,9 @@ async def put_off(
         service.ports,
         turn.loaded_progress,
         turn.attempts_of(ask.run),
-        opened(turn.loaded_progress, ask.run),
+        find_intent(turn.loaded_progress, ask.run),
     )
-    before, named = failed_before(p, ask)
+    before, named = count_failures_before(p, ask)
     since_ms, left_s = put_off_runs.waits_since_ms(p, ask.action, before + len(history), why.reason), why.left_s
     if why.grows and since_ms is not None:
         left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
@@ -319,7 +328,7 @@ async def put_off(
         return turn.drop_progress()
     is_new = since_ms is None or intent != begun
     if not is_new and put_off_runs.has_wake(p, ask.action, has_begun=begun is not None):
-        return _looked_at(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
+        return _hold_back(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
     failure = RunFailure(
         reason=why.reason,
         where=why.where,
@@ -329,27 +338,31 @@ async def put_off(
         history=history[-HISTORY_MAX:],
         put_off=True,
     )
-    return await _parked(service, turn, ask, failure, intent, left_s)
+    return await _park(service, turn, ask, failure, intent, left_s)
 
 
-async def _parked(  # a run is parked with all that is known of it
-    service: ServiceRuntime, turn: ProcessingState, ask: Ask, failure: RunFailure, intent: Intent | None, wait_s: float
+async def _park(  # a run is parked with all that is known of it
+    service: ServiceRuntime,
+    turn: ProcessingState,
+    ask: RunRequest,
+    failure: RunFailure,
+    intent: Intent | None,
+    wait_s: float,
 ) -> ProcessingState:
     """Park a run. It has a wake now, and is not ready in this turn again, which would never end while a write takes
     longer than the delay: the saga's other messages would not be taken, and the offset would not be committed."""
     action, due_ms = ask.action, service.ports.clock.now_ms() + ceil(wait_s * 1000)
-    hand = progress_repository.in_hand(service, turn)
-    written = failed_attempts.park(turn.loaded_progress, hand, action, failure, intent, due_ms=due_ms)
-    return _looked_at((await progress_repository.write(service, turn, written)).drop_carried(ask.run), ask, due_ms)
+    turn = await progress_repository.commit(service, turn, failed_attempts.park, action, failure, intent, due_ms=due_ms)
+    return _hold_back(turn.drop_carried(ask.run), ask, due_ms)
 
 
-def _looked_at(turn: ProcessingState, ask: Ask, due_ms: int) -> ProcessingState:
+def _hold_back(turn: ProcessingState, ask: RunRequest, due_ms: int) -> ProcessingState:
     """The turn in which a run, and none that its handler has on another message, is not looked at again before then."""
     later = HeldBack(ask.action.role.name, ask.action.undoes, due_ms, ask.action.message.id)
     return replace(turn, held_back=(*turn.held_back, later))
 
 
-def failed_before(p: SagaProgress, ask: Ask) -> tuple[int, Mapping[str, int]]:
+def count_failures_before(p: SagaProgress, ask: RunRequest) -> tuple[int, Mapping[str, int]]:
     """Number of attempts that had failed before this turn, and how many of them under rules that have a name: the
     progress knows."""
     if p.wake is None:  # what is parked has one
@@ -406,19 +419,19 @@ def _disputed_calls(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int],
     return why.disputed if isinstance(why, NotDeterministic) else ()
 
 
-def _undecodable(service: ServiceRuntime, ask: Ask) -> str | None:
+def _undecodable(service: ServiceRuntime, ask: RunRequest) -> str | None:
     """Reason why the message that is parked cannot be decoded itself: it may be another part."""
-    return None if ask.action.undoes else undecodable(service, ask.action.role, ask.action.message)
+    return None if ask.action.undoes else why_undecodable(service, ask.action.role, ask.action.message)
 
 
-def opened(p: SagaProgress, run: RunKey) -> Intent | None:
+def find_intent(p: SagaProgress, run: RunKey) -> Intent | None:
     """The open intent of a run."""
     return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
 
 
-def _with_calls(turn: ProcessingState, ask: Ask, saga: RunningSaga) -> Intent | None:
+def _with_calls(turn: ProcessingState, ask: RunRequest, saga: RunningSaga) -> Intent | None:
     """The open intent with the last results; `None` if the run had not begun anything."""
-    open_ = opened(turn.loaded_progress, ask.run)
+    open_ = find_intent(turn.loaded_progress, ask.run)
     if open_ is None:
         return None
     return replace(open_, calls=saga.answers, undo_with=saga.taken_back_with if open_.kind == "do" else open_.undo_with)
@@ -438,7 +451,216 @@ def _remedy(why: Exception, attempts_max: int) -> str:
     if isinstance(why, BadInput):
         return "mend its sender; this dead letter has the original, or says where it is"
     if isinstance(why, TooLarge):
-        return oversized.REMEDY
+        return OVERSIZED_REMEDY
     if isinstance(why, Permanent):
         return "mend the handler"
     return f"look why {attempts_max} attempts failed; " + journal.REPLAY
+
+
+# -------------------------------------------------------------------- waiting runs
+
+
+LOOK_S_MAX = 50.0
+"""Longest time from one look to the next. With the contracts read `READ_S_MIN` before it is less than a minute."""
+SPREAD = 0.2
+"""Part of that by which looks are spread: those that were parked in one moment do not come in one."""
+WAYS_OUT = (
+    "deploy the schema here, or the release that reads it; should there never be one, send the message to the dead "
+    "letters: saga control route"
+)
+
+
+def look_wait_s(p: SagaProgress, retry: Retry, attempt: int) -> float:
+    """Seconds until it is looked at, where it waits since the `attempt`-th attempt failed."""
+    spread = spread_of(p.saga, p.n)
+    return min(max(delay_s(retry, attempt, spread), READ_S_MIN), LOOK_S_MAX * (1 - SPREAD * spread))
+
+
+def is_recorded_wait(p: SagaProgress, name: str, words: str, retry: Retry, attempt: int, now_ms: int) -> bool:
+    """True if the history says already that the run of this name waits, and why, and the time of its next attempt,
+    which is the `attempt`-th to fail, has not come: then this was a look."""
+    if attempt < 2:
+        return False
+    last = next((e for e in map(decode_entry, reversed(p.transitions)) if _records_wait(e, name)), None)
+    if last is None or last.outcome == "released" or last.reason != words:  # who has released it waits for the attempt
+        return False
+    return now_ms - from_iso(last.time) < delay_s(retry, attempt - 1, spread_of(p.saga, last.n)) * 1000
+
+
+def _records_wait(entry: Transition, name: str) -> bool:
+    return entry.handler == name and entry.outcome in ("retrying", "released")
+
+
+def report_long_wait(service: ServiceRuntime, saga: str, handler: str, attempts: int, words: str) -> None:
+    """Tell people, for it has waited for long."""
+    service.ports.outage_watch.report(
+        Escalated(
+            service=service.name,
+            saga=saga,
+            handler=handler,
+            reason=f"{attempts} attempts failed, the last with {words}; {WAYS_OUT}",
+            steps=(),
+        )
+    )
+
+
+# -------------------------------------------------------------------- escalations
+
+
+REMEDY = "put right what it calls, or mend it: it is tried without end, and goes on as soon as it can"
+
+
+def escalation_letter(
+    turn: ProcessingState, handler: str, outcome: Message, undoes: Message, attempt: int, error: str
+) -> DeadLetterRecord:
+    """Tidings of `handler`, which is to undo what `undoes` says because of `outcome`."""
+    p = turn.loaded_progress
+    return DeadLetterRecord(
+        id=ids.dead_id(p.service, p.saga, f"{handler}|failing|{attempt}", undoes.id, p.replays),
+        what="escalation",
+        handler=handler,
+        reason=f"{attempt} attempts failed, the last with {error}",
+        remedy=REMEDY,
+        message=outcome,
+        attempts=attempt,
+    )
+
+
+def repair_error(handler: str, attempt: int, error: str) -> SagaError:
+    """Error with which a repair leaves a saga whose compensation fails."""
+    return SagaError(
+        f"{handler} failed {attempt} times, the last with {error}; "
+        "put right what it calls, or mend it, and repair it again"
+    )
+
+
+def report_escalation(
+    service: ServiceRuntime,
+    turn: ProcessingState,
+    letter: DeadLetterRecord,
+    undoes: Message,
+    *,
+    rounds: int,
+    calls: tuple[StepRecord, ...],
+) -> Outgoing | None:
+    """Tell people at once. The record is due after 1, 2, 4, 8 ... `rounds` of attempts: what fails for days says little
+    new. `calls`: what ran already."""
+    ports, saga = service.ports, turn.loaded_progress.saga
+    is_due = not rounds & (rounds - 1)
+    ports.outage_watch.report(
+        Escalated(
+            service=service.name,
+            saga=saga,
+            handler=letter.handler,
+            reason=letter.reason,
+            steps=(),
+            id=letter.id if is_due else None,
+        )
+    )
+    if not is_due:
+        return None
+    whole = f"event {undoes.id} of {service.name} in saga {saga}"
+    return dead_letters.failing(
+        service.name,
+        replace(letter, calls=tuple(f"{call.in_words} ran" for call in calls)),
+        iso(ports.clock.now_ms()),
+        undoes.id,
+        whole,
+        service.contracts.get(letter.message.type),
+    )
+
+
+async def publish_escalation(service: ServiceRuntime, turn: ProcessingState, due: Outgoing | None) -> ProcessingState:
+    """Offer the log the record that is due, or the last one that it has refused. While it refuses it people are told,
+    and it is offered again after the next attempt: attempts do not wait for it."""
+    ports, letter = service.ports, due or turn.unsent_escalation
+    if letter is None:
+        return turn
+    refusal = await offer_dead_letter(service, letter, lambda form: ports.publisher.publish([form]))
+    if refusal is not None:
+        ports.outage_watch.unavailable(OFFERING, refusal)
+        return replace(turn, unsent_escalation=letter)
+    if turn.unsent_escalation is not None:
+        ports.outage_watch.recovered(REFUSED)
+    return replace(turn, unsent_escalation=None)
+
+
+# -------------------------------------------------------------------- oversized
+
+
+OVERSIZED_REMEDY = (
+    "let the service keep less of a saga (its state, results of steps, events that can be undone), or split the saga; "
+    "this one stays quarantined"
+)
+
+
+async def give_up_oversized(
+    service: ServiceRuntime, turn: ProcessingState, action: HandlerAction, why: TooLarge
+) -> ProcessingState:
+    """Make the message a dead letter with all it said, durable before anything else."""
+    id_ = await _publish_oversized(service, turn, action.message, action.name, why)
+    p = turn.loaded_progress
+    try:
+        if not p.is_quarantined:
+            return await progress_repository.commit(
+                service,
+                turn,
+                failed_attempts.give_up_without_content,
+                action,
+                letter=id_,
+                reason=dead_letters.TOO_LARGE,
+            )
+    except TooLarge:
+        pass
+    except Superseded:
+        return turn.drop_progress()
+    for name in _other_handlers(service, turn, action):  # nothing can be written of them either
+        await _publish_oversized(service, turn, turn.message, name, why)
+    return replace(turn, is_complete=True)
+
+
+async def reject_oversized_command(
+    service: ServiceRuntime, turn: ProcessingState, command: Command, why: TooLarge
+) -> ProcessingState:
+    """Say that what a person commanded cannot be written down, and so is not done."""
+    await _publish_oversized(service, turn, command, COMMAND, why)
+    return replace(turn, is_complete=True)
+
+
+async def _publish_oversized(
+    service: ServiceRuntime, turn: ProcessingState, message: Message, name: str, why: TooLarge
+) -> str:
+    """Say the message whole on `<service>.dead`, for this handler; id of the dead letter."""
+    saga = message.saga
+    dead = DeadLetterRecord(
+        id=ids.dead_id(service.name, saga, name, message.id, turn.loaded_progress.replays),
+        what="dead letter",
+        handler=name,
+        reason=f"{dead_letters.TOO_LARGE}: {why}",
+        remedy=OVERSIZED_REMEDY,
+        message=message,
+        blame="code",
+    )
+    in_hand = message.id == turn.message.id
+    whole = turn.position.place if in_hand else f"the progress of saga {saga} in {service.name}"
+    letter = dead_letters.letter(service.name, dead, message.time, whole, service.contracts.get(message.type))
+    await progress_repository.send_dead_letter(service, turn.position, letter)
+    if service.ports.outage_watch.is_news(f"too large {saga} {name}"):
+        progress_repository.report_dead_letter(service, saga, dead)
+    return dead.id
+
+
+def _other_handlers(service: ServiceRuntime, turn: ProcessingState, action: HandlerAction) -> Iterator[str]:
+    """Names of the other handlers and compensations that the message in hand is for, and that nothing is kept for."""
+    p, roles, message = turn.loaded_progress, service.roles, turn.message
+    for role in roles.by_type.get(message.type, ()):
+        if role.name != action.name and role.name not in (turn.paged or ()):
+            decision = decide(
+                p, role, message, now=progress_repository.decision_time(service), bad=turn.bad.get(role.name)
+            )
+            if not isinstance(decision, AlreadyProcessed | AlreadyPending | Ignore):
+                yield role.name
+    for role in roles.undone_by.get(message.type, ()):
+        name = role.undo.name if role.undo else role.name
+        if name != action.name and not is_undone(p, role, message) and kept_undo(p, role.name, message) is None:
+            yield name

@@ -11,11 +11,18 @@ from msgspec.structs import replace
 
 from saga.declarations.values import Parameter, Reaction
 from saga.engine import state_migration
-from saga.engine.errors import Halted, Superseded, wrap_base_exception
-from saga.engine.execution import admission, control_log, failure_handling
-from saga.engine.execution.failure_handling import HISTORY_MAX, Ask, answered, failed_before, opened
+from saga.engine.errors import Halted, Superseded, describe_exception, wrap_base_exception
+from saga.engine.execution import control_log, failure_handling
+from saga.engine.execution.failure_handling import (
+    HISTORY_MAX,
+    NotAdmitted,
+    RunRequest,
+    count_failures_before,
+    find_intent,
+    reusable_answers,
+)
 from saga.engine.execution.saga_context import RunningSaga
-from saga.engine.execution.value_codec import STATE, Seals
+from saga.engine.execution.value_codec import STATE, ValueCodec
 from saga.engine.limits import CallNotAdmitted
 from saga.engine.persistence import progress_repository
 from saga.engine.prepared_service import PreparedService
@@ -23,18 +30,21 @@ from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import KeyMissing, NewerHandler, Permanent, TooLarge
 from saga.messages import Event, Message, name_of
+from saga.messaging import active_controls
+from saga.messaging.controls import Noted
 from saga.messaging.message_ids import identity_of_own
-from saga.policies.turns import STAYS_S
-from saga.progress import ids, journal
+from saga.policies.turns import AWAY_S_MAX, STAYS_S
+from saga.progress import failed_attempts, ids, journal
 from saga.progress.actions import Compensate, RunHandler
 from saga.progress.compensation import undone
-from saga.progress.document import Intent, SuspendedRun
-from saga.progress.journal import Commit, TransitionDetails
+from saga.progress.document import Intent, SagaProgress, SuspendedRun
+from saga.progress.failed_attempts import RunFailure
+from saga.progress.journal import Commit, TransitionDetails, WriteContext
 from saga.progress.suspended_runs import cause_of
-from saga.support.clock import iso
+from saga.support.clock import from_iso, iso
 
 _MS = timedelta(milliseconds=1)
-Gave: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], SuspendedRun | None]
+HandlerResult: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], SuspendedRun | None]
 """Result of a call of a handler: its events, encoded; what it changed of the state; its next turn, if there is one."""
 
 
@@ -48,33 +58,49 @@ def run(
     else:
         cause = cause_of(parts[: len(action.role.takes)], action.goes_on)
     name = action.role.name
-    return perform(service, turn, Ask(action=action, handler=service.handlers[name], run=("do", name, cause)))
+    return admit(service, turn, RunRequest(action=action, handler=service.handlers[name], run=("do", name, cause)))
 
 
-def undo(
+def compensate(
     service: ServiceRuntime, turn: ProcessingState, action: Compensate
 ) -> Coroutine[object, object, ProcessingState]:
     """Run a compensation on the result that it undoes."""
     handler, cause = service.handlers[action.name], action.result.event.id
-    return perform(service, turn, Ask(action=action, handler=handler, run=("undo", action.role.name, cause)))
+    return admit(service, turn, RunRequest(action=action, handler=handler, run=("undo", action.role.name, cause)))
 
 
-async def perform(
-    service: ServiceRuntime, turn: ProcessingState, ask: Ask, *, is_let_in: bool = False
-) -> ProcessingState:
-    """Call it once, up to the write that ends it or its attempt. `is_let_in`: people have not stopped it."""
+async def admit(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest) -> ProcessingState:
+    """Attempt a run once, unless a control that an operator has set stops it; a limit is held while it runs."""
     if turn.deaths:
-        return await failure_handling.deadly(service, turn, ask)
+        return await failure_handling.give_up_poisonous(service, turn, ask)
     clock, controls = service.ports.clock, service.controls
+    if clock.monotonic_s() >= controls.until_s:
+        await control_log.refresh(service, turn.position)
+    if not controls.stops:
+        return await attempt(service, turn, ask)
+    stopped = await apply_controls(service, turn, ask)
+    if stopped is not None:
+        return stopped
+    limiter = service.limiters.get(ask.action.name)
+    if limiter is None or not limiter.is_needed:
+        return await attempt(service, turn, ask)
+    try:
+        permit = await limiter.enter(turn.position, clock.monotonic_s() + STAYS_S)
+    except CallNotAdmitted as refusal:
+        return await wait_for_limit(service, turn, ask, refusal)
+    try:
+        return await attempt(service, turn, ask)
+    finally:
+        limiter.leave(permit, failed=False)
+
+
+async def attempt(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest) -> ProcessingState:
+    """Call a handler once, up to the write that ends its run, or this attempt of it."""
+    clock = service.ports.clock
     began = clock.monotonic_s()
-    if began >= controls.until_s:
-        await control_log.look(service, turn.position)
-        began = clock.monotonic_s()
-    if controls.stops and not is_let_in:
-        return await _let_in(service, turn, ask)
     kind, name, cause = ask.run
     p = turn.loaded_progress
-    intent = (opened(p, ask.run) if p.intents else None) or Intent(
+    intent = (find_intent(p, ask.run) if p.intents else None) or Intent(
         handler=name,
         kind=kind,
         name=ask.handler.name if kind == "undo" else "",
@@ -87,14 +113,14 @@ async def perform(
         time="",
     )
     if service.is_private or service.migrations or service.ports.keys is not None:
-        saga = await running(service, turn, ask, intent)
+        saga = await open_saga(service, turn, ask, intent)
     else:  # nothing of it is sealed, or of an older version
-        seals = Seals(service, turn)
+        seals = ValueCodec(service, turn)
         goes_on, state = ask.action.goes_on, intent.state
         saga = RunningSaga(service, turn, ask.handler, ask.run, intent, goes_on, seals, state, began)
     try:
         try:
-            spans, work = turn.measurements.spans, called(service, ask, intent.parts, saga)
+            spans, work = turn.measurements.spans, call_handler(service, ask, intent.parts, saga)
             gave = await (work if spans is None else spans.around("handler", ask.handler.name, work, intent.parts))
         except Exception as why:
             if saga.halt is why:
@@ -102,27 +128,27 @@ async def perform(
             if saga.halt is not None:
                 raise saga.halt from why
             turn.measurements.handler_s += clock.monotonic_s() - began
-            return await failure_handling.failed(service, saga, ask, why)
+            return await failure_handling.handle_failure(service, saga, ask, why)
         turn.measurements.handler_s += clock.monotonic_s() - began
-        written = _ended(service, saga.turn, ask, gave, saga)
         try:
-            return (await progress_repository.write(service, saga.turn, written)).drop_carried(ask.run)
+            after = await progress_repository.commit(service, saga.turn, _complete, service, ask, gave, saga)
+            return after.drop_carried(ask.run)
         except TooLarge as why:  # what it leaves behind, on top of what is there
-            return await failure_handling.failed(service, saga, ask, why)
+            return await failure_handling.handle_failure(service, saga, ask, why)
     except Superseded:  # decided again; what is answered already is not asked for again
-        return saga.turn.drop_progress().carry(ask.run, answered(saga), turn.attempts_of(ask.run))
+        return saga.turn.drop_progress().carry(ask.run, reusable_answers(saga), turn.attempts_of(ask.run))
 
 
-async def running(service: ServiceRuntime, turn: ProcessingState, ask: Ask, intent: Intent) -> RunningSaga:
+async def open_saga(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, intent: Intent) -> RunningSaga:
     """The saga as this run sees it, with the keys of all that it is handed; without those it has failed already."""
-    seals, state, p = Seals(service, turn), intent.state, turn.loaded_progress
+    seals, state, p = ValueCodec(service, turn), intent.state, turn.loaded_progress
     older_state = None
     try:
         if service.is_private or service.ports.keys is not None:
             await seals.begin(ask.handler.name, intent)
-            state = await seals.revealed_state(intent.state, intent.version)
+            state = await seals.decrypt_state(intent.state, intent.version)
         if service.migrations and p.version != service.version:
-            older_state = await seals.revealed_state(p.state, p.version)
+            older_state = await seals.decrypt_state(p.state, p.version)
     except (KeyMissing, Permanent) as why:  # it fails the attempt, before anything is called
         state, intent, seals.trouble = {}, replace(intent, version=service.version), why
     began = service.ports.clock.monotonic_s()
@@ -132,31 +158,15 @@ async def running(service: ServiceRuntime, turn: ProcessingState, ask: Ask, inte
     return saga
 
 
-async def _let_in(service: ServiceRuntime, turn: ProcessingState, ask: Ask) -> ProcessingState:
-    """Call it if nothing that people have switched stops it, within the limit that they have set."""
-    after = await admission.after(service, turn, ask)
-    if after is not None:
-        return after
-    limiter = service.limiters.get(ask.action.name)
-    if limiter is None or not limiter.is_needed:
-        return await perform(service, turn, ask, is_let_in=True)
-    try:
-        call = await limiter.enter(turn.position, service.ports.clock.monotonic_s() + STAYS_S)
-    except CallNotAdmitted as refusal:
-        return await admission.has_no_turn(service, turn, ask, refusal)
-    try:
-        return await perform(service, turn, ask, is_let_in=True)
-    finally:
-        limiter.leave(call, failed=False)
-
-
-async def called(service: ServiceRuntime, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Gave:
+async def call_handler(
+    service: ServiceRuntime, ask: RunRequest, parts: Sequence[Message], saga: RunningSaga
+) -> HandlerResult:
     """Call the handler. Raises whatever fails the attempt."""
     handler, ports = ask.handler, service.ports
     try:
         if saga.version > handler.version and not saga.is_resolved:
             raise NewerHandler(handler.name, saga.version, handler.version)
-        parts = saga.seals.opened_parts(parts)
+        parts = saga.seals.open_parts(parts)
         saga.given = arguments = _arguments(service, ask, parts, saga)
         returned = await ports.clock.within(handler.timeout_s, handler.function(**arguments))
     except TimeoutError as why:
@@ -193,7 +203,7 @@ async def called(service: ServiceRuntime, ask: Ask, parts: Sequence[Message], sa
         _check_one_outcome(service, handler, events)
     encoded = [service.encode(event, saga.turn.message.saga) for event in events]
     if service.ports.keys is not None:
-        encoded = [await saga.seals.sealed(event, *said) for event, said in zip(events, encoded, strict=True)]
+        encoded = [await saga.seals.encrypt_event(event, *said) for event, said in zip(events, encoded, strict=True)]
     return encoded, saga.delta(), _wait(service, handler, returned, saga) if handler.may_wait else None
 
 
@@ -232,7 +242,9 @@ def _check_one_outcome(service: PreparedService, handler: Reaction, events: Sequ
         raise Permanent(f"{handler.name} returned {' and '.join(outcomes)}: a saga ends with one outcome; return one")
 
 
-def _arguments(service: ServiceRuntime, ask: Ask, parts: Sequence[Message], saga: RunningSaga) -> Mapping[str, object]:
+def _arguments(
+    service: ServiceRuntime, ask: RunRequest, parts: Sequence[Message], saga: RunningSaga
+) -> Mapping[str, object]:
     """The handler's arguments by name."""
     arguments: dict[str, object] = {}
     handler, classes = ask.handler, service.classes[ask.handler.name]
@@ -262,22 +274,23 @@ def _not_kept(handler: Reaction, parameter: Parameter) -> str:
     )
 
 
-def _ended(
+def _complete(
+    p: SagaProgress,
+    hand: WriteContext,
     service: ServiceRuntime,
-    turn: ProcessingState,
-    ask: Ask,
-    gave: Gave,
+    ask: RunRequest,
+    gave: HandlerResult,
     saga: RunningSaga,
 ) -> Commit:
-    """The transition of a run that came to its end, or that goes on later."""
+    """Record a run that came to its end, or that goes on later."""
     events, delta, next_turn = gave
-    p, cause, failed = turn.loaded_progress, saga.intent.cause, turn.attempts_of(ask.run)
+    turn, cause = saga.turn, saga.intent.cause
+    failed = turn.attempts_of(ask.run)
     if service.migrations and ask.ends is None:
-        p, delta = state_migration.migrated(service, p, delta, saga.older_state, partial(saga.seals.close, what=STATE))
-    hand = progress_repository.in_hand(service, turn)
-    if (
-        ask.handler.may_wait and not saga.intent.time
-    ):  # nothing else tells at what time it saw for how long it had waited
+        p, delta = state_migration.migrated(
+            service, p, delta, saga.older_state, partial(saga.seals.encrypt, what=STATE)
+        )
+    if ask.handler.may_wait and not saga.intent.time:  # nothing else says how long it saw itself waiting
         hand = replace(hand, now_ms=saga.time_ms)
     emitted = [
         Message(
@@ -302,7 +315,7 @@ def _ended(
         message=ask.action.message,
         cause=cause,
         parts=saga.intent.parts,
-        attempt=failed_before(p, ask)[0] + len(failed) + 1,
+        attempt=count_failures_before(p, ask)[0] + len(failed) + 1,
         failures=failed[-HISTORY_MAX:],
         delta=delta,
         events=emitted,
@@ -315,11 +328,78 @@ def _ended(
     if ask.handler.may_wait:
         ended = replace(ended, shown=tuple(m.id for m in ended.parts[len(ask.action.role.takes) :]))
     if next_turn is not None:
-        ended = replace(ended, reason=_goes_on(next_turn))
+        ended = replace(ended, reason=_describe_suspension(next_turn))
         return journal.gone_on(p, hand, ask.action.role, ended, next_turn)
     return journal.handled(p, hand, ask.action.role, ended)
 
 
-def _goes_on(c: SuspendedRun) -> str:
+def _describe_suspension(c: SuspendedRun) -> str:
     """Time at which a run goes on, or what lets it go on, for people."""
     return f"it goes on at {iso(c.due_ms)}{', or with ' if c.until else ''}{' or '.join(c.until)}"
+
+
+# -------------------------------------------------------------------- admission
+
+
+async def apply_controls(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest) -> ProcessingState | None:
+    """State after what people have switched has stopped a run; `None`: it may begin."""
+    controls, now_ms = service.controls.in_force, service.ports.clock.now_ms()
+    entry = active_controls.pause_of(controls, service.name, ask.action.name, now_ms)
+    if entry is not None:
+        return await _wait_for_pause(service, turn, ask, entry)
+    if not _is_new(turn.loaded_progress, ask):
+        return None
+    entry = active_controls.route_of(controls, ask.action.name, {m.type for m in ask.action.parts}, now_ms)
+    return None if entry is None else await _divert(service, turn, ask, entry)
+
+
+def _is_new(p: SagaProgress, ask: RunRequest) -> bool:
+    """True for a run of a handler on a message, of which nothing has begun: nobody would know what stands of it, and
+    nobody takes back what a compensation or a deadline is for."""
+    action = ask.action
+    return (
+        isinstance(action, RunHandler)
+        and action.goes_on is None
+        and not action.role.is_deadline
+        and failure_handling.find_intent(p, ask.run) is None
+    )
+
+
+async def wait_for_limit(
+    service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, refusal: CallNotAdmitted
+) -> ProcessingState:
+    """Put off a run beyond the limit that people have set to its handler."""
+    return await failure_handling.put_off(
+        service, turn, ask, NotAdmitted(describe_exception(refusal.why), refusal.left_s), _intent(turn, ask)
+    )
+
+
+async def _wait_for_pause(
+    service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted
+) -> ProcessingState:
+    """Have a run wait until its pause is over, or until somebody has to look whether it is."""
+    clock = service.ports.clock
+    left_s = AWAY_S_MAX / 2  # with what spreads it: who ends a pause waits for what comes of it
+    if entry.switch.until is not None:
+        left_s = min(left_s, max(0.0, (from_iso(entry.switch.until) - clock.now_ms()) / 1000))
+    reason = active_controls.words_of(service.name, entry)
+    return await failure_handling.put_off(service, turn, ask, NotAdmitted(reason, left_s), _intent(turn, ask))
+
+
+def _intent(turn: ProcessingState, ask: RunRequest) -> Intent | None:
+    """The open intent, with what the run has got since; `None` if it has not begun anything."""
+    intent, calls = failure_handling.find_intent(turn.loaded_progress, ask.run), turn.results_of(ask.run)
+    return intent if intent is None or len(calls) <= len(intent.calls) else replace(intent, calls=calls)
+
+
+async def _divert(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted) -> ProcessingState:
+    """Make a dead letter of a message, as a person wants."""
+    p = turn.loaded_progress
+    failure = RunFailure(
+        reason=active_controls.words_of(service.name, entry),
+        remedy=f"end the route, then replay it: saga control route {service.name} ... --off; saga dead replay",
+        attempts=failure_handling.count_failures_before(p, ask)[0] + len(turn.attempts_of(ask.run)),
+        blame="person",
+    )
+    turn = await progress_repository.commit(service, turn, failed_attempts.give_up, ask.action, failure, None)
+    return turn.drop_carried(ask.run)

@@ -13,10 +13,10 @@
 from msgspec.structs import replace
 
 from saga.engine.errors import Superseded
-from saga.engine.execution import abort, handler_runner, timer_endings
-from saga.engine.execution.beginning import as_read, judged
-from saga.engine.execution.value_codec import seal_answer
-from saga.engine.persistence import overflow_store, oversized, progress_repository
+from saga.engine.execution import abort, failure_handling, handler_runner
+from saga.engine.execution.beginning import judge_decodable, read_progress
+from saga.engine.execution.value_codec import encrypt_answer
+from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import SchemaUnasked, TooLarge
@@ -30,12 +30,14 @@ from saga.progress.actions import (
     ForwardTimer,
     HandlerAction,
     LoadProgress,
+    Now,
     RecallOverflow,
     RecordDecision,
     RescheduleTimer,
     RunHandler,
     TouchDeadline,
 )
+from saga.progress.document import PendingMessage, SagaProgress
 from saga.progress.next_action import (
     RELOAD,
     choose_next_action,
@@ -45,9 +47,10 @@ from saga.progress.next_action import (
 )
 from saga.progress.operator_commands import heeded
 from saga.progress.timers import is_overdue
+from saga.telemetry.events import DeadlinePassedLog, TimerKept
 
 
-async def take_turn(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
+async def process(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
     """Handle one message to its end. When this returns nothing is left to do, and its offset may be committed."""
     while not turn.is_complete:
         turn = await advance(service, turn)
@@ -59,46 +62,43 @@ async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingS
     action: Action = RELOAD
     try:
         if turn.bad:
-            turn = judged(service, turn)
+            turn = judge_decodable(service, turn)
         if turn.progress is not None:  # else nothing can be decided, and most messages are the first of their saga here
-            now = progress_repository.now(service)
+            now = progress_repository.decision_time(service)
             if turn.progress.deadlines:
-                now = await timer_endings.with_log(service, turn, now)
-            action = choose_next_action(as_read(service, turn, now.ms), service.roles, turn, now, turn.is_current)
+                now = await add_log_progress(service, turn, now)
+            action = choose_next_action(read_progress(service, turn, now.ms), service.roles, turn, now, turn.is_current)
         match action:
             case RunHandler():
                 turn = await handler_runner.run(service, turn, action)
             case Complete() | ForwardTimer() | AwaitLog():
-                return await timer_endings.rests(service, turn, action)
+                return await end_with_timer(service, turn, action)
             case LoadProgress():
                 return await progress_repository.load(service, turn)
             case RecallOverflow():
-                return await overflow_store.recalled(service, turn)
+                return await overflow_store.recall(service, turn)
             case Compensate():
-                turn = await handler_runner.undo(service, turn, action)
+                turn = await handler_runner.compensate(service, turn, action)
             case Abort():
-                turn = await abort.close_sealed(service, turn, action)
+                turn = await abort.abort_run(service, turn, action)
             case ApplyCommand():
                 service.schemas.doubt()
-                heeds = await seal_answer(service, turn, action)
-                written = heeded(turn.loaded_progress, progress_repository.in_hand(service, turn), heeds)
-                turn = await progress_repository.write(service, turn, written)
+                heeds = await encrypt_answer(service, turn, action)
+                turn = await progress_repository.commit(service, turn, heeded, heeds)
             case TouchDeadline() | RescheduleTimer():
-                written = record_without_handler(
-                    turn.loaded_progress, progress_repository.in_hand(service, turn), action
-                )
-                turn = await progress_repository.write(service, turn, written)
+                turn = await progress_repository.commit(service, turn, record_without_handler, action)
             case RecordDecision():
-                written = record_decision(turn.loaded_progress, progress_repository.in_hand(service, turn), action)
-                turn = await progress_repository.write(service, turn, written)
+                turn = await progress_repository.commit(service, turn, record_decision, action)
     except (Superseded, SchemaUnasked) as why:
-        return await _again(service, turn, why)
+        return await _decide_again(service, turn, why)
     except TooLarge as why:
-        return await _too_large(service, turn, action, why)
-    return replace(turn, is_complete=True) if _ends(service, turn) else turn
+        return await _give_up_oversized(service, turn, action, why)
+    return replace(turn, is_complete=True) if _is_finished(service, turn) else turn
 
 
-async def _again(service: ServiceRuntime, turn: ProcessingState, why: Superseded | SchemaUnasked) -> ProcessingState:
+async def _decide_again(
+    service: ServiceRuntime, turn: ProcessingState, why: Superseded | SchemaUnasked
+) -> ProcessingState:
     """The turn from which it is decided again: on the progress as it is by then, or with what the registry says."""
     if isinstance(why, Superseded):
         return turn.drop_progress()
@@ -106,18 +106,72 @@ async def _again(service: ServiceRuntime, turn: ProcessingState, why: Superseded
     return turn
 
 
-async def _too_large(service: ServiceRuntime, turn: ProcessingState, action: Action, why: TooLarge) -> ProcessingState:
+async def _give_up_oversized(
+    service: ServiceRuntime, turn: ProcessingState, action: Action, why: TooLarge
+) -> ProcessingState:
     """Give up what the store does not take. Raises the error for what nobody can give up."""
     if isinstance(action, ApplyCommand):
-        return await oversized.unheeded(service, turn, action.command, why)
+        return await failure_handling.reject_oversized_command(service, turn, action.command, why)
     if not isinstance(action, HandlerAction):
         raise why
-    return await oversized.given_up(service, turn, action, why)
+    return await failure_handling.give_up_oversized(service, turn, action, why)
 
 
-def _ends(service: ServiceRuntime, turn: ProcessingState) -> bool:
+def _is_finished(service: ServiceRuntime, turn: ProcessingState) -> bool:
     """Return whether nothing is left to do, where that is cheap to see. What became due meanwhile is done now."""
     p = turn.progress
     if p is None or not turn.is_current or not is_message_complete(p, service.roles, turn):
         return False
     return not p.deadlines or not is_overdue(p, service.ports.clock.now_ms())
+
+
+# -------------------------------------------------------------------- timer endings
+
+
+async def forward_timer(service: ServiceRuntime, turn: ProcessingState, action: ForwardTimer) -> ProcessingState:
+    """Publish a wake again, for this time; then nothing is left to do."""
+    p, due_ms, unknown_ms = turn.loaded_progress, action.due_ms, action.unknown_ms
+    wake = turn.message.id if p.wake is None else p.wake.id
+    record = progress_repository.timer_record(service, p.saga, wake, due_ms, unknown_ms=unknown_ms)
+    await progress_repository.send(service, turn.position, [record])
+    if unknown_ms:
+        wait_s = (due_ms - service.ports.clock.now_ms()) / 1000
+        service.ports.outage_watch.report(TimerKept(service=service.name, saga=p.saga, timer=wake, again_s=wait_s))
+        turn.measurements.outcomes.append(("", "kept", "this store knows no such saga"))
+    return replace(turn, is_complete=True)
+
+
+async def add_log_progress(service: ServiceRuntime, turn: ProcessingState, now: Now) -> Now:
+    """The time; where a deadline is due, with how far the log has been handled, for what closes it may lie there."""
+    p = turn.loaded_progress
+    if not is_overdue(p, now.ms):
+        return now
+    due_ms = max(k.due_ms for k in p.deadlines if k.due_ms <= now.ms)
+    handled_ms = await service.ports.assignment.handled_ms(p.saga, due_ms)
+    for k in p.deadlines:
+        if now.ms >= k.due_ms > handled_ms:
+            _report_grace(service, p, k, now.ms)
+    return replace(now, handled_ms=handled_ms)
+
+
+def _report_grace(service: ServiceRuntime, p: SagaProgress, k: PendingMessage, now_ms: int) -> None:
+    """Tell people of a deadline that runs because its grace is over."""
+    grace_ms, watching = service.roles.handlers[k.handler].grace_ms, service.ports.outage_watch
+    if grace_ms is None or now_ms < k.due_ms + grace_ms or not watching.is_news(f"{p.saga} {k.handler} {k.due_ms}"):
+        return
+    why = f"the grace of {k.handler} is over, {grace_ms / 1000:g} s after its due time: the log was not handled so far"
+    watching.report(DeadlinePassedLog(service=service.name, saga=p.saga, topic=None, partition=None, error=why))
+
+
+async def end_with_timer(
+    service: ServiceRuntime, turn: ProcessingState, action: Complete | ForwardTimer | AwaitLog
+) -> ProcessingState:
+    """End the turn; its wake is sent on, or kept until the log has been handled. Where another worker has the saga's
+    partitions the wake goes there: what has been read of them, and what cannot be read, is known there alone."""
+    if isinstance(action, Complete):
+        return replace(turn, is_complete=True)
+    if isinstance(action, ForwardTimer):
+        return await forward_timer(service, turn, action)
+    if not service.ports.assignment.is_at_home(turn.message.saga, turn.position):
+        return await forward_timer(service, turn, ForwardTimer(action.due_ms))
+    return replace(turn, is_complete=True, awaited_log=action)

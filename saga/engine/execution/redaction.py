@@ -69,7 +69,7 @@ class Hiding:
         it again."""
         if len(written) > call_arguments.BYTES_MAX or not (args or kwargs) or any(self.secrets()):
             return asked
-        return replace(asked, arguments=call_arguments.in_words(call, args, kwargs, first=first))
+        return replace(asked, arguments=call_arguments.describe_arguments(call, args, kwargs, first=first))
 
     def _events(self) -> list[Event]:
         """Events of a run that is not handed them: it takes another one's place."""

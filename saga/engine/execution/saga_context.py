@@ -20,8 +20,8 @@ from saga.engine.errors import Halted, NotDeterministic, wrap_base_exception
 from saga.engine.execution import abort_actions, call_arguments, control_log, document_updates
 from saga.engine.execution.redaction import Hiding
 from saga.engine.execution.step_replay import Recalling
-from saga.engine.execution.value_codec import STATE, Seals
-from saga.engine.persistence import claim_checks, progress_repository
+from saga.engine.execution.value_codec import STATE, ValueCodec
+from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.ports import ExternalCall, RunScope
 from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.recorded_values import changed_fields, fields_of, flag_named, given_back, recorded
@@ -65,7 +65,7 @@ class RunningSaga(Recalling, Hiding):
         run: RunKey,
         intent: Intent,
         goes_on: SuspendedRun | None,
-        seals: Seals,
+        seals: ValueCodec,
         state: dict[str, Any],
         begun_s: float,
     ) -> None:
@@ -142,7 +142,7 @@ class RunningSaga(Recalling, Hiding):
         return (
             changed
             if marks is None or not changed
-            else self.seals.close(marks.changed(self._state, changed, mark), STATE)
+            else self.seals.encrypt(marks.changed(self._state, changed, mark), STATE)
         )
 
     def key(self, name: str, /) -> str:
@@ -161,11 +161,11 @@ class RunningSaga(Recalling, Hiding):
                     f"{self.handler.name} says how to take back what it did, but has no compensation, so nothing ever "
                     f"would: declare one, or leave out saga.undo_with"
                 )
-            said = abort_actions.said(self.service, self, call, args, kwargs)
+            said = abort_actions.record_action(self.service, self, call, args, kwargs)
         except Permanent as why:
             self.failure = self.failure or why
             raise
-        self._undo_with += (with_(self.seals.closed_taking_back(self.handler.name, said), after=self._next),)
+        self._undo_with += (with_(self.seals.encrypt_abort_call(self.handler.name, said), after=self._next),)
 
     @property
     def taken_back_with(self) -> tuple[AbortAction, ...]:
@@ -335,7 +335,7 @@ class RunningSaga(Recalling, Hiding):
         if self.failure is not None:
             raise self.failure
         self._numbers[name] = number = self._numbers.get(name, 0) + 1
-        self._written = call_arguments.written(name, args, kwargs)
+        self._written = call_arguments.encode_arguments(name, args, kwargs)
         self._digest = call_arguments.digest_of(self._written)
         input_ = self.seals.digest(self._digest)
         return self._as_begun(StepRecord(kind=kind, name=name, number=number, input=input_, document=document))
@@ -355,14 +355,14 @@ class RunningSaga(Recalling, Hiding):
                 f"{self.handler.name} has begun {begun.instead!r} for step {begun.name!r} (number {begun.number}), and "
                 "this code has no such way: put its fallback back"
             )
-        hand = progress_repository.in_hand(self.service, self.turn, appends=False)
+        hand = progress_repository.write_context(self.service, self.turn, appends=False)
         intent = with_(self.intent, begins=asked, calls=self.answers, time=self.intent.time or iso(self.time_ms))
         if self._undo_with:
             intent = with_(intent, undo_with=self.taken_back_with)
         await self._shielded(self._save(intent, journal.begun(self.turn.loaded_progress, hand, intent)))
 
     async def _save(self, intent: Intent, written: journal.Commit) -> None:
-        self.turn = await progress_repository.save(self.service, self.turn, written)
+        self.turn = await progress_repository.checkpoint(self.service, self.turn, written)
         # Only now: what is not written binds no rerun.
         self.intent, self._open, self._recorded = intent, intent.begins, len(self.calls)
 
@@ -383,14 +383,14 @@ class RunningSaga(Recalling, Hiding):
 
     def _light(self, answered: StepRecord) -> Coroutine[object, object, StepRecord]:
         """A large answer without its value, once that is durable elsewhere."""
-        return self._shielded(claim_checks.light(self.service, self.turn, answered))
+        return self._shielded(overflow_store.store_claim(self.service, self.turn, answered))
 
     async def _given_back(self, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
         """Give a recorded result, as the first run and every rerun see it."""
         if call.claim:
-            call = await self._or_failed(self._of_store(claim_checks.whole(self.service, self.turn, call)))
+            call = await self._or_failed(self._of_store(overflow_store.load_claim(self.service, self.turn, call)))
         if marks_of(type_) is not None or call.by is not None:
-            call = await self._or_failed(self._of_store(self.seals.revealed_call(self.run, call)))
+            call = await self._or_failed(self._of_store(self.seals.decrypt_call(self.run, call)))
         if call.by is not None:  # sealed as a whole, whatever its type
             self.hides += secrets_in(msgspec.json.decode(call.value))
         try:

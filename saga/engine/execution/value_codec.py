@@ -10,30 +10,37 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.contracts import sealing
+from saga.contracts import codec, sealing
 from saga.contracts.codec import MARKER
+from saga.contracts.contract import Contract
 from saga.contracts.library import Library, binding_of
+from saga.contracts.sealing_json import sealed_json, subject_in
 from saga.encryption.sensitive_fields import MARK, replaced, replaced_at, unmarked
 from saga.encryption.text import ERASED, OtherSecret, Unopened, is_sealed, name_in, names_in, place_of_recorded
 from saga.engine.foreign_values import WriterOf, single_object
-from saga.engine.persistence.progress_repository import patiently
+from saga.engine.persistence.progress_repository import retry_while_unavailable
 from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BadInput, KeyMissing, Permanent
-from saga.messages import Event, Message
+from saga.messages import Event, Message, Position, Record
+from saga.messaging.envelope import type_of
+from saga.messaging.operator_commands import Command
 from saga.progress.actions import AnswerStep, CommandDecision, RejectCommand
 from saga.progress.document import AbortAction, Intent, StepRecord
 from saga.progress.operator_commands import answered_call
 
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
+if TYPE_CHECKING:
+    from saga.encryption.keys import SubjectKey
+
 
 _KEYED = "k"
 """Beginning of a digest that was made with a key: no other one has it."""
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
-class Seals:
+class ValueCodec:
     """Keys of one run."""
 
     own: "SubjectKey | None" = None
@@ -52,14 +59,14 @@ class Seals:
         recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
         await self._unlock(
             *({name_in(found[1])} for part in intent.parts if (found := sealing.split_whole(part.value)) is not None),
-            _sealed_in([intent.state, *recorded]),
+            _names_in([intent.state, *recorded]),
         )
         parts = [self._whole(part) for part in intent.parts]  # its sender may have sealed fields in it
         writer_of = self._service.schemas.writers.get
-        await self._unlock(*(sealing.names_in(_readable(part, library, writer_of), library) for part in parts))
+        await self._unlock(*(sealing.names_in(_readable_value(part, library, writer_of), library) for part in parts))
         if (keys := self._service.ports.keys) is not None:
             subject = self._subject_of(handler, parts)
-            self.own = await self._patiently(keys.of_subject, subject)
+            self.own = await self._ask_keys(keys.of_subject, subject)
 
     def _whole(self, part: Message) -> Message:
         """A message that was sealed as a whole as it came; one that was not, or is not to be opened here, as it is."""
@@ -83,35 +90,37 @@ class Seals:
         for name in sorted(set[str]().union(*names) - self._known.keys()):
             if (keys := self._service.ports.keys) is None:
                 raise KeyMissing(sealing.NO_KEYS)
-            self._known[name] = await self._patiently(keys.named, name)
+            self._known[name] = await self._ask_keys(keys.named, name)
 
-    async def _patiently(self, ask: Any, what: str) -> "SubjectKey | None":
-        found: SubjectKey | None = await patiently(self._service, self._turn.position, "get a key", ask, what)
+    async def _ask_keys(self, ask: Any, what: str) -> "SubjectKey | None":
+        found: SubjectKey | None = await retry_while_unavailable(
+            self._service, self._turn.position, "get a key", ask, what
+        )
         return found
 
     # ------------------------------------------------------------ messages
 
-    def opened_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
+    def open_parts(self, parts: Sequence[Message]) -> Sequence[Message]:
         """Messages with their sealed fields opened. Raises `BadInput`, and why there is a key missing for the run."""
         if self.trouble is not None:
             raise self.trouble
-        return [self._opened(part) for part in parts] if self._known else parts
+        return [self._open(part) for part in parts] if self._known else parts
 
-    def _opened(self, part: Message) -> Message:
+    def _open(self, part: Message) -> Message:
         if not names_in(part.value):
             return part
         library, keys = self._service.schemas.library, self._known.__getitem__
         part = replace(part, value=sealing.open_whole(part.value, part.type, part.saga, keys))
-        value = _readable(part, library, self._service.schemas.writers.get)
+        value = _readable_value(part, library, self._service.schemas.writers.get)
         if value[:2] == MARKER:
             value = sealing.opened(value, library, part.saga, keys)
         return replace(part, value=value)
 
-    async def sealed(self, event: Event, type_: str, schema: str, value: bytes) -> tuple[str, str, bytes]:
+    async def encrypt_event(self, event: Event, type_: str, schema: str, value: bytes) -> tuple[str, str, bytes]:
         """Event as it goes out. Raises `Permanent` for one that is too large by that."""
         keys = self._service.ports.keys
         if keys is not None and type_ in self._service.sensitive:
-            key = await self._patiently(keys.of_subject, sealing.subject_of(event))
+            key = await self._ask_keys(keys.of_subject, sealing.subject_of(event))
             value = sealing.sealed(value, binding_of(type(event)).version, self._turn.message.saga, key)
             self._service.check_size(type_, value)
         return type_, schema, value
@@ -131,26 +140,26 @@ class Seals:
 
     # ------------------------------------------------------------ what is recorded
 
-    def close(self, recorded: Any, what: str) -> Any:
+    def encrypt(self, recorded: Any, what: str) -> Any:
         """Recorded value in which what is marked is sealed, each part for its place. `what`: the state, or a call."""
         if self._service.ports.keys is None:
             return recorded
-        return replaced_at(recorded, lambda path, value: self._close_value(value, self._place(what, path)))
+        return replaced_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))
 
     def _place(self, what: str, path: str) -> str:
         return place_of_recorded(self._service.name, self._turn.message.saga, what, path)
 
-    def _close_value(self, value: Any, place: str) -> Any:
+    def _encrypt_text(self, value: Any, place: str) -> Any:
         if is_sealed(value) or self.own is None:
             return {MARK: value if is_sealed(value) else ERASED}
         return {MARK: self.own.seal_recorded(_encoder.encode(value), place)}
 
-    def reveal(self, recorded: Any, what: str) -> Any:
+    def decrypt(self, recorded: Any, what: str) -> Any:
         """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `_unlock`
         goes before."""
-        return replaced_at(recorded, lambda path, value: self._reveal_value(value, self._place(what, path)))
+        return replaced_at(recorded, lambda path, value: self._decrypt_text(value, self._place(what, path)))
 
-    def _reveal_value(self, value: Any, place: str) -> Any:
+    def _decrypt_text(self, value: Any, place: str) -> Any:
         if not is_sealed(value):
             return {MARK: value}
         key = self._known[name_in(value)]
@@ -167,51 +176,51 @@ class Seals:
                 "progress of this saga, or discard the run"
             ) from None
 
-    def closed_raw(self, value: Raw, what: str) -> Raw:
+    def encrypt_raw(self, value: Raw, what: str) -> Raw:
         """The same of JSON."""
         if self._service.ports.keys is None or f'"{MARK}"'.encode() not in bytes(value):
             return value
-        return Raw(_encoder.encode(self.close(msgspec.json.decode(value), what)))
+        return Raw(_encoder.encode(self.encrypt(msgspec.json.decode(value), what)))
 
-    async def revealed_raw(self, value: Raw, what: str) -> Raw:
+    async def decrypt_raw(self, value: Raw, what: str) -> Raw:
         """The same of JSON, with its keys."""
         if not names_in(bytes(value)):
             return value
         recorded = msgspec.json.decode(value)
-        await self._unlock(_sealed_in(recorded))
-        return Raw(_encoder.encode(self.reveal(recorded, what)))
+        await self._unlock(_names_in(recorded))
+        return Raw(_encoder.encode(self.decrypt(recorded, what)))
 
-    def closed_taking_back(self, handler: str, said: AbortAction) -> AbortAction:
+    def encrypt_abort_call(self, handler: str, said: AbortAction) -> AbortAction:
         """A call that takes a run of a handler back, with its marked arguments sealed."""
-        args = [self.closed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
-        named = {name: self.closed_raw(value, _argument(handler, said, name)) for name, value in said.named.items()}
+        args = [self.encrypt_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
+        named = {name: self.encrypt_raw(value, _argument(handler, said, name)) for name, value in said.named.items()}
         return replace(said, args=tuple(args), named=named)
 
-    async def revealed_call(self, run: RunKey, call: StepRecord) -> StepRecord:
+    async def decrypt_call(self, run: RunKey, call: StepRecord) -> StepRecord:
         """A call of a run with its answer opened."""
-        value = await self.revealed_raw(call.value, call_of(run, call))
+        value = await self.decrypt_raw(call.value, place_of_call(run, call))
         return call if value is call.value else replace(call, value=value)
 
-    async def revealed_taking_back(self, handler: str, said: AbortAction) -> AbortAction:
+    async def decrypt_abort_call(self, handler: str, said: AbortAction) -> AbortAction:
         """A call that takes a run of a handler back, with its arguments opened."""
-        args = [await self.revealed_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
+        args = [await self.decrypt_raw(value, _argument(handler, said, n)) for n, value in enumerate(said.args)]
         named = {
-            name: await self.revealed_raw(value, _argument(handler, said, name)) for name, value in said.named.items()
+            name: await self.decrypt_raw(value, _argument(handler, said, name)) for name, value in said.named.items()
         }
         return replace(said, args=tuple(args), named=named)
 
-    async def revealed_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
+    async def decrypt_state(self, fields: Mapping[str, Any], version: int) -> dict[str, Any]:
         """Fields of a state of that version, opened. A field that cannot read `erased` has its default."""
-        await self._unlock(_sealed_in(fields))  # of a state that is migrated nobody has asked before
+        await self._unlock(_names_in(fields))  # of a state that is migrated nobody has asked before
         if not self._known:
             return dict(fields)
         older = self._service.migrations[version - 1 : version]
         kind = older[0].takes if older else self._service.state
-        shown: dict[str, Any] = self.reveal(dict(fields), STATE)
+        shown: dict[str, Any] = self.decrypt(dict(fields), STATE)
         return {name: value for name, value in shown.items() if _fits(name, value, kind)}
 
 
-async def seal_answer(service: ServiceRuntime, turn: ProcessingState, action: CommandDecision) -> CommandDecision:
+async def encrypt_answer(service: ServiceRuntime, turn: ProcessingState, action: CommandDecision) -> CommandDecision:
     """Seal the answer that a person gives to a step as the step's own is, with the key of whom the run is about. It is
     sealed as a whole, for nobody can tell by the name of a step what of it is sensitive. As of any exception that the
     outside raises, its arguments stay as they are."""
@@ -223,15 +232,15 @@ async def seal_answer(service: ServiceRuntime, turn: ProcessingState, action: Co
     if given.raised is not None or (service.ports.keys is None and not names_in(given.value.encode())):
         return action
     run: RunKey = (intent.kind, intent.handler, intent.cause)
-    seals, call = Seals(service, turn), answered_call(intent, given)
+    seals, call = ValueCodec(service, turn), answered_call(intent, given)
     try:
         await seals.begin(intent.name or intent.handler, intent)
         value = unmarked(
-            msgspec.json.decode(await seals.revealed_raw(Raw(given.value.encode()), given.place(command.dead)))
+            msgspec.json.decode(await seals.decrypt_raw(Raw(given.value.encode()), given.place(command.dead)))
         )
     except (KeyMissing, Permanent) as why:
         return RejectCommand(command, str(why))
-    closed = bytes(seals.closed_raw(Raw(_encoder.encode({MARK: value})), call_of(run, call)))
+    closed = bytes(seals.encrypt_raw(Raw(_encoder.encode({MARK: value})), place_of_call(run, call)))
     return replace(action, command=replace(command, answered=replace(given, value=closed.decode())))
 
 
@@ -239,7 +248,7 @@ STATE = "state"
 """Place of the state of a saga, for what is sealed in it."""
 
 
-def call_of(run: RunKey, call: StepRecord) -> str:
+def place_of_call(run: RunKey, call: StepRecord) -> str:
     """Place of the answer to a call, for what is sealed in it. Whatever was recorded of it is given back to this run
     and this call alone."""
     return repr((*run, call.kind, call.name, call.number))
@@ -251,7 +260,7 @@ def _argument(handler: str, said: AbortAction, place: int | str) -> str:
     return repr(("undo_with", handler, said.call, place))
 
 
-def _readable(part: Message, library: Library, writer_of: WriterOf) -> bytes:
+def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> bytes:
     """Value of a message as a single object: by now there may be a version as which it can be read. As it is, if there
     is none."""
     try:
@@ -260,7 +269,7 @@ def _readable(part: Message, library: Library, writer_of: WriterOf) -> bytes:
         return part.value
 
 
-def _sealed_in(recorded: Any) -> set[str]:
+def _names_in(recorded: Any) -> set[str]:
     """Names of the keys of what is sealed in a recorded value. What is not marked is nobody's to open, whatever it
     looks like."""
     names = set[str]()
@@ -275,3 +284,101 @@ def _fits(name: str, value: Any, kind: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+# -------------------------------------------------------------------- arrival encryption
+
+
+async def encrypt_message(service: ServiceRuntime, message: Message, position: Position) -> Message:
+    """Message as it may be kept. Waits while the keys cannot be had. Raises `Draining`."""
+    if service.ports.keys is None:
+        return message
+    if isinstance(message, Command):
+        if message.original is None:
+            return message
+        return replace(message, original=await encrypt_message(service, message.original, position))
+    contract = service.contracts.get(message.type)
+    if contract is None:
+        return message
+    value = await _encrypt_value(service, position, message.value, contract, message.saga)
+    return message if value is message.value else replace(message, value=value)
+
+
+async def encrypt_record(service: ServiceRuntime, record: Record) -> Record:
+    """Record of which not even the saga can be told, as its dead letter may have it. Raises `Draining`."""
+    named = service.contracts.get(type_of(record) or "")
+    of_topic = [contract for contract in service.contracts.values() if contract.topic == record.topic]
+    contracts = sorted(of_topic if named is None else [named], key=lambda each: each.name not in service.sensitive)
+    if service.ports.keys is None or not contracts or not record.value:
+        return record
+    position = Position(*record[:3], record.log_id)
+    saga = (record.key or b"").decode("utf-8", "backslashreplace") or position.place
+    value = await _encrypt_value(service, position, record.value, contracts[0], saga)
+    return record._replace(value=value)
+
+
+async def _encrypt_value(
+    service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
+) -> bytes:
+    """Value with all that is in the clear sealed.
+
+    Nobody here can tell apart the fields of a value of an unknown schema, nor whom it is about, and a newer version may
+    mark what no version here marks. It is sealed as a whole, with the key of its saga. Its header stays as it came: by
+    that it is read once its schema is deployed, or a registry gives it.
+    """
+    library = service.schemas.library
+    if sealing.split_whole(value) is not None:
+        return value
+    if header := sealing.header_of_unknown(value, library):
+        try:
+            key = await _key_of(service, position, saga, saga)
+        except KeyMissing:
+            return value
+        return sealing.seal_whole(value, header, contract.name, saga, key)
+    if contract.name not in service.sensitive:
+        return value
+    try:
+        version = codec.identify(value, library)
+    except BadInput:
+        return await _encrypt_foreign(service, position, value, contract, saga)
+    if not sealing.is_whole(value, version):
+        return await _encrypt_foreign(service, position, value, contract, saga)
+    subject = sealing.subject_in_the_clear(value, version)
+    if subject is None:
+        return value
+    try:
+        key = await _key_of(service, position, subject, saga)
+    except KeyMissing:  # both are lost: a run that needs them is parked, and says so
+        return value
+    return sealing.sealed(value, version, saga, key, arrived=True)
+
+
+async def _encrypt_foreign(
+    service: ServiceRuntime, position: Position, value: bytes, contract: Contract, saga: str
+) -> bytes:
+    """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole."""
+    newest = contract.newest
+    try:
+        key = await _key_of(service, position, subject_in(value, newest.subject) or saga, saga)
+    except KeyMissing:
+        return value
+
+    def seal(path: str, plain: bytes) -> str:
+        text = plain.decode("ascii", "replace")
+        if is_sealed(text) or key is None:
+            return text if is_sealed(text) else ERASED
+        return key.seal(plain, f"{newest.name}|{path}|{saga}")
+
+    return sealed_json(value, newest.record, seal) or sealing.seal_whole(value, b"", newest.name, saga, key)
+
+
+async def _key_of(service: ServiceRuntime, position: Position, subject: str, saga: str) -> "SubjectKey | None":
+    """Key of a subject, or of the saga, if that of the subject is lost. Raises `KeyMissing` if both are."""
+    keys = service.ports.keys
+    assert keys is not None
+    found: SubjectKey | None
+    try:
+        found = await retry_while_unavailable(service, position, "get a key", keys.of_subject, subject)
+    except KeyMissing:
+        found = await retry_while_unavailable(service, position, "get a key", keys.of_subject, saga)
+    return found

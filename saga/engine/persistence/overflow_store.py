@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.engine.errors import Superseded
@@ -13,8 +14,8 @@ from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import ids, own_piles, piles, shelves, spill, stacks
-from saga.progress.document import UNREADABLE, OverflowSegment, SagaProgress, progress_key
-from saga.progress.spill import NewSegment, SegmentDocument
+from saga.progress.document import UNREADABLE, OverflowSegment, SagaProgress, StepRecord, progress_key
+from saga.progress.spill import NewSegment, SegmentDocument, claim_key, digest_of
 from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
@@ -24,20 +25,20 @@ OFF_S_MAX = 10 * 365 * 86_400
 store keeps a document for thousands of years."""
 
 
-async def recalled(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
+async def recall(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
     """Look up what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
-    had, kept = await _in_pages(service, turn, turn.loaded_progress, [turn.message])
+    had, kept = await _find_entries(service, turn, turn.loaded_progress, [turn.message])
     return replace(turn, recalled=had, paged=tuple(sorted(kept)))
 
 
-async def entries_in_pages(
+async def find_in_segments(
     service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, messages: Sequence[Message]
 ) -> dict[str, int]:
     """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
-    return (await _in_pages(service, turn, p, messages))[0]
+    return (await _find_entries(service, turn, p, messages))[0]
 
 
-async def _in_pages(
+async def _find_entries(
     service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, messages: Sequence[Message]
 ) -> tuple[dict[str, int], set[str]]:
     """Entries of these messages that are in pages of the inbox, and the handlers for which pages keep them."""
@@ -59,7 +60,7 @@ async def _in_pages(
     return had, kept
 
 
-async def within_bounds(
+async def move_overflow(
     service: ServiceRuntime, turn: ProcessingState, p: SagaProgress
 ) -> tuple[SagaProgress, list[tuple[str, int]]]:
     """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
@@ -70,7 +71,7 @@ async def within_bounds(
     while (page := stacks.next_to_restore(p)) is not None:
         p = await _taken_in(service, turn, p, page, emptied, stacks.restored)
     if any(page.of == "own" for page in p.pages):
-        p = await _own_restored(service, turn, p, emptied)
+        p = await _restore_self_consumed(service, turn, p, emptied)
     now_s = service.ports.clock.now_ms() // 1000
     until = piles.kept_until(p, now_s=now_s, memory_s=service.memory_s)
     while wrong := piles.lasting_wrongly(p, now_s=now_s, memory_s=service.memory_s):
@@ -81,11 +82,11 @@ async def within_bounds(
     p, more = stacks.results_spilled(p, service.bounds)
     p, own = own_piles.spilled(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
     for new in (*new_pages, *more, *own):
-        await _inserted(service, turn, new)
+        await _insert_segment(service, turn, new)
     while pages := shelves.to_shelve(p, service.bounds):
         entries = [b"" if page.of == "own" else await _entries_of(service, turn, page) for page in pages]
         p, shelf = shelves.shelved(p, pages, entries)
-        await _inserted(service, turn, shelf)
+        await _insert_segment(service, turn, shelf)
     if len(p.inbox) > service.bounds.inbox_max:
         merged = [(page, await _entries_of(service, turn, page)) for page in spill.to_merge(p, service.bounds)]
         spilled = spill.inbox_spilled(
@@ -98,11 +99,11 @@ async def within_bounds(
         )
         if spilled is not None:
             p, new = spilled
-            await _inserted(service, turn, new)
+            await _insert_segment(service, turn, new)
     return p, emptied
 
 
-async def _own_restored(
+async def _restore_self_consumed(
     service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, emptied: list[tuple[str, int]]
 ) -> SagaProgress:
     """The progress without what is withdrawn, wherever it was, and with the first own events of each handler; pages of
@@ -149,12 +150,12 @@ async def _lasting(  # of which turn, and until when
         return await _taken_in(service, turn, p, page, emptied, shelves.opened)
     key, document = await _read(service, turn, page)
     p, new = piles.copied(p, page, _leaf(key, document), until)
-    await _inserted(service, turn, new)
+    await _insert_segment(service, turn, new)
     emptied.append((key, document.cas))
     return p
 
 
-async def with_all_results(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
+async def restore_results(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
     """The progress with the results that are in pages, for a look at all of them. Raises `Refused`."""
     while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
         key, document = await _read(service, turn, page)
@@ -162,23 +163,23 @@ async def with_all_results(service: ServiceRuntime, turn: ProcessingState, p: Sa
     return p
 
 
-async def removed(service: ServiceRuntime, emptied: Sequence[tuple[str, int]]) -> None:
+async def remove_segments(service: ServiceRuntime, emptied: Sequence[tuple[str, int]]) -> None:
     """Remove pages that no progress lists any more, as far as that works: they harm nobody."""
     for key, cas in emptied:
         with suppress(StoreError):
             await service.ports.store.remove(ARCHIVES, key, cas=cas)
 
 
-async def _inserted(service: ServiceRuntime, turn: ProcessingState, new: NewSegment) -> None:
+async def _insert_segment(service: ServiceRuntime, turn: ProcessingState, new: NewSegment) -> None:
     """Returns when the page is durable. Raises `Refused`."""
     ports, saga = service.ports, turn.message.saga
     expiry_s = None
     if new.page.until:
-        left_s = new.page.until - progress_repository.in_hand(service, turn).surely_s
+        left_s = new.page.until - progress_repository.write_context(service, turn).surely_s
         expiry_s = min(max(0, left_s), max(service.memory_s + piles.YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
     key = spill.page_key(service.name, saga, new.page)
     try:
-        await progress_repository.patiently(
+        await progress_repository.retry_while_unavailable(
             service,
             turn.position,
             "page",
@@ -191,7 +192,7 @@ async def _inserted(service: ServiceRuntime, turn: ProcessingState, new: NewSegm
     except Exists:  # from an attempt that went no further: its name says that it holds the same
         pass
     except Ambiguous as why:
-        progress_repository.tell_refused(service, saga, "archive", why)
+        progress_repository.report_refused_write(service, saga, "archive", why)
         raise Superseded from why
     if new.page.of not in ("results", "own"):  # nobody asks which messages they are of
         ports.overflow_cache.learn(key, spill.decode_leaf(new.content).entries)
@@ -204,7 +205,9 @@ async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: Over
     entries = ports.overflow_cache.entries_of(key)
     if entries is not None:
         return entries
-    document = await progress_repository.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
+    document = await progress_repository.retry_while_unavailable(
+        service, turn.position, "get", ports.store.get, ARCHIVES, key
+    )
     if document is not None:
         entries = _leaf(key, document).entries
     elif page.is_forgotten(ports.clock.now_ms() // 1000):
@@ -218,7 +221,9 @@ async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: Over
 async def _read(service: ServiceRuntime, turn: ProcessingState, page: OverflowSegment) -> tuple[str, Document]:
     """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
     ports, key = service.ports, spill.page_key(service.name, turn.message.saga, page)
-    document = await progress_repository.patiently(service, turn.position, "get", ports.store.get, ARCHIVES, key)
+    document = await progress_repository.retry_while_unavailable(
+        service, turn.position, "get", ports.store.get, ARCHIVES, key
+    )
     if document is None:
         raise await _gone(service, turn, key)
     return key, document
@@ -236,10 +241,54 @@ def _leaf(key: str, document: Document) -> SegmentDocument:
 async def _gone(service: ServiceRuntime, turn: ProcessingState, key: str) -> Exception | Superseded:
     """Reason why a page that was listed is not there: the progress is another one by now, or somebody removed it."""
     where = progress_key(service.name, turn.message.saga)
-    there = await progress_repository.patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, where)
+    there = await progress_repository.retry_while_unavailable(
+        service, turn.position, "get", service.ports.store.get, PROGRESS, where
+    )
     if there is None or there.cas != turn.cas:
         return Superseded()
     return StoreError(
         f"the progress {where!r} lists the page {key!r}, which is not in {ARCHIVES!r}: "
         "somebody removes documents by hand; put it back"
     )
+
+
+# -------------------------------------------------------------------- claim checks
+
+
+async def store_claim(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
+    """The answer without its value, which is durable in a document of its own by then."""
+    content = bytes(call.value)
+    claim, saga, at = digest_of(content), turn.message.saga, turn.position
+    key, ports = claim_key(service.name, saga, claim), service.ports
+    while True:
+        try:
+            # Without expiry, as archives: transitions refer to it, and these are archived.
+            await progress_repository.retry_while_unavailable(
+                service, at, "claim", ports.store.insert, ARCHIVES, key, content
+            )
+        except Exists:  # its name says that it holds the same
+            break
+        except Ambiguous as why:  # it may be there: the same again does no harm
+            progress_repository.report_refused_write(service, saga, "archive", why)
+            await ports.assignment.pause(progress_repository.WAIT_S_FIRST, at)
+        else:
+            break
+    return replace(call, value=Raw(b"null"), claim=claim)
+
+
+async def load_claim(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
+    """The answer with its value, read from its claim. Raises `StoreError` for a claim that is gone or was changed."""
+    key = claim_key(service.name, turn.message.saga, call.claim)
+    document = await progress_repository.retry_while_unavailable(
+        service, turn.position, "get", service.ports.store.get, ARCHIVES, key
+    )
+    if document is None:
+        raise StoreError(
+            f"{call.name} gave what lies in {key!r}, which is not in {ARCHIVES!r}: somebody removes documents by hand; "
+            "put it back"
+        )
+    if digest_of(document.content) != call.claim:
+        raise StoreError(
+            f"{call.name} gave what lies in {key!r} in {ARCHIVES!r}, which was changed since it was written; restore it"
+        )
+    return replace(call, value=Raw(document.content))

@@ -1,27 +1,18 @@
 """Load, write, publish: the only places where a turn touches the progress in the store and the log."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Literal, ParamSpec, TypeVar
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
 from saga.engine.errors import Superseded
 from saga.engine.persistence import dead_letters, overflow_store
-from saga.engine.persistence.outbox import records_of, wake_record
 from saga.engine.prepared_service import PreparedService
 from saga.engine.processing_state import NOWHERE, ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
-from saga.errors import (
-    Ambiguous,
-    BrokerUnavailable,
-    Conflict,
-    Exists,
-    SagaError,
-    StoreError,
-    StoreUnavailable,
-)
+from saga.errors import Ambiguous, BrokerUnavailable, Conflict, Exists, SagaError, StoreError, StoreUnavailable
 from saga.messages import Message, Outgoing, Position, texts_of
-from saga.messaging import timers
+from saga.messaging import envelope, timers
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history, integrity, journal, operator_commands, takeover
 from saga.progress.actions import Now
@@ -57,7 +48,7 @@ OURS = ("", timers.TYPE)
 """Types of messages that no progress knows: of a repair, and of wakes."""
 
 
-async def patiently(
+async def retry_while_unavailable(
     service: ServiceRuntime,
     position: Position,
     operation: str,
@@ -89,7 +80,7 @@ async def patiently(
             return value
 
 
-def in_hand(service: ServiceRuntime, turn: ProcessingState, *, appends: bool = True) -> WriteContext:
+def write_context(service: ServiceRuntime, turn: ProcessingState, *, appends: bool = True) -> WriteContext:
     """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
     asks whether the message is new."""
     message, p = turn.message, turn.loaded_progress
@@ -117,7 +108,7 @@ async def load(service: ServiceRuntime, turn: ProcessingState) -> ProcessingStat
     key = progress_key(service.name, saga)
     spans, read = (
         turn.measurements.spans,
-        patiently(service, turn.position, "get", service.ports.store.get, PROGRESS, key),
+        retry_while_unavailable(service, turn.position, "get", service.ports.store.get, PROGRESS, key),
     )
     document = await (read if spans is None else spans.around("store", "read progress", read))
     unpublished: tuple[Transition, ...] = ()
@@ -135,13 +126,13 @@ async def load(service: ServiceRuntime, turn: ProcessingState) -> ProcessingStat
             unpublished = ()
         if service.ports.transition_listener is not None:
             service.ports.transition_listener.on_loaded(p)
-    if p.started is None and is_older_than_memory(service, turn.message):  # what is kept here may be all new to us
+    if p.started is None and is_older_than_retention(service, turn.message):  # what is kept here may be all new to us
         await _note_work(service, turn.position)
-        if is_older_than_memory(service, turn.message):
-            await _too_old(service, turn)
+        if is_older_than_retention(service, turn.message):
+            await _give_up_old(service, turn)
             return replace(turn, is_complete=True)
     if takeover.is_due(p, service.roles):
-        p = await _taken_over(service, replace(turn, cas=cas), p)
+        p = await _take_over(service, replace(turn, cas=cas), p)
     # What pages of the progress before said of the message is of no use any more.
     return replace(turn, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
 
@@ -162,30 +153,30 @@ async def _publish_all(
         await publish(service, turn, p, entry)
 
 
-async def _taken_over(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
+async def _take_over(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
     """The progress with the own events that the version of the service before did not take."""
-    entries = [*await _archived(service, turn.position, p), *map(decode_entry, p.transitions)]
+    entries = [*await _load_archives(service, turn.position, p), *map(decode_entry, p.transitions)]
     if p.pages:
-        p = await overflow_store.with_all_results(service, turn, p)
+        p = await overflow_store.restore_results(service, turn, p)
         said = [event for entry in entries for event in messages_of(p, entry)]
-        had = await overflow_store.entries_in_pages(service, turn, p, said)
+        had = await overflow_store.find_in_segments(service, turn, p, said)
         p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
-    return takeover.taken_over(p, service.roles, entries, now(service))
+    return takeover.taken_over(p, service.roles, entries, decision_time(service))
 
 
-async def _archived(service: ServiceRuntime, position: Position, p: SagaProgress) -> list[Transition]:
+async def _load_archives(service: ServiceRuntime, position: Position, p: SagaProgress) -> list[Transition]:
     """The transitions that are in archives, oldest first. Raises `SagaError` if one is gone."""
     entries: list[Transition] = []
     while len(entries) < p.first:
         key = history.archive_key(service.name, p.saga, len(entries))
-        document = await patiently(service, position, "get", service.ports.store.get, ARCHIVES, key)
+        document = await retry_while_unavailable(service, position, "get", service.ports.store.get, ARCHIVES, key)
         if document is None:
             raise StoreError(f"the archive {key!r} is gone: somebody removes documents by hand; restore it")
-        entries += map(decode_entry, _archive(key, document).transitions)
+        entries += map(decode_entry, _decode_archive(key, document).transitions)
     return entries
 
 
-def _archive(key: str, document: Document) -> TransitionArchive:
+def _decode_archive(key: str, document: Document) -> TransitionArchive:
     try:
         return history.decode_archive(document.content)
     except UNREADABLE as why:
@@ -210,11 +201,11 @@ def _check_declared(service: PreparedService, p: SagaProgress, unpublished: Sequ
         )
 
 
-async def _too_old(service: ServiceRuntime, turn: ProcessingState) -> None:
+async def _give_up_old(service: ServiceRuntime, turn: ProcessingState) -> None:
     """Give up the message of a saga that nobody here knows any more: a dead letter, and no progress."""
     message = turn.message
     letter = dead_letters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
-    await send_letter(service, turn.position, letter)
+    await send_dead_letter(service, turn.position, letter)
     headers = texts_of(letter.headers)
     if service.ports.outage_watch.is_news(headers["dead_id"]):
         service.ports.outage_watch.report(
@@ -234,27 +225,38 @@ async def _too_old(service: ServiceRuntime, turn: ProcessingState) -> None:
 async def _note_work(service: ServiceRuntime, position: Position) -> None:
     """See to it that the service's record says that it works now, and whether it was away before."""
     if (work := service.ports.heartbeat) is not None and not work.is_recent():
-        await patiently(service, position, "write", work.record)
+        await retry_while_unavailable(service, position, "write", work.record)
 
 
-def is_older_than_memory(service: ServiceRuntime, message: Message) -> bool:
+def is_older_than_retention(service: ServiceRuntime, message: Message) -> bool:
     """Return whether the message's saga began before what this service remembers: then it is not a new one."""
     if message.started is None:
         return False
-    return message.started < now(service).forgotten
+    return message.started < decision_time(service).forgotten
 
 
-def now(service: ServiceRuntime) -> Now:
+def decision_time(service: ServiceRuntime) -> Now:
     """The time of a decision that is made now."""
     work = service.ports.heartbeat
     return Now(service.ports.clock.now_ms(), service.memory_s, absences=() if work is None else work.absences)
 
 
-async def write(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
-    """Write the whole progress by one compare-and-swap, then publish its events. Raises `Refused`: decide again."""
+async def commit(
+    service: ServiceRuntime,
+    turn: ProcessingState,
+    record_it: Callable[Concatenate[SagaProgress, WriteContext, P], Commit],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> ProcessingState:
+    """Write the progress that `record_it` makes by one compare-and-swap, then publish its events.
+
+    `record_it` is given the progress, the circumstances of this write, and the arguments. Raises `Superseded`: decide
+    again; `TooLarge`.
+    """
+    written = record_it(turn.loaded_progress, write_context(service, turn), *args, **kwargs)
     clock, stages, entry = service.ports.clock, turn.measurements, written.entry
     began = clock.monotonic_s()
-    turn = await save(service, turn, written)
+    turn = await checkpoint(service, turn, written)
     saved = clock.monotonic_s()
     stages.persisted_s += saved - began
     if entry is not None:
@@ -265,13 +267,13 @@ async def write(service: ServiceRuntime, turn: ProcessingState, written: Commit)
             stages.published_s += clock.monotonic_s() - saved
         stages.outcomes.append((entry.handler, entry.outcome, entry.reason))
         if written.snapshot.replays:
-            _tell_replay(service, written.snapshot, entry)
+            _report_replay(service, written.snapshot, entry)
         if entry.outcome not in ("ignored", "waiting", "queued"):
             stages.attempts = max(stages.attempts, entry.attempt)
     return turn
 
 
-def _tell_replay(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> None:
+def _report_replay(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> None:
     """Report the end of what a person had tried again, if this transition is it."""
     result = operator_commands.came_of_replay(p, entry)
     if result is not None:
@@ -281,7 +283,7 @@ def _tell_replay(service: ServiceRuntime, p: SagaProgress, entry: Transition) ->
         service.ports.outage_watch.report(said)
 
 
-async def save(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
+async def checkpoint(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
     """Write the progress alone. An ambiguous write is refused as well: it is never made again, for it may still land.
 
     Raises `Refused`, and `TooLarge` for a progress that can never be written.
@@ -301,35 +303,37 @@ async def save(service: ServiceRuntime, turn: ProcessingState, written: Commit) 
     kept = len(p.queue + p.waiting + p.results + p.own)
     if large or p.pages or len(p.inbox) > bounds.inbox_max or kept > bounds.head_max:
         before = p
-        p, emptied = await overflow_store.within_bounds(service, turn, p)
+        p, emptied = await overflow_store.move_overflow(service, turn, p)
         content = content if p is before else encode(p)
         large = len(content) > history.HISTORY_BYTES_MAX
     if large or len(p.transitions) > history.TRANSITIONS_MAX:
         if (archive := history.to_archive(p)) is not None:
-            p = await archived(service, turn.position, p, archive)
+            p = await write_archive(service, turn.position, p, archive)
             content = encode(p)
         check_room(written, p, len(content), service.ports.store.document_bytes_max)
     store, where = service.ports.store, progress_key(service.name, p.saga)
     expiry_s, at = None if p.is_open else service.memory_s, turn.position
     try:
         if turn.cas:
-            work = patiently(
+            work = retry_while_unavailable(
                 service, at, "write", store.replace, PROGRESS, where, content, cas=turn.cas, expiry_s=expiry_s
             )
         else:
-            work = patiently(service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s)
+            work = retry_while_unavailable(
+                service, at, "write", store.insert, PROGRESS, where, content, expiry_s=expiry_s
+            )
         cas = await (
             work if (spans := turn.measurements.spans) is None else spans.around("store", "write progress", work)
         )
     except (Conflict, Exists, Ambiguous) as why:
-        tell_refused(service, p.saga, "write", why)
+        report_refused_write(service, p.saga, "write", why)
         raise Superseded from why
     if emptied:
-        await overflow_store.removed(service, emptied)
+        await overflow_store.remove_segments(service, emptied)
     return replace(turn, progress=p, cas=cas, is_current=True, unpublished=())
 
 
-def tell_refused(
+def report_refused_write(
     service: ServiceRuntime, saga: str | None, operation: Literal["write", "archive", "update"], why: StoreError
 ) -> None:
     """Report a refused write, for those who count them."""
@@ -337,7 +341,7 @@ def tell_refused(
     service.ports.outage_watch.report(WriteRefused(service=service.name, saga=saga, operation=operation, why=kind))
 
 
-async def archived(
+async def write_archive(
     service: ServiceRuntime, position: Position, p: SagaProgress, archive: TransitionArchive
 ) -> SagaProgress:
     """Archive the oldest published transitions, in an insert-only document, and return the progress without them."""
@@ -345,37 +349,39 @@ async def archived(
     content = encode(archive)
     try:
         # Without expiry: archives live at least as long as the progress, which every write renews.
-        await patiently(service, position, "archive", store.insert, ARCHIVES, key, content)
+        await retry_while_unavailable(service, position, "archive", store.insert, ARCHIVES, key, content)
     except Exists:
-        there = await patiently(service, position, "get", store.get, ARCHIVES, key)
+        there = await retry_while_unavailable(service, position, "get", store.get, ARCHIVES, key)
         if there is None:
             raise StoreError(f"the archive {key!r} was there and is gone: somebody removes documents by hand") from None
-        earlier = _archive(key, there)
+        earlier = _decode_archive(key, there)
         if history.is_of_another_saga(p, earlier):  # it had this id before the memory: nobody knows it any more
-            await _replaced(service, position, p.saga, key, content, there.cas)
+            await _replace_archive(service, position, p.saga, key, content, there.cas)
         else:
             archive = earlier
     except Ambiguous as why:
-        tell_refused(service, p.saga, "archive", why)
+        report_refused_write(service, p.saga, "archive", why)
         raise Superseded from why
     return history.trimmed(p, archive)
 
 
-async def _replaced(service: ServiceRuntime, position: Position, saga: str, key: str, content: bytes, cas: int) -> None:
+async def _replace_archive(
+    service: ServiceRuntime, position: Position, saga: str, key: str, content: bytes, cas: int
+) -> None:
     store = service.ports.store
     try:
-        await patiently(service, position, "archive", store.replace, ARCHIVES, key, content, cas=cas)
+        await retry_while_unavailable(service, position, "archive", store.replace, ARCHIVES, key, content, cas=cas)
     except (Conflict, Ambiguous) as why:
-        tell_refused(service, saga, "archive", why)
+        report_refused_write(service, saga, "archive", why)
         raise Superseded from why
 
 
 async def publish(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, entry: Transition) -> None:
     """Publish the events of a transition, in order, with its wake, if that is not in hand; return when all are
     acknowledged. Nothing later goes out before."""
-    position, records, count = turn.position, records_of(service, p, entry), len(entry.events)
+    position, records, count = turn.position, outbox_records(service, p, entry), len(entry.events)
     if entry.wake is not None and entry.wake.id != turn.message.id:
-        records.insert(count, wake_record(service, p.saga, entry.wake.id, entry.wake.due_ms))
+        records.insert(count, timer_record(service, p.saga, entry.wake.id, entry.wake.due_ms))
         count += 1
     began_s = service.ports.clock.monotonic_s()
     try:
@@ -386,24 +392,26 @@ async def publish(service: ServiceRuntime, turn: ProcessingState, p: SagaProgres
         if count:
             await send(service, position, records[:count])
         for letter in records[count:]:
-            await send_letter(service, position, letter)
+            await send_dead_letter(service, position, letter)
     if turn.measurements.spans is not None:
         turn.measurements.spans.published(messages_of(p, entry), began_s)
     for dead in entry.letters:
         if service.ports.outage_watch.is_news(dead.id):
-            tell(service, p.saga, dead)
+            report_dead_letter(service, p.saga, dead)
 
 
 def send(service: ServiceRuntime, position: Position, outgoing: Sequence[Outgoing]) -> Coroutine[object, object, None]:
     """Publish records. Returns when all are acknowledged."""
-    return patiently(service, position, "publish", service.ports.publisher.publish, outgoing)
+    return retry_while_unavailable(service, position, "publish", service.ports.publisher.publish, outgoing)
 
 
-async def send_letter(service: ServiceRuntime, position: Position, whole: Outgoing) -> None:
+async def send_dead_letter(service: ServiceRuntime, position: Position, whole: Outgoing) -> None:
     """Return when the dead letter is acknowledged: whole, or with as much of the original as the log takes. While it is
     refused in every form it waits, and people are told."""
     ports, pause_s, was_refused = service.ports, WAIT_S_FIRST, False
-    while (refusal := await offer(service, whole, lambda form: send(service, position, [form]))) is not None:
+    while (
+        refusal := await offer_dead_letter(service, whole, lambda form: send(service, position, [form]))
+    ) is not None:
         was_refused = True
         ports.outage_watch.unavailable(OFFERING, refusal)
         await ports.assignment.pause(pause_s, position)
@@ -412,7 +420,7 @@ async def send_letter(service: ServiceRuntime, position: Position, whole: Outgoi
         ports.outage_watch.recovered(REFUSED)
 
 
-async def offer(
+async def offer_dead_letter(
     service: ServiceRuntime, whole: Outgoing, publish: Callable[[Outgoing], Awaitable[None]]
 ) -> BrokerUnavailable | None:
     """Offer the dead letter to the log once: whole, then in ever smaller forms. `None` once it is acknowledged, else
@@ -430,8 +438,39 @@ async def offer(
     return refusal
 
 
-def tell(service: ServiceRuntime, saga: str, letter: DeadLetterRecord) -> None:
+def report_dead_letter(service: ServiceRuntime, saga: str, letter: DeadLetterRecord) -> None:
     """Report a dead letter or an escalation to people."""
     moment = dead_letters.moment(service.name, saga, letter, service.contracts.get(letter.message.type))
     if moment is not None:
         service.ports.outage_watch.report(moment)
+
+
+# -------------------------------------------------------------------- outbox
+
+
+def timer_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, unknown_ms: int = 0) -> Outgoing:
+    """Record of a wake that is published now."""
+    now_ms = service.ports.clock.now_ms()
+    return timers.to_record(service.name, saga, id_, due_ms, now_ms, unknown_ms=unknown_ms)
+
+
+def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> list[Outgoing]:
+    """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
+    so a repeat has the same bytes."""
+    contracts = service.contracts
+    said = messages_of(p, entry)
+    if (tracing := service.ports.outage_watch.tracing) is not None:
+        said = [replace(m, trace=tracing.handed_on(m)) for m in said]
+    records = [envelope.to_record(m, contracts[m.type]) for m in said]
+    if not entry.letters:  # nearly always
+        return records
+    return records + [
+        dead_letters.letter(
+            service.name,
+            letter,
+            entry.time,
+            f"transition {entry.n} of {service.name} in saga {p.saga}",
+            contracts.get(letter.message.type),
+        )
+        for letter in entry.letters
+    ]

@@ -19,7 +19,7 @@ from msgspec.structs import replace as with_
 from saga.encryption.port import Keys
 from saga.engine.consumer.record_router import received
 from saga.engine.errors import Halted
-from saga.engine.execution import arrival_encryption
+from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
 from saga.engine.isolated_ports import Published, SetClock, Undisturbed
@@ -332,7 +332,7 @@ async def _made(
     store = RerunStore({(ARCHIVES, key): Document(content, 1) for key, content in archives.items()})
     ports = _ports(witnessed.service.name, store, from_iso(step.time), witnessed.keys)
     service = make_service_runtime(witnessed.service, witnessed.resources, ports)
-    message = await arrival_encryption.sealed(service, message, position)
+    message = await value_codec.encrypt_message(service, message, position)
     turn: ProcessingState = begin(service, message, position, (step.before, int(bool(step.before.transitions))))
     turn = with_(turn, is_current=True)
     if step.run is not None:
