@@ -85,7 +85,7 @@ class SummaryFailure(Struct, frozen=True, gc=False):
 
 
 class ProgressSummary(Struct, frozen=True, kw_only=True, gc=False):
-    """A progress, with the names of `saga.progress.document.Snapshot`."""
+    """A progress, with the names of `saga.progress.document.SagaProgress`."""
 
     service: str
     saga: str
