@@ -5,40 +5,35 @@ import asyncio
 import click
 from msgspec.structs import asdict
 
-from saga.cli.list import LIMIT_MAX
-from saga.cli.options import broker_option, read_stores_option, since_ms
+from saga.cli.options import LIMIT_MAX, deployment_options, packed, since_ms
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.configuration.settings import Settings
 from saga.messaging import controls
 from saga.ops.audit import KINDS, AuditEntry, AuditFilter, read_audit
+from saga.ops.selection import Deployment
 from saga.support.clock import SystemClock
+
+
+def _make_filter(kinds: tuple[str, ...], saga: str | None, who: str | None, since: str | None) -> AuditFilter:
+    from_ms = 0 if since is None else since_ms("--since", since, SystemClock())
+    return AuditFilter(kinds=kinds, saga=saga, who=who, since_ms=from_ms)
 
 
 @click.command()
 @click.argument("service")
-@click.option(
-    "--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only acts of it. May be given several times."
+@packed(
+    "asked",
+    _make_filter,
+    click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only this kind. May be repeated."),
+    click.option("--saga", metavar="ID", help="Only what was done about this saga."),
+    click.option("--who", help="Only what this operator has done."),
+    click.option("--since", metavar="TIME", help="Only from then on: 90s, 30m, 2h, 3d ago, or RFC 3339."),
 )
-@click.option("--saga", metavar="ID", help="Only what was done about this saga.")
-@click.option("--who", help="Only what somebody of this name has done.")
-@click.option("--since", metavar="TIME", help="Only from then on: 90s, 30m, 2h, 3d ago, or RFC 3339.")
 @click.option(
     "--limit", type=click.IntRange(1, LIMIT_MAX), default=1000, show_default=True, help="At most so many, the newest."
 )
-@read_stores_option
-@broker_option
+@deployment_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each act, instead of text.")
-def audit(  # an argument for each option of the command
-    service: str,
-    kinds: tuple[str, ...],
-    saga: str | None,
-    who: str | None,
-    since: str | None,
-    limit: int,
-    addresses: tuple[str, ...],
-    broker: str | None,
-    as_json: bool,
-) -> None:
+def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, as_json: bool) -> None:
     """Print what people have switched, replayed, discarded, resolved or moved in a service, and check it.
 
     Of SERVICE, oldest first: when, what, who, why, what became of it, and what shows that. Switched are flags, pauses,
@@ -57,11 +52,7 @@ def audit(  # an argument for each option of the command
     Exit code 1: it was tampered with, or may not be all of it; the reason is on standard error.
     Exit code 2: no store, or one that cannot be read.
     """
-    clock, settings = SystemClock(), Settings.from_environment(broker=broker)
-    asked = AuditFilter(
-        kinds=kinds, saga=saga, who=who, since_ms=0 if since is None else since_ms("--since", since, clock)
-    )
-    found = asyncio.run(read_audit(service, addresses, settings, clock, asked))
+    found = asyncio.run(read_audit(service, deployment, asked))
     for act in found.entries[-limit:]:
         if as_json:
             tell_json(_in_json(act))

@@ -2,20 +2,27 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from saga.cli.dead_commands import who_option, why_option, within_option
-from saga.cli.options import broker_option, check_said, read_stores_option, time_of
-from saga.cli.printing import tell, tell_json
-from saga.configuration.settings import Settings
+from saga.cli.options import (
+    Option,
+    deployment_options,
+    json_option,
+    operator_options,
+    packed,
+    read_stores_option,
+    time_of,
+)
+from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.errors import BadInput
 from saga.messaging import active_controls
 from saga.messaging.controls import Switch
 from saga.ops import operator_commands
-from saga.support.clock import Clock, SystemClock, iso
+from saga.ops.selection import Deployment, Operator
+from saga.support.clock import SystemClock, iso
 
 
 @click.group()
@@ -38,31 +45,28 @@ def control() -> None:
     """
 
 
+def _make_flag(percent: float | None, saga: str | None, until: str | None) -> Switch:
+    if percent is None and saga is None:
+        raise click.UsageError("say for how many: --percent, or --for SAGA")
+    until = time_of("--until", until, SystemClock())
+    return Switch(percent=100 if percent is None else percent, saga=saga, until=until)
+
+
 @control.command()
 @click.argument("service")
 @click.argument("name")
-@click.option(
-    "--percent", type=click.FloatRange(0, 100), help="Share of the sagas for which it is on; of one saga all."
+@packed(
+    "wanted",
+    _make_flag,
+    click.option(
+        "--percent", type=click.FloatRange(0, 100), help="Share of the sagas for which it is on; of one saga all."
+    ),
+    click.option("--for", "saga", metavar="SAGA", help="Only for this saga: it wins over the share."),
+    click.option("--until", metavar="TIME", help="Unset again from then on: 90s, 2h, 3d, or RFC 3339."),
 )
-@click.option("--for", "saga", metavar="SAGA", help="For this saga alone: it wins over the share.")
-@click.option("--until", metavar="TIME", help="As if it had never been set from then on: 90s, 2h, 3d, or RFC 3339.")
-@who_option
-@why_option
-@within_option
-@read_stores_option
-@broker_option
-def flag(  # an argument for each option of the command
-    service: str,
-    name: str,
-    percent: float | None,
-    saga: str | None,
-    until: str | None,
-    who: str,
-    why: str,
-    within_s: float,
-    addresses: tuple[str, ...],
-    broker: str | None,
-) -> None:
+@operator_options
+@deployment_options
+def flag(service: str, name: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Set flag NAME of SERVICE, for a share of its sagas or for one.
 
     A saga that is in a share is in every larger one of that flag. Workers look after five seconds at the latest.
@@ -72,55 +76,45 @@ def flag(  # an argument for each option of the command
     Exit code 1: the service has not come to it yet: does it run? The wish stays, and is heeded when it does.
     Exit code 2: asked wrongly, or something cannot be used; what to do is on standard error.
     """
-    check_said(who, why)
-    if percent is None and saga is None:
-        raise click.UsageError("say for how many: --percent, or --for SAGA")
-    clock, settings = SystemClock(), Settings.from_environment(broker=broker)
-    wanted = Switch(
-        flag=name, percent=100 if percent is None else percent, saga=saga, until=time_of("--until", until, clock)
-    )
-    _have(service, wanted, who, why, _Way(addresses, settings, clock, within_s))
+    _switch(service, replace(wanted, flag=name), operator, deployment)
 
 
 handler_option = click.option("--handler", help="For this handler, compensation or deadline.")
 until_option = click.option(
-    "--until", "--for", "until", metavar="TIME", help="It ends by itself then: 90s, 2h, 3d, or RFC 3339."
+    "--until", "--for", "until", metavar="TIME", help="Ends by itself then: 90s, 2h, 3d, or RFC 3339."
 )
 
 
-def _switching(command: Callable[..., None]) -> Callable[..., None]:
-    """Options of all commands that switch something."""
-    for option in (broker_option, read_stores_option, within_option, why_option, who_option):
-        command = option(command)
-    return click.argument("service")(command)
+def _switching(kind: str, *options: Option, off: bool = False, check: Callable[..., dict[str, Any]] = dict) -> Option:
+    """Arguments and options of a command that switches something; the command gets the `Switch`."""
+
+    def make(**given: Any) -> Switch:
+        fields = {"off": off, **check(**given)}
+        until = time_of("--until", fields.pop("until", None), SystemClock())
+        return Switch(kind=kind, until=until, **fields)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        with_options = packed("wanted", make, *options)(operator_options(deployment_options(command)))
+        return click.argument("service")(with_options)
+
+    return decorate
 
 
-class _Way(NamedTuple):
-    """Way to a service, and back."""
-
-    addresses: tuple[str, ...]
-    settings: Settings
-    clock: Clock
-    within_s: float
-
-
-def _have(service: str, wanted: Switch, who: str, why: str, way: _Way) -> None:
-    """Have a service do so, and tell what it says."""
-    wish = asyncio.run(operator_commands.send_switch(service, wanted, who, why, way.settings, way.clock))
-    entry = asyncio.run(operator_commands.wait_for_entry(service, wish, way.addresses, way.clock, way.within_s))
+def _switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
+    """Have a service switch something, and print its answer."""
+    sent = asyncio.run(operator_commands.send_switch(service, wanted, operator, deployment))
+    entry = asyncio.run(operator_commands.wait_for_entry(service, sent, deployment, operator.wait_s))
     if entry is None:
-        tell(f"{service} has not come to it yet: does it run?", err=True)
+        tell(f"{service} has not applied it yet: does it run?", err=True)
         raise click.exceptions.Exit(1)
     if entry.refused is not None:
-        raise BadInput(f"{service} does not do so: {entry.refused}")
+        raise BadInput(f"{service} refuses it: {entry.refused}")
     tell(f"{service}  {active_controls.in_words(wanted)}")
 
 
 @control.command()
-@handler_option
-@until_option
-@_switching
-def pause(handler: str | None, until: str | None, **given: Any) -> None:
+@_switching("pause", handler_option, until_option)
+def pause(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Have a handler of SERVICE begin nothing, or the whole service.
 
     Within five seconds no message begins a run of it any more, nor does a rerun of what had begun. Events are read on
@@ -131,13 +125,12 @@ def pause(handler: str | None, until: str | None, **given: Any) -> None:
     Exit code 1: the service has not come to it yet: does it run? The wish stays, and is heeded when it does.
     Exit code 2: asked wrongly, or the service refuses it; why is on standard error.
     """
-    _wish(given, until, kind="pause", handler=handler)
+    _switch(service, wanted, operator, deployment)
 
 
 @control.command()
-@handler_option
-@_switching
-def resume(handler: str | None, **given: Any) -> None:
+@_switching("pause", handler_option, off=True)
+def resume(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """End a pause: of a handler of SERVICE, or that of the whole service.
 
     What was paused goes on within a minute. Handlers that were paused by themselves stay so when the service goes on.
@@ -145,26 +138,27 @@ def resume(handler: str | None, **given: Any) -> None:
     \b
     Exit codes: as `saga control pause`.
     """
-    _wish(given, None, kind="pause", handler=handler, off=True)
+    _switch(service, wanted, operator, deployment)
+
+
+def _make_limit(off: bool, **given: Any) -> dict[str, Any]:
+    if off and any(given[name] is not None for name in ("rate_per_s", "at_once_max", "until")):
+        raise click.UsageError("--none ends a limit: leave out --rate, --at-once and --for")
+    return {"off": off, **given}
 
 
 @control.command()
-@click.option("--resource", help="For the calls of steps to this resource.")
-@click.option("--handler", help="For the runs of this handler or compensation.")
-@click.option("--rate", type=float, help="Calls a second, in each process.")
-@click.option("--at-once", type=int, help="Calls or runs at once, in each process.")
-@click.option("--none", "off", is_flag=True, help="What is declared holds again.")
-@until_option
-@_switching
-def limit(  # an argument for each option of the command
-    resource: str | None,
-    handler: str | None,
-    rate: float | None,
-    at_once: int | None,
-    off: bool,
-    until: str | None,
-    **given: Any,
-) -> None:
+@_switching(
+    "limit",
+    click.option("--resource", help="For the calls of steps to this resource."),
+    click.option("--handler", help="For the runs of this handler or compensation."),
+    click.option("--rate", "rate_per_s", type=float, help="Calls a second, in each process."),
+    click.option("--at-once", "at_once_max", type=int, help="Calls or runs at once, in each process."),
+    click.option("--none", "off", is_flag=True, help="Apply the declared limits again."),
+    until_option,
+    check=_make_limit,
+)
+def limit(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Limit a resource or a handler of SERVICE, in the place of what is declared: less, or more.
 
     What is not given stays as declared. Limits are those of each process: two workers let twice as many through.
@@ -172,22 +166,28 @@ def limit(  # an argument for each option of the command
     \b
     Exit codes: as `saga control pause`.
     """
-    if off and (rate is not None or at_once is not None or until is not None):
-        raise click.UsageError("--none ends a limit: leave out --rate, --at-once and --for")
-    more: dict[str, Any] = {"resource": resource, "rate_per_s": rate, "at_once_max": at_once}
-    _wish(given, until, kind="limit", handler=handler, off=off, **more)
+    _switch(service, wanted, operator, deployment)
+
+
+def _make_route(to: str | None, off: bool, **given: Any) -> dict[str, Any]:
+    if off == (to is not None):
+        raise click.UsageError("say which: --to dead, or --off")
+    if off and given["until"] is not None:
+        raise click.UsageError("--off ends a route: leave out --for")
+    return {"off": off, **given}
 
 
 @control.command()
-@click.option("--handler", help="The messages of this handler.")
-@click.option("--event", help="Messages of this event, for whichever handler.")
-@click.option("--to", type=click.Choice(["dead"]), help="Where they go: they become dead letters at once.")
-@click.option("--off", is_flag=True, help="End it.")
-@until_option
-@_switching
-def route(  # an argument for each option of the command
-    handler: str | None, event: str | None, to: str | None, off: bool, until: str | None, **given: Any
-) -> None:
+@_switching(
+    "route",
+    click.option("--handler", help="The messages of this handler."),
+    click.option("--event", help="Messages of this event, for every handler."),
+    click.option("--to", type=click.Choice(["dead"]), help="Where they go: they become dead letters at once."),
+    click.option("--off", is_flag=True, help="End it."),
+    until_option,
+    check=_make_route,
+)
+def route(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> None:
     """Send messages of SERVICE to the dead letters, instead of running their handler.
 
     Their sagas wait, as behind each dead letter. End the route, and replay them: saga dead replay SERVICE --class
@@ -196,26 +196,13 @@ def route(  # an argument for each option of the command
     \b
     Exit codes: as `saga control pause`.
     """
-    if off == (to is not None):
-        raise click.UsageError("say which: --to dead, or --off")
-    if off and until is not None:
-        raise click.UsageError("--off ends a route: leave out --for")
-    _wish(given, until, kind="route", handler=handler, event=event, off=off)
-
-
-def _wish(given: dict[str, Any], until: str | None, **switch: Any) -> None:
-    """Switch something that is no flag. `given`: the options of all commands."""
-    check_said(given["who"], given["why"])
-    clock, settings = SystemClock(), Settings.from_environment(broker=given["broker"])
-    wanted = Switch(**switch, until=time_of("--until", until, clock))
-    way = _Way(given["addresses"], settings, clock, given["within_s"])
-    _have(given["service"], wanted, given["who"], given["why"], way)
+    _switch(service, wanted, operator, deployment)
 
 
 @control.command()
 @click.argument("service")
 @read_stores_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each flag, instead of text.")
+@json_option
 def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
     """Show what is switched in SERVICE now.
 
@@ -223,8 +210,8 @@ def show(service: str, addresses: tuple[str, ...], as_json: bool) -> None:
     Exit code 0: shown, even if it is nothing.
     Exit code 2: no store, or one that cannot be read.
     """
-    clock = SystemClock()
-    now = active_controls.in_force(asyncio.run(operator_commands.read_control_log(service, addresses, clock)))
+    clock, deployment = SystemClock(), Deployment(stores=addresses, warn=tell_trouble)
+    now = active_controls.in_force(asyncio.run(operator_commands.read_control_log(service, deployment)))
     for switch in (*now.flags.for_all.values(), *now.flags.for_one.values()):
         if switch.until is None or switch.until > iso(clock.now_ms()):
             if as_json:

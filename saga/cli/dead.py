@@ -1,116 +1,145 @@
-"""`saga dead`: what needs a person; and what a person wants done with dead letters, told to the services."""
+"""`saga dead`: list dead letters, and tell services to replay, discard, resolve or release them."""
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import click
+from msgspec.structs import asdict as fields_of
 
-from saga.cli.dead_commands import discard, replay
-from saga.cli.dead_resolve import resolve
-from saga.cli.list import LIMIT_MAX, letter_in_json, tell_dead
-from saga.cli.options import age_option, before_of, broker_option, class_option, read_stores_option
+from saga.cli.listing import print_attention, record_as_json
+from saga.cli.options import (
+    LIMIT_MAX,
+    age_option,
+    all_option,
+    before_option,
+    class_option,
+    deployment_options,
+    handler_option,
+    json_option,
+    limit_option,
+    operator_options,
+    owner_option,
+    packed,
+    prefix_option,
+    reason_option,
+    sagas_option,
+    selection_options,
+    service_argument,
+    services_option,
+    type_option,
+)
 from saga.cli.printing import tell, tell_json, tell_trouble
-from saga.configuration.settings import Settings
-from saga.ops.attention import find_attention
-from saga.ops.dead_letters import DeadLetterRecord, Which
-from saga.ops.saga_list import Choice
+from saga.configuration.wiring import keys_of, load_services
+from saga.declarations.values import Declared
+from saga.errors import BadInput, SagaError
+from saga.messages import Message
+from saga.messaging.operator_commands import Answered, Wanted
+from saga.ops.attention import (
+    BlockingDeadLetter,
+    add_owners,
+    find_attention,
+    find_blocking,
+    find_too_old,
+)
+from saga.ops.dead_letters import DeadLetterRecord, read_originals
+from saga.ops.operator_commands import (
+    OUTCOMES,
+    REPLAYS_MAX,
+    CommandRequest,
+    SentCommand,
+    describe_answer,
+    send_commands,
+    wait_for_answers,
+)
+from saga.ops.parked_runs import list_parked_runs
+from saga.ops.rehearsal import RehearsalResult, RehearsalSetup, rehearse
+from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.blame import BLAMES
-from saga.support.clock import SystemClock
+
+BATCH = 1000
+"""Sagas that one command is about, unless `--limit` says something else."""
 
 
 @click.group()
 def dead() -> None:
-    """See what needs a person, and have services try it again or leave it.
+    """List dead letters, and have services replay, discard, resolve or release them.
 
-    A dead letter keeps its saga waiting, in order, until a person decides. REPLAY it when its cause is mended: the
-    service goes on where it was, with all that is recorded, under the same keys. DISCARD it when it must never be
-    handled: what its run had begun is told, to be put right by hand. RESOLVE it when nobody but you knows what the
-    outside did; and so an escalation, when its calls are put right.
+    A dead letter blocks its saga, in order, until a person decides. REPLAY it when its cause is fixed: the service goes
+    on where it was, with all recorded results and the same idempotency keys. DISCARD it if it must never be handled:
+    an escalation lists what its run had begun, to be corrected by hand. RESOLVE it if only you know what an external
+    call did; and so close an escalation when its calls are corrected. RELEASE retries parked runs now.
 
     \b
     saga dead list
     saga dead replay payment --reason BankDown --who ada --why "the bank is back"
 
-    Nobody but the service changes its progress: these are commands on its topic <service>.commands, carried out in the
-    saga's own order, and recorded in its history with who and why.
+    These are commands on the topic <service>.commands. The service itself carries them out, in the order of the saga,
+    and records them in the saga's history with who and why.
     """
 
 
 @dead.command("list")
-@read_stores_option
-@broker_option
-@click.option("--prefix", default="", metavar="TEXT", help="Only sagas whose id begins so.")
-@click.option("--saga", "sagas", multiple=True, metavar="ID", help="Only of this saga. May be given several times.")
-@click.option("--handler", help="Only of this handler or compensation.")
-@click.option("--reason", metavar="TEXT", help="Only with this in the reason.")
-@click.option("--service", "services", multiple=True, help="Only of this service. May be given several times.")
-@class_option
-@click.option("--owner", metavar="SERVICE", help="Only of events whose contract this service owns.")
-@click.option("--type", "type_", metavar="EVENT", help="Only of this event.")
-@age_option
-@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=50, show_default=True, help="At most so many.")
-@click.option("--all", "all_", is_flag=True, help="Also what has come to its end.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def list_dead(  # an argument for each option of the command
-    addresses: tuple[str, ...],
-    broker: str | None,
-    prefix: str,
-    sagas: tuple[str, ...],
-    handler: str | None,
-    reason: str | None,
-    services: tuple[str, ...],
-    blame: str | None,
-    owner: str | None,
-    type_: str | None,
-    age: str | None,
-    limit: int,
-    all_: bool,
-    as_json: bool,
-) -> None:
-    """List what needs a person now, newest first: dead letters that block a saga, escalations that nobody has closed,
-    and runs that are tried again although their service's own code fails (`failing`); and messages that were refused
-    and are in no saga's way (`-`), which nothing ends. With --all also what has ended, as `saga list --dead` lists it.
+@deployment_options
+@selection_options(
+    prefix_option,
+    sagas_option,
+    handler_option,
+    reason_option,
+    services_option,
+    class_option,
+    owner_option,
+    type_option,
+    age_option,
+    limit_option(50),
+    only_dead=True,
+)
+@click.option("--all", "with_ended", is_flag=True, help="Include what has ended.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def list_dead(deployment: Deployment, selection: Selection, with_ended: bool, as_json: bool) -> None:
+    """List what needs a person now, newest first.
 
-    CLASS says who can mend it: `data`, who sent it; `code`, who writes this service; `outside`, who runs what it calls.
+    That is: dead letters that block a saga, open escalations, runs that keep failing because of the service's own code
+    (`failing`), and rejected messages that block nothing (`-`), which stay in the list. With --all also what has ended.
+
+    CLASS says who can fix it: `data`, the sender; `code`, the authors of this service; `outside`, those who run what it
+    calls.
 
     \b
-    Exit code 0: nothing that is chosen waits for a person.
+    Exit code 0: nothing that is selected needs a person.
     Exit code 1: something does.
-    Exit code 2: no store, one that cannot be read, or a service that nobody knows.
+    Exit code 2: no store, one that cannot be read, or an unknown service.
     """
-    choice = Choice(addresses=addresses, prefix=prefix, sagas=sagas, services=services, limit=limit, only_dead=True)
-    before = before_of(None, age, SystemClock())
-    which = Which(sagas=sagas, handler=handler, type=type_, reason=reason, blame=blame, owner=owner, before=before)
-    settings = Settings.from_environment(broker=broker)
-    if asyncio.run(tell_dead(choice, settings, as_json, which, with_ended=all_)):
+    if asyncio.run(print_attention(selection, deployment, as_json, with_ended=with_ended)):
         raise click.exceptions.Exit(1)
 
 
 @dead.command()
 @click.argument("saga")
-@read_stores_option
-@broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def show(saga: str, addresses: tuple[str, ...], broker: str | None, as_json: bool) -> None:
-    """Show all that was said of SAGA for people: each dead letter whole, with its remedy, and what became of it.
+@deployment_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def show(saga: str, deployment: Deployment, as_json: bool) -> None:
+    """Show every dead letter and escalation of SAGA in full, with its remedy and its present state.
 
-    Of each: the original's headers; why it failed, where, and through which lines of the service; who can mend it, and
-    who owns the event; the saga's state before the run; and the calls that stand. These are values from messages.
+    For each: the headers of the original; why it failed, where, and through which lines of the service; who can fix it,
+    and who owns the event; the saga's state before the run; and the calls that stand. These are values from messages.
 
     \b
     Exit code 0: shown.
-    Exit code 1: nothing was said of it.
+    Exit code 1: there is none.
     Exit code 2: no store, or one that cannot be read.
     """
-    choice = Choice(addresses=addresses, sagas=(saga,), limit=LIMIT_MAX, only_dead=True)
-    found = asyncio.run(find_attention(choice, Settings.from_environment(broker=broker), SystemClock(), tell_trouble))
+    selection = Selection(sagas=(saga,), limit=LIMIT_MAX, only_dead=True)
+    found = asyncio.run(find_attention(selection, deployment))
     told = [each for each in found.items if each.letter.saga == saga]
     if as_json:
-        tell_json({"letters": [letter_in_json(each) for each in reversed(told)]})
+        tell_json({"letters": [record_as_json(each) for each in reversed(told)]})
     for each in reversed(told) if not as_json else ():
         tell(f"{each.letter.what}  {each.letter.id}", *(f"  {line}" for line in _lines(each.letter, each.state)))
     if not told:
-        tell(f"nothing was said of saga {saga} that needs a person", err=True)
+        tell(f"saga {saga} has no dead letter and no escalation", err=True)
         raise click.exceptions.Exit(1)
 
 
@@ -139,6 +168,457 @@ def _lines(letter: DeadLetterRecord, now: str) -> Sequence[str]:
     ]
 
 
-dead.add_command(replay)
-dead.add_command(discard)
-dead.add_command(resolve)
+# -------------------------------------------------------------------- replay and discard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """Details of a replay or a discard."""
+
+    again: bool
+    """Include sagas with `REPLAYS_MAX` replays."""
+    dry_run: bool
+    older: bool = False
+    """Include messages that were older than the service's retention."""
+    modules: Sequence[str] = ()
+    """Modules whose code is rehearsed."""
+
+
+def _make_replay_options(**given: Any) -> ReplayOptions:
+    options = ReplayOptions(**given)
+    if options.modules and not options.dry_run:
+        raise click.UsageError("--code is for --dry-run: otherwise the service runs its own")
+    return options
+
+
+_SELECTS = selection_options(
+    service_argument,
+    sagas_option,
+    handler_option,
+    type_option,
+    reason_option,
+    class_option,
+    owner_option,
+    before_option,
+    age_option,
+    all_option,
+    limit_option(BATCH),
+    required=True,
+    only_dead=True,
+)
+_again = click.option("--again", is_flag=True, help=f"Include sagas that had {REPLAYS_MAX} replays in this service.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Only print what is selected.")
+_older = click.option("--older", is_flag=True, help="Include messages older than the retention: handled as new.")
+_code = click.option(
+    "--code",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="With --dry-run: run the code of this module on a copy, and print what it would do.",
+)
+
+
+def _command(wanted: Wanted, help_text: str) -> click.Command:
+    """Make `replay` or `discard`."""
+    details = (_again, _dry_run, _older, _code) if wanted == "replay" else (_again, _dry_run)
+
+    @click.command(wanted, help=help_text)
+    @_SELECTS
+    @operator_options
+    @packed("options", _make_replay_options, *details)
+    @deployment_options
+    @json_option
+    def command(
+        selection: Selection, operator: Operator, options: ReplayOptions, deployment: Deployment, as_json: bool
+    ) -> None:
+        request = CommandRequest(wanted=wanted, operator=operator)
+        if not asyncio.run(_replay(selection, request, options, deployment, as_json)):
+            raise click.exceptions.Exit(1)
+
+    return command
+
+
+async def _replay(
+    selection: Selection, request: CommandRequest, options: ReplayOptions, deployment: Deployment, as_json: bool
+) -> bool:
+    """Send the commands and print the answers; return whether each was done."""
+    (service,) = selection.services
+    code = _declared_in(options.modules, service) if options.modules else None
+    late = await find_too_old(selection, deployment) if options.older else []
+    found = [each async for each in find_blocking(selection, deployment)]
+    if selection.owner is not None:
+        found = await add_owners(found, service, deployment)
+    found = [each for each in found if selection.matches(each.letter)]
+    looping = [each for each in found if _loops(each, request, options)]
+    letters = [each.letter for each in found if each not in looping]
+    for letter, replays in looping:
+        tell_trouble(
+            f"saga {letter.saga} had {replays} replays in {letter.service} already: fix the cause, then add --again"
+        )
+    is_missing = _report_missing(selection, [*(each.letter for each in found), *late], "dead letter")
+    if not found and not late:
+        tell("no dead letter is selected: `saga dead list` shows those that block a saga", err=True)
+        return False
+    is_whole = not looping and not is_missing
+    if options.dry_run and code is None:
+        for letter in letters:
+            _print_state(letter, f"would be {OUTCOMES[request.wanted]}", letter.reason, as_json)
+        for letter in late:
+            _print_state(letter, "would be handled as new", letter.reason, as_json)
+        return is_whole
+    originals = await _read_originals(service, late, deployment)
+    letters += [letter for letter in late if letter.id in originals]
+    if code is not None:
+        return await _rehearse_all(code, letters, originals, request, deployment, as_json=as_json) and is_whole
+    sent = await send_commands(letters, request, deployment, originals) if letters else []
+    is_whole = is_whole and len(originals) == len(late)
+    return await _print_answers(sent, request, deployment, as_json) and is_whole
+
+
+async def _print_answers(
+    sent: Sequence[SentCommand], request: CommandRequest, deployment: Deployment, as_json: bool
+) -> bool:
+    """Print what became of each command; return whether each was done, and its run has not failed again."""
+    is_whole, bad = True, ("dead", "retrying") if request.wanted == "release" else ("dead",)
+    async for answer in wait_for_answers(sent, deployment, request.operator.wait_s):
+        is_whole = is_whole and answer.outcome == OUTCOMES[request.wanted] and answer.after not in bad
+        _print_state(answer.sent.dead_letter, describe_answer(answer), answer.reason, as_json)
+    return is_whole
+
+
+def _declared_in(modules: Sequence[str], service: str) -> Declared:
+    """Return the service's declarations in these modules."""
+    found = next((declared for declared in load_services(modules) if declared.name == service), None)
+    if found is None:
+        raise click.UsageError(f"--code: none of these modules declares {service!r}")
+    return found
+
+
+async def _read_originals(
+    service: str, late: Sequence[DeadLetterRecord], deployment: Deployment
+) -> Mapping[str, Message]:
+    """Read the messages of these dead letters that are complete on the topic."""
+    if not late:
+        return {}
+    ids = {letter.id for letter in late}
+    found = await read_originals(service, ids, deployment.broker_settings, deployment.clock)
+    for letter in late:
+        if isinstance(why := found.get(letter.id), BadInput):
+            tell_trouble(f"saga {letter.saga} cannot be replayed: {why}")
+    return {id_: message for id_, message in found.items() if isinstance(message, Message)}
+
+
+def _loops(each: BlockingDeadLetter, request: CommandRequest, options: ReplayOptions) -> bool:
+    return request.wanted == "replay" and not options.again and each.replays >= REPLAYS_MAX
+
+
+def _report_missing(selection: Selection, found: Sequence[DeadLetterRecord], what: str) -> bool:
+    """Report the selected sagas of which nothing was found; return whether there is one."""
+    present = {letter.saga for letter in found}
+    missing = [saga for saga in dict.fromkeys(selection.sagas) if saga not in present]
+    for saga in missing:
+        tell_trouble(f"saga {saga} has no selected {what}: is its id right?")
+    return bool(missing)
+
+
+def _print_state(letter: DeadLetterRecord, what: str, why: str, as_json: bool) -> None:
+    if as_json:
+        tell_json({"service": letter.service, "saga": letter.saga, "dead": letter.id, "state": what, "why": why})
+    else:
+        tell(f"{letter.service}  {letter.saga}  {letter.handler}  {what}: {why}")
+
+
+CODES = """
+    \b
+    Exit code 0: done, or told.
+    Exit code 1: nothing is selected, or a command was refused, failed again, or was not answered in time: see its line.
+    Exit code 2: asked wrongly, or something cannot be used; what to do is on standard error.
+"""
+
+replay = _command(
+    "replay",
+    """Have SERVICE try dead letters again, when their cause is mended.
+
+    \b
+    saga dead replay payment --saga order-17 --who ada --why "the bank is back"
+
+    A handler goes on where it was: steps and updates that have answered are not made again, and those that are have
+    the keys they had. What waits behind it in its saga follows, in order. What dies again is another dead letter.
+
+    A message that was older than the service's memory blocks nothing, and nothing of it is kept. With --older it is
+    handled as if it came now, as the first of a new saga if nothing is known: look first whether it was handled then.
+    Of what says something else than what was handled the first counts: it is never handled.
+
+    \b
+    saga dead replay payment --all --dry-run --code services.payment --who ada --why "is it mended?"
+
+    With --dry-run and --code nothing is sent: the code of today runs here, on a copy of the saga and of the documents
+    that it asks for. What is recorded is answered from the record; at the first call that is not, it ends, and says
+    which call it would make. It tells the transitions, the state before and after, and the events that would follow.
+    Code of a handler that goes outside without a step does so here, too.
+"""
+    + CODES,
+)
+discard = _command(
+    "discard",
+    """Have SERVICE never handle dead letters, and go on with what waits behind them.
+
+    \b
+    saga dead discard audit --saga order-17 --who ada --why "a test order"
+
+    What the run had begun stands, and is told as an escalation, call by call, to be put right by hand. Refused, because
+    others count on it: a compensation, a handler that an outcome sets off, and any at the service that decides how
+    sagas end, unless a deadline is open there that ends this one.
+"""
+    + CODES,
+)
+
+
+# -------------------------------------------------------------------- rehearsals
+
+
+async def _rehearse_all(
+    declared: Declared,
+    letters: Sequence[DeadLetterRecord],
+    originals: Mapping[str, Message],
+    request: CommandRequest,
+    deployment: Deployment,
+    *,
+    as_json: bool,
+) -> bool:
+    """Print what each replay would do; return whether all could be rehearsed and none would fail again."""
+    is_whole = True
+    async with deployment.open_stores((declared.name,)) as sources:
+        store = next((source.store for source in sources if source.service == declared.name), None)
+        if store is None:
+            tell_trouble(f"there is no store of {declared.name}: name it with --store")
+            return False
+        clock = deployment.clock
+        keys = keys_of(deployment.broker_settings, clock, [declared])
+        setup = RehearsalSetup(declared=declared, store=store, clock=clock, keys=keys)
+        for letter in letters:
+            try:
+                result = await rehearse(letter, request, setup, originals.get(letter.id))
+            except SagaError as why:
+                tell_trouble(f"saga {letter.saga} cannot be rehearsed: {why}")
+                is_whole = False
+                continue
+            is_whole = is_whole and all(outcome != "dead" for _, outcome, _ in result.did)
+            _print_rehearsal(result, as_json)
+    return is_whole
+
+
+def _print_rehearsal(done: RehearsalResult, as_json: bool) -> None:
+    letter = done.letter
+    if as_json:
+        told = {**asdict(done), "letter": letter.id, "emitted": list(map(fields_of, done.emitted))}
+        tell_json({"service": letter.service, "saga": letter.saga, **told})
+        return
+    tell(f"{letter.service}  {letter.saga}  {letter.handler}")
+    tell(*(f"  {handler} would be {outcome}{f': {reason}' if reason else ''}" for handler, outcome, reason in done.did))
+    for name in sorted({*done.before, *done.after}):
+        before, after = done.before.get(name), done.after.get(name)
+        if before != after:
+            tell(f"  state    {name}: {_text(before)} -> {_text(after)}")
+    for said in done.emitted:
+        tell(f"  emits    {said.type} {said.problem if said.fields is None else _text(said.fields)}")
+    for document in done.documents:
+        tell(f"  changes  {document}")
+    if done.stops is not None:
+        tell(f"  stops    {done.stops}")
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# -------------------------------------------------------------------- resolve
+
+
+class _Resolution(NamedTuple):
+    """Answer for a step, or escalations to close."""
+
+    answer: Answered | None
+    escalations: tuple[str, ...]
+
+
+def _make_resolution(step: str | None, escalations: tuple[str, ...], **given: Any) -> _Resolution:
+    if (step is None) == (not escalations):
+        raise click.UsageError("say --step with its answer, or --escalation")
+    return _Resolution(None if step is None else _make_answer(step, **given), escalations)
+
+
+def _make_answer(step: str, number: int, answered: str | None, raised: str | None, arguments: str | None) -> Answered:
+    """Make the answer that the operator gives for a step."""
+    if (answered is None) == (raised is None):
+        raise click.UsageError("say what the step returned, --answered JSON, or what it raised, --raised NAME")
+    if arguments is not None and raised is None:
+        raise click.UsageError("--args are those of the exception: give --raised with them")
+    name, text = ("--answered", answered) if raised is None else ("--args", arguments or "[]")
+    try:
+        value = json.loads(text or "")
+    except (ValueError, RecursionError):
+        raise click.UsageError(f"{name} {text}: give JSON, with its quotes: '\"ch-1\"'") from None
+    if raised is not None and not isinstance(value, list):
+        raise click.UsageError(f"--args {text}: give a list, as '[\"no money\"]'")
+    return Answered(step=step, number=number, value=json.dumps(value), raised=raised)
+
+
+def _make_resolve_selection(saga: str, service: str | None, handler: str | None) -> Selection:
+    services = (service,) if service is not None else ()
+    return Selection(sagas=(saga,), services=services, handler=handler, limit=LIMIT_MAX, only_dead=True)
+
+
+@click.command(
+    help="""Say what a step of SAGA did, where the service cannot know it, and have it go on; or close escalations.
+
+    \b
+    saga dead resolve order-17 --step charge --answered '"ch-1"' --who ada --why "it is in the bank's list"
+    saga dead resolve order-17 --step charge --raised Declined --args '["no money"]' --who ada --why "the bank says so"
+    saga dead resolve order-17 --escalation dead-4c87... --who ada --why "refunded by hand"
+
+    With --step: the handler of the dead letter that blocks SAGA is run again, and where it asks for this step it gets
+    this answer, whatever its arguments, and no call is made; a step that it does not ask for any more is left out. That
+    is the cure for "not deterministic", and where nobody knows whether a call has happened. Look at the outside first:
+    what you say is taken for true, and is undone as such. Refused are steps and exceptions that the run does not wait
+    for; the line says for which it does.
+
+    With --escalation: nothing runs; it is on record that its calls are put right.
+"""
+    + CODES
+)
+@packed(
+    "selection",
+    _make_resolve_selection,
+    click.argument("saga"),
+    click.option("--service", help="In this service, if several have a dead letter of SAGA."),
+    click.option("--handler", help="Of this handler or compensation, if there are several."),
+)
+@packed(
+    "resolution",
+    _make_resolution,
+    click.option("--step", metavar="FUNCTION", help="Name of the function that the handler passes to saga.step."),
+    click.option(
+        "--number", type=click.IntRange(1), default=1, show_default=True, help="Which of its calls of this step."
+    ),
+    click.option("--answered", metavar="JSON", help="What it returned."),
+    click.option("--raised", metavar="NAME", help="Name of the expected error that it raised."),
+    click.option("--args", "arguments", metavar="JSON", help="The error's arguments, as a list."),
+    click.option(
+        "--escalation", "escalations", multiple=True, metavar="ID", help="Escalation to close. May be repeated."
+    ),
+)
+@operator_options
+@deployment_options
+@json_option
+def resolve(
+    selection: Selection,
+    resolution: _Resolution,
+    operator: Operator,
+    deployment: Deployment,
+    as_json: bool,
+) -> None:
+    """Send the commands and print what became of each."""
+    request = CommandRequest(wanted="resolve", operator=operator, answered=resolution.answer)
+    if not asyncio.run(_resolve(selection, resolution.escalations, request, deployment, as_json)):
+        raise click.exceptions.Exit(1)
+
+
+async def _resolve(
+    selection: Selection, escalations: Sequence[str], request: CommandRequest, deployment: Deployment, as_json: bool
+) -> bool:
+    """Return whether each was done."""
+    (saga,) = selection.sagas
+    if request.answered is None:
+        letters = await _escalations(selection, escalations, deployment)
+    else:
+        blocking = find_blocking(selection, deployment)
+        letters = [each.letter async for each in blocking if selection.matches(each.letter)]
+        if len(letters) > 1:
+            for letter in letters:
+                tell(f"{letter.service}  {letter.saga}  {letter.handler}  {letter.id}", err=True)
+            raise click.UsageError("several dead letters block this saga: say --service, or --handler")
+    unknown = [id_ for id_ in dict.fromkeys(escalations) if all(letter.id != id_ for letter in letters)]
+    for id_ in unknown:
+        tell_trouble(f"saga {saga} has no open escalation {id_}: `saga dead show {saga}` lists the ids")
+    if not letters:
+        tell(f"saga {saga} has nothing to resolve: `saga dead show {saga}` shows what there is", err=True)
+        return False
+    sent = await send_commands(letters, request, deployment)
+    return await _print_answers(sent, request, deployment, as_json) and not unknown
+
+
+async def _escalations(selection: Selection, ids: Sequence[str], deployment: Deployment) -> list[DeadLetterRecord]:
+    """Find the escalations with these ids. That of a failing compensation ends when the compensation succeeds."""
+    found = await find_attention(selection, deployment)
+    selected = [each.letter for each in found.items if each.letter.id in ids and each.letter.what == "escalation"]
+    for letter in selected:
+        if letter.undoes is not None:
+            tell_trouble(f"{letter.id}: its compensation is retried until it succeeds, which closes the escalation")
+    return [letter for letter in selected if letter.undoes is None]
+
+
+# -------------------------------------------------------------------- release
+
+
+@click.command(
+    help="""Have SERVICE try parked sagas at once, and not wait for their next attempt.
+
+    \b
+    saga dead release payment --handler reserve --who ada --why "the bank is back"
+    saga dead release payment --saga order-17 --dry-run --who ada --why "who waits?"
+
+    A run that failed waits, up to an hour, and its saga behind it. Once the cause is mended, say so here: the run goes
+    on where it was, with what is recorded, under the keys it had, and what is queued behind it follows. It is an
+    attempt as any other: one that fails is counted, and parked again. What waits by itself, a deadline before its time
+    or a handler that returned Later, is not hurried; nor is what a person has paused, or an open breaker holds back.
+
+    \b
+    Exit code 0: done, or told.
+    Exit code 1: none is meant, or one was refused, failed again, or was not answered in time; its line says so.
+    Exit code 2: asked wrongly, or something cannot be used; what to do is on standard error.
+"""
+)
+@selection_options(
+    service_argument,
+    sagas_option,
+    handler_option,
+    type_option,
+    reason_option,
+    before_option,
+    age_option,
+    all_option,
+    limit_option(BATCH),
+    required=True,
+    only_open=True,
+)
+@operator_options
+@click.option("--dry-run", is_flag=True, help="Only print which runs are selected.")
+@deployment_options
+@json_option
+def release(selection: Selection, operator: Operator, dry_run: bool, deployment: Deployment, as_json: bool) -> None:
+    """Send the commands and print what became of each."""
+    request = CommandRequest(wanted="release", operator=operator)
+    if not asyncio.run(_release(selection, request, deployment, dry_run=dry_run, as_json=as_json)):
+        raise click.exceptions.Exit(1)
+
+
+async def _release(
+    selection: Selection, request: CommandRequest, deployment: Deployment, *, dry_run: bool, as_json: bool
+) -> bool:
+    """Return whether each was done, and did not fail again."""
+    runs = [run async for run in list_parked_runs(selection, deployment)]
+    is_missing = _report_missing(selection, runs, "parked run")
+    if not runs:
+        tell("no parked run is selected: `saga list --open` shows what waits for an attempt", err=True)
+        return False
+    if dry_run:
+        for run in runs:
+            _print_state(run, "would be released", run.reason, as_json)
+        return not is_missing
+    sent = await send_commands(runs, request, deployment)
+    return await _print_answers(sent, request, deployment, as_json) and not is_missing
+
+
+for _each in (replay, discard, resolve, release):
+    dead.add_command(_each)

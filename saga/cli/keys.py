@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from saga.cli.dead_commands import who_option, why_option
+from saga.cli.options import who_option, why_option
 from saga.cli.printing import tell, tell_json
 from saga.configuration import wiring
 from saga.configuration.settings import Settings

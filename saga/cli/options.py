@@ -1,11 +1,17 @@
 """Options that several commands have: settings that can be given as flags, which win over variables and file."""
 
+import functools
 import re
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, cast
 
 import click
 
+from saga.cli.printing import tell_trouble
+from saga.configuration.settings import Settings
+from saga.ops.selection import Deployment, Operator, Selection
 from saga.policies.blame import BLAMES
-from saga.support.clock import Clock, from_iso, iso
+from saga.support.clock import Clock, SystemClock, from_iso, iso
 
 broker_option = click.option("--broker", metavar="URL", help="Where the log is, in the place of SAGA_BROKER.")
 """The flag `--broker`, in the place of SAGA_BROKER."""
@@ -36,17 +42,140 @@ def check_said(who: str, why: str) -> None:
             raise click.UsageError(f"{name} is for the record: say it")
 
 
+age_option = click.option("--age", metavar="TIME", help="At least this old: 90s, 30m, 2h, 3d.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one document a line, instead of text.")
+LIMIT_MAX = 100_000
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+# -------------------------------------------------------------------- options that make one value
+
+
+Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def packed(name: str, make: Callable[..., object], *options: Option) -> Option:
+    """Decorate a command with options whose values it gets as one argument `name`, which `make` builds from them."""
+
+    def nothing() -> None: ...
+
+    for option in options:
+        option(nothing)
+    names = [each.name for each in cast("_WithParameters", nothing).__click_params__ if each.name is not None]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> Any:
+            value = make(**{each: given.pop(each) for each in names})
+            return command(**given, **{name: value})
+
+        for option in reversed(options):
+            option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+class _WithParameters(Protocol):
+    __click_params__: list[click.Parameter]
+
+
+def _make_operator(who: str, why: str, wait_s: float) -> Operator:
+    check_said(who, why)
+    return Operator(who, why, wait_s)
+
+
+def _make_record(who: str, why: str) -> Operator:
+    check_said(who, why)
+    return Operator(who, why)
+
+
+who_option = click.option("--who", required=True, help="Your name, for the audit.")
+why_option = click.option("--why", required=True, help="Your reason, for the audit.")
+operator_options = packed(
+    "operator",
+    _make_operator,
+    who_option,
+    why_option,
+    click.option(
+        "--within",
+        "wait_s",
+        type=click.FloatRange(0),
+        default=10.0,
+        show_default=True,
+        help="Seconds to wait for the services' answers.",
+    ),
+)
+"""Options of commands that services answer; the command gets an `Operator`."""
+record_options = packed("operator", _make_record, who_option, why_option)
+"""Options of commands that change something themselves; the command gets an `Operator`."""
+
+
+def _make_deployment(addresses: tuple[str, ...], broker: str | None) -> Deployment:
+    settings = Settings.from_environment(broker=broker)
+    return Deployment(stores=addresses, settings=settings, warn=tell_trouble)
+
+
+deployment_options = packed("deployment", _make_deployment, read_stores_option, broker_option)
+"""Options that say where stores and broker are; the command gets a `Deployment`."""
+
+
+def selection_options(*options: Option, required: bool = False, **fixed: Any) -> Option:
+    """Options of a command that selects sagas, runs or dead letters; the command gets a `Selection`.
+
+    Args:
+        options: Any of the options below, and the argument `service`.
+        required: Without any of them, `--all` has to be given.
+        fixed: Fields of the selection that no option sets.
+    """
+
+    def make(
+        service: str | None = None, age: str | None = None, all_: bool = False, before: str | None = None, **given: Any
+    ) -> Selection:
+        if service is not None:
+            given["services"] = (service,)
+        selection = Selection(**given, **fixed, before=before_of(before, age, SystemClock()))
+        if required and selection.is_unrestricted and not all_:
+            names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and each.name in _RESTRICTS]
+            raise click.UsageError(f"say which: {', '.join(names)}, or --all")
+        return selection
+
+    def nothing() -> None: ...
+
+    for option in options:
+        option(nothing)
+    parameters = cast("_WithParameters", nothing).__click_params__
+    return packed("selection", make, *options)
+
+
+_RESTRICTS = ("sagas", "handler", "type", "reason", "category", "owner", "before", "age")
+service_argument = click.argument("service")
+services_option = click.option("--service", "services", multiple=True, help="Only this service. May be repeated.")
+sagas_option = click.option("--saga", "sagas", multiple=True, metavar="ID", help="Only this saga. May be repeated.")
+prefix_option = click.option("--prefix", default="", metavar="TEXT", help="Only sagas whose id begins with this.")
+handler_option = click.option("--handler", help="Only this handler or compensation.")
+type_option = click.option("--type", "type", metavar="EVENT", help="Only this event type.")
+reason_option = click.option("--reason", metavar="TEXT", help="Only failures whose reason contains this.")
 class_option = click.option(
     "--class",
-    "blame",
+    "category",
     type=click.Choice(list(BLAMES)),
-    help="Of this class: their data, our code, the outside, that is, what the service calls, or a person, who "
-    "routed it there.",
+    help="Only this class: `data` (the sender), `code` (this service), `outside` (what the service calls), `person` "
+    "(an operator routed it there).",
 )
-"""The option `--class` of commands about dead letters."""
-age_option = click.option("--age", metavar="TIME", help="At least so old: 90s, 30m, 2h, 3d.")
-"""The option `--age` of commands about dead letters."""
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+owner_option = click.option("--owner", metavar="SERVICE", help="Only events whose contract this service owns.")
+before_option = click.option("--before", metavar="TIME", help="Only records from before this time, RFC 3339.")
+all_option = click.option("--all", "all_", is_flag=True, help="All of them; needed if nothing else is selected.")
+
+
+def limit_option(default: int) -> Option:
+    """Option `--limit` of lists and of commands about many sagas."""
+    return click.option(
+        "--limit", type=click.IntRange(1, LIMIT_MAX), default=default, show_default=True, help="At most this many."
+    )
+
+
+# -------------------------------------------------------------------- times
 
 
 def before_of(before: str | None, age: str | None, clock: Clock) -> str | None:

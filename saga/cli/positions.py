@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import click
 
-from saga.cli.options import broker_option, check_said
+from saga.cli.options import broker_option, packed, record_options
 from saga.cli.printing import tell, tell_json
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
@@ -22,6 +23,7 @@ from saga.ops.offsets import (
     reset_offsets,
     skip_unreadable,
 )
+from saga.ops.selection import Operator
 from saga.support.clock import SystemClock
 from saga.support.printable import counted
 
@@ -106,27 +108,30 @@ def _as_json(shown: ServiceOffsets) -> dict[str, object]:
 # -------------------------------------------------------------------- move
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Partitions and the offset to which they move."""
+
+    topic: str
+    partition: int | None
+    to: str
+    module: str | None
+
+
 @positions.command()
 @click.argument("service")
-@click.option("--topic", required=True, help="The topic in which positions move.")
-@click.option("--partition", type=click.IntRange(0), help="Only in this partition.")
-@click.option("--to", required=True, metavar="WHERE", help="earliest, latest, an offset, or a time with its zone.")
-@click.option("--module", help="Where the service is declared, as services.payment: needed to go back.")
-@click.option("--who", required=True, help="Your name, for the record.")
-@click.option("--why", required=True, help="Your reason, for the record.")
+@packed(
+    "target",
+    _Target,
+    click.option("--topic", required=True, help="The topic in which offsets move."),
+    click.option("--partition", type=click.IntRange(0), help="Only in this partition."),
+    click.option("--to", required=True, metavar="WHERE", help="earliest, latest, an offset, or a time with its zone."),
+    click.option("--module", help="Where the service is declared, as services.payment: needed to go back."),
+)
+@record_options
 @broker_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def move(  # an argument for each option of the command
-    service: str,
-    topic: str,
-    partition: int | None,
-    to: str,
-    module: str | None,
-    who: str,
-    why: str,
-    broker: str | None,
-    as_json: bool,
-) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def move(service: str, target: _Target, operator: Operator, broker: str | None, as_json: bool) -> None:
     """Move the positions of SERVICE in a topic, while none of its processes runs.
 
     \b
@@ -144,9 +149,14 @@ def move(  # an argument for each option of the command
     Exit code 1: refused; nothing was moved.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    check_said(who, why)
-    memory_ms = None if module is None else _memory_ms(service, module)
-    wish = OffsetReset(service=service, topic=topic, partition=partition, to=to, memory_ms=memory_ms, who=who, why=why)
+    wish = OffsetReset(
+        service=service,
+        topic=target.topic,
+        partition=target.partition,
+        to=target.to,
+        memory_ms=None if target.module is None else _memory_ms(service, target.module),
+        operator=operator,
+    )
     answer = asyncio.run(reset_offsets(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         tell_json(_answer_as_json(service, answer))
@@ -185,13 +195,10 @@ def forget(service: str, broker: str | None) -> None:
 @click.argument("service")
 @click.option("--topic", required=True, help="The topic in which it stands.")
 @click.option("--partition", type=click.IntRange(0), required=True, help="The partition that stands.")
-@click.option("--who", required=True, help="Your name, for the record.")
-@click.option("--why", required=True, help="Your reason, for the record.")
+@record_options
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def skip(  # an argument for each option of the command
-    service: str, topic: str, partition: int, who: str, why: str, broker: str | None, as_json: bool
-) -> None:
+def skip(service: str, topic: str, partition: int, operator: Operator, broker: str | None, as_json: bool) -> None:
     """Step over what cannot be read where SERVICE stands, while none of its processes runs.
 
     \b
@@ -207,8 +214,7 @@ def skip(  # an argument for each option of the command
     Exit code 1: refused; nothing was moved.
     Exit code 2: asked wrongly, or the broker cannot be used.
     """
-    check_said(who, why)
-    wish = OffsetSkip(service=service, partition=Partition(topic, partition), who=who, why=why)
+    wish = OffsetSkip(service=service, partition=Partition(topic, partition), operator=operator)
     answer, unreadable = asyncio.run(skip_unreadable(wish, Settings.from_environment(broker=broker), SystemClock()))
     if as_json:
         known = None if unreadable is None else unreadable._asdict()

@@ -8,18 +8,17 @@ from typing import NamedTuple
 from msgspec import Raw
 from msgspec.structs import asdict
 
-from saga.configuration.settings import Settings
 from saga.errors import NoListing, NoStore
 from saga.messaging import envelope
-from saga.ops.dead_letters import ALL, DeadLetterRecord, Which, headers_as_text, read_dead_letters
+from saga.ops.dead_letters import DeadLetterRecord, headers_as_text, read_dead_letters
 from saga.ops.histories import UnreadableHistory, add_archives, decode_progress, read_document
 from saga.ops.parked_runs import FAILING, find_failing
 from saga.ops.progress_summary import ProgressSummary
-from saga.ops.saga_list import Choice, ListedSaga, list_sagas, read_summary
-from saga.ops.sources import ServiceStore, Warn, open_stores
+from saga.ops.saga_list import ListedSaga, list_sagas, read_summary
+from saga.ops.selection import Deployment, Selection
+from saga.ops.sources import ServiceStore, Warn
 from saga.progress.decisions import TOO_OLD
 from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, decode_entry
-from saga.support.clock import Clock
 
 TRIED_AGAIN = "tried again"
 
@@ -58,91 +57,77 @@ class Attention(NamedTuple):
     """True if there is more than was asked for."""
 
 
-async def find_attention(
-    choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which = ALL, *, with_ended: bool = True
-) -> Attention:
+async def find_attention(selection: Selection, deployment: Deployment, *, with_ended: bool = True) -> Attention:
     """Everything that needs a person, as far as it is chosen; of the letters those that are meant. `with_ended`:
     those, too, about which nobody has to do anything any more. Raises `NoStore` if there is none and no service is
     named."""
     async with AsyncExitStack() as stack:
         try:
-            sources = await stack.enter_async_context(open_stores(choice.addresses, clock, choice.services, settings))
+            sources = await stack.enter_async_context(deployment.open_stores(selection.services))
         except NoStore:
-            if not choice.services:
+            if not selection.services:
                 raise
             sources = []
-        return await _collect(choice, which, sources, settings, clock, warn, with_ended=with_ended)
+        return await _collect(selection, sources, deployment, with_ended=with_ended)
 
 
-async def _collect(  # what is chosen, and where it is looked for
-    choice: Choice,
-    which: Which,
-    sources: Sequence[ServiceStore],
-    settings: Settings,
-    clock: Clock,
-    warn: Warn,
-    *,
-    with_ended: bool,
+async def _collect(
+    selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment, *, with_ended: bool
 ) -> Attention:
     names = {source.service for source in sources}
-    found = await read_dead_letters(sorted(names | set(choice.services)), settings, clock)
+    found = await read_dead_letters(
+        sorted(names | set(selection.services)), deployment.broker_settings, deployment.clock
+    )
     if found.problem:
-        warn(f"not all that was said on the topics <service>.dead can be shown: {found.problem}")
+        deployment.warn(f"some records of the topics <service>.dead cannot be shown: {found.problem}")
     blocking = list[DeadLetterRecord]()
     sagas, more = list[ListedSaga](), False
     if sources:
-        async for each in _list_blocked(choice, settings, clock, warn):
+        async for each in _list_blocked(selection, deployment):
             if each is None:
                 more = True
                 break
             sagas.append(each)
-            blocking += await _blocking_in_saga(each, sources, warn)
+            blocking += await _blocking_in_saga(each, sources, deployment.warn)
     said = {letter.id for letter in found.letters}
     letters = [*found.letters, *(letter for letter in blocking if letter.id not in said)]
     ended = {letter.ends: letter.what for letter in letters}
-    letters = [letter for letter in letters if _is_chosen(choice, letter) and which.holds(letter)]
+    letters = [letter for letter in letters if selection.matches(letter)]
     blocked = {letter.id for letter in blocking}
     told = list[AttentionItem]()
     for letter in sorted(letters, key=lambda letter: letter.time, reverse=True):
         one = AttentionItem(letter, await _state_of(letter, sources, blocked, ended))
         if not (with_ended or one.is_open or one.has_no_end):
             continue
-        if len(told) == choice.limit:
+        if len(told) == selection.limit:
             return Attention(told, sagas, True)
         told.append(one)
     return Attention(told, sagas, more)
 
 
-def _is_chosen(choice: Choice, letter: DeadLetterRecord) -> bool:
-    saga = letter.saga or ""
-    return saga.startswith(choice.prefix) and (not choice.sagas or saga in choice.sagas)
-
-
-async def _list_blocked(
-    choice: Choice, settings: Settings, clock: Clock, warn: Warn
-) -> AsyncIterator[ListedSaga | None]:
+async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga | None]:
     """Sagas that are chosen. Where a store cannot list them, those of which letters tell: all that are blocked have
     one, on a topic that is kept for ever."""
     try:
-        async for each in list_sagas(choice, clock, warn, settings):
+        async for each in list_sagas(selection, deployment):
             yield each
         return
     except NoListing:  # it comes before the first
-        async with open_stores(choice.addresses, clock, choice.services, settings) as sources:
-            found = await read_dead_letters([source.service for source in sources], settings, clock)
+        async with deployment.open_stores(selection.services) as sources:
+            found = await read_dead_letters(
+                [source.service for source in sources], deployment.broker_settings, deployment.clock
+            )
     if found.problem:
-        warn(f"not all sagas that are blocked can be found: {found.problem}")
-    sagas = [letter.saga for letter in found.letters if letter.saga and _is_chosen(choice, letter)]
+        deployment.warn(f"some blocked sagas cannot be found: {found.problem}")
+    sagas = [letter.saga for letter in found.letters if letter.saga and selection.includes_saga(letter.saga)]
     if sagas:
-        async for each in list_sagas(replace(choice, sagas=sagas), clock, warn, settings):
+        async for each in list_sagas(replace(selection, sagas=sagas), deployment):
             yield each
 
 
-async def find_too_old(
-    choice: Choice, settings: Settings, clock: Clock, warn: Warn, which: Which
-) -> list[DeadLetterRecord]:
+async def find_too_old(selection: Selection, deployment: Deployment) -> list[DeadLetterRecord]:
     """Dead letters of what came too late, which block nothing and have not been replayed. Raises `NoStore`."""
-    found = await find_attention(choice, settings, clock, warn, which)
+    found = await find_attention(selection, deployment)
     letters = (each.letter for each in found.items if each.state == "-" and each.letter.what == "dead letter")
     return [letter for letter in letters if letter.saga and letter.reason.startswith(TOO_OLD)]
 
@@ -155,18 +140,16 @@ class BlockingDeadLetter(NamedTuple):
     """Times that dead letters of the saga were replayed in this service."""
 
 
-async def find_blocking(
-    choice: Choice, settings: Settings, clock: Clock, warn: Warn
-) -> AsyncIterator[BlockingDeadLetter]:
+async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIterator[BlockingDeadLetter]:
     """Dead letters that block sagas, as the stores have them: sagas newest first. Raises `NoStore`."""
-    async with open_stores(choice.addresses, clock, choice.services, settings) as sources:
-        async for each in _list_blocked(choice, settings, clock, warn):
+    async with deployment.open_stores(selection.services) as sources:
+        async for each in _list_blocked(selection, deployment):
             if each is None:
-                warn(f"there are more than {choice.limit} sagas: --limit shows them")
+                deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
                 return
             for source in sources:
-                p = await _read_progress(each.saga, source, warn)
-                for letter in await _blocking_in_progress(source, p, warn) if p is not None else ():
+                p = await _read_progress(each.saga, source, deployment.warn)
+                for letter in await _blocking_in_progress(source, p, deployment.warn) if p is not None else ():
                     yield BlockingDeadLetter(letter, p.replays if p is not None else 0)
 
 
@@ -199,12 +182,12 @@ async def _read_progress(saga: str, source: ServiceStore, warn: Warn) -> SagaPro
 
 
 async def add_owners(
-    found: Sequence[BlockingDeadLetter], service: str, settings: Settings, clock: Clock, warn: Warn
+    found: Sequence[BlockingDeadLetter], service: str, deployment: Deployment
 ) -> list[BlockingDeadLetter]:
     """These dead letters, each with the owner of its contract: that only the topic says."""
-    told = await read_dead_letters([service], settings, clock)
+    told = await read_dead_letters([service], deployment.broker_settings, deployment.clock)
     if told.problem:
-        warn(f"not all that was said on the topic {service}.dead can be looked at: {told.problem}")
+        deployment.warn(f"some records of the topic {service}.dead cannot be read: {told.problem}")
     owners = {letter.id: letter.owner for letter in told.letters}
     return [each._replace(letter=replace(each.letter, owner=owners.get(each.letter.id))) for each in found]
 

@@ -24,7 +24,8 @@ from saga.ops.dead_letters import ENDS, DeadLetterRecord, decode_dead_letter
 from saga.ops.histories import UnreadableHistory, read_history
 from saga.ops.offsets import MOVED, STAYED
 from saga.ops.operator_commands import OUTCOMES
-from saga.ops.sources import ServiceStore, missing_broker_file, open_administration, open_stores
+from saga.ops.selection import Deployment
+from saga.ops.sources import ServiceStore, missing_broker_file, open_administration
 from saga.progress.document import UNREADABLE, Transition, decode_entry
 from saga.progress.history import verify
 from saga.progress.operator_commands import wanted_by
@@ -112,13 +113,11 @@ class _TopicRecords:
     wrong: list[str] = field(default_factory=list)
 
 
-async def read_audit(
-    service: str, addresses: Sequence[str], settings: Settings, clock: Clock, asked: AuditFilter
-) -> Audit:
+async def read_audit(service: str, deployment: Deployment, asked: AuditFilter) -> Audit:
     """Find what people have done to a service, as far as it is asked for. Raises `SagaError` if there is no store of
     it, or its book cannot be read."""
-    said = await read_topic_records(service, settings, clock)
-    async with open_stores(addresses, clock, (service,), settings) as sources:
+    said = await read_topic_records(service, deployment.broker_settings, deployment.clock)
+    async with deployment.open_stores((service,)) as sources:
         source = next((source for source in sources if source.service == service), None)
         if source is None:
             raise SagaError(

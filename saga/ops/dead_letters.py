@@ -1,6 +1,6 @@
 """Letters on the topics `<service>.dead`, for people: dead letters, escalations, ends, and what was done by hand."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,42 +60,6 @@ class DeadLetterRecord:
         """Id of the dead letter whose end this is."""
         suffix = f"-{self.what}"
         return self.id.removesuffix(suffix) if self.what in ENDS and self.id.endswith(suffix) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
-    """Letters that are meant: those for which all that is given holds."""
-
-    sagas: Sequence[str] = ()
-    handler: str | None = None
-    type: str | None = None
-    reason: str | None = None
-    """Part of the reason."""
-    blame: str | None = None
-    owner: str | None = None
-    before: str | None = None
-    """Time before which they were written."""
-
-    def holds(self, letter: DeadLetterRecord) -> bool:
-        """True if the letter is meant."""
-        return (
-            (not self.sagas or letter.saga in self.sagas)
-            and all(
-                wanted is None or wanted == said
-                for wanted, said in (
-                    (self.handler, letter.handler),
-                    (self.type, letter.type),
-                    (self.blame, letter.blame),
-                    (self.owner, letter.owner),
-                )
-            )
-            and (self.reason is None or self.reason in letter.reason)
-            and (self.before is None or letter.time < self.before)
-        )
-
-
-ALL = Which()
-"""All letters that there are."""
 
 
 class DeadLetterLog(NamedTuple):

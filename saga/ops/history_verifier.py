@@ -15,7 +15,8 @@ from saga.configuration.settings import Settings
 from saga.errors import BadInput
 from saga.messaging.transition_events import Told, from_record
 from saga.ops.histories import UnreadableHistory, complete_history, decode_progress, read_document, read_documents
-from saga.ops.sources import ServiceStore, missing_broker_file, open_administration, open_stores
+from saga.ops.selection import Deployment
+from saga.ops.sources import ServiceStore, missing_broker_file, open_administration
 from saga.progress.document import UNREADABLE
 from saga.progress.history import HistoryDefect, verify
 from saga.progress.integrity import is_bound
@@ -215,16 +216,15 @@ class VerificationReport:
 
 
 async def verify_histories(
-    addresses: Sequence[str],
-    clock: Clock,
-    saga: str | None = None,
-    witness: HistoryVerifier | str = NOT_COMPARED,
-    settings: Settings | None = None,
+    deployment: Deployment, saga: str | None = None, witness: HistoryVerifier | str = NOT_COMPARED
 ) -> VerificationReport:
-    """Everything wrong with the histories in these stores, of all sagas or of one. `witness`: what the services told
-    before, or the reason that nobody knows. `settings`: see `sources_of`."""
-    async with open_stores(addresses, clock, settings=settings) as sources:
-        return await verify_stores(sources, clock, saga, witness)
+    """Check the histories of all sagas, or of one, in all stores.
+
+    Args:
+        witness: The published transitions to compare with, or the reason that there are none.
+    """
+    async with deployment.open_stores() as sources:
+        return await verify_stores(sources, deployment.clock, saga, witness)
 
 
 async def verify_stores(

@@ -3,7 +3,7 @@ refused."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from saga.configuration.settings import Settings
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.messages import Outgoing, Partition, Topic, texts_of
 from saga.messaging.names import dead_letters_of, is_wakes, service_of_commands
+from saga.ops.selection import Operator
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.progress import ids
 from saga.support.clock import Clock, from_iso, iso
@@ -96,7 +97,7 @@ def plan_moves(states: Mapping[Partition, PartitionState], targets: Mapping[Part
 
 
 async def move_offsets(
-    service: str, moves: Sequence[OffsetMove], *, who: str, why: str, broker: Administration, clock: Clock
+    service: str, moves: Sequence[OffsetMove], *, operator: Operator, broker: Administration, clock: Clock
 ) -> None:
     """Record it, then do it. Raises `BrokerError`, and records what has not moved, if the group has come to life
     meanwhile."""
@@ -105,14 +106,14 @@ async def move_offsets(
         await broker.ensure([Topic(dead, retention_days=None)])
     now_ms = clock.now_ms()
     # Before, so that no position moves without a trace.
-    await broker.publish([encode_moves(MOVED, service, moves, who, why, now_ms)])
+    await broker.publish([encode_moves(MOVED, service, moves, operator, now_ms)])
     try:
         await broker.move(service, {each.partition: each.to for each in moves})
     except BrokerError as failed:
         positions = (await broker.group(service)).positions  # it may only be the answer that was lost
         stayed = [each for each in moves if positions.get(each.partition) != each.to]
         if stayed:
-            await broker.publish([encode_moves(STAYED, service, stayed, who, str(failed), now_ms)])
+            await broker.publish([encode_moves(STAYED, service, stayed, replace(operator, why=str(failed)), now_ms)])
             raise
 
 
@@ -146,12 +147,12 @@ class _MoveRecord(msgspec.Struct, frozen=True):
 _move_decoder = msgspec.json.Decoder(_MoveRecord)
 
 
-def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], who: str, why: str, now_ms: int) -> Outgoing:
+def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator: Operator, now_ms: int) -> Outgoing:
     """Record of moves, as a dead letter: people look there for what was done by hand. It belongs to no saga."""
     told = {
         "service": service,
-        "who": who,
-        "why": why,
+        "who": operator.who,
+        "why": operator.why,
         "moves": [{"topic": p.topic, "partition": p.number, "from": from_, "to": to} for p, from_, to in moves],
     }
     value = msgspec.json.encode(told)
@@ -159,12 +160,12 @@ def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], who: str,
         "dead_id": ids.dead_id(service, "", what, f"{now_ms}|{value.decode()}", 0),
         "dead_what": what,
         "dead_service": service,
-        "dead_reason": why,
+        "dead_reason": operator.why,
         "dead_remedy": "nothing: a person did this on purpose"
         if what == MOVED
         else "stop the service, then move again",
         "dead_time": iso(now_ms),
-        "dead_who": who,
+        "dead_who": operator.who,
     }
     encoded = tuple((name, text.encode()) for name, text in headers.items())
     return Outgoing(dead_letters_of(service), b"", value, encoded)
@@ -206,8 +207,7 @@ class OffsetReset:
     """Target: `earliest`, `latest`, an offset, or a time."""
     memory_ms: int | None
     """Time that the service remembers its sagas; `None`: nobody said, so positions cannot go back."""
-    who: str
-    why: str
+    operator: Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +216,7 @@ class OffsetSkip:
 
     service: str
     partition: Partition
-    who: str
-    why: str
+    operator: Operator
 
 
 class OffsetResult(NamedTuple):
@@ -280,7 +279,7 @@ async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> 
         moving = plan_moves(states, targets)
         if refused or not moving:
             return OffsetResult((), refused)
-        return await _apply_moves(moving, states, wish, wish.why, broker, clock)
+        return await _apply_moves(moving, states, wish, wish.operator.why, broker, clock)
 
 
 async def skip_unreadable(wish: OffsetSkip, settings: Settings, clock: Clock) -> tuple[OffsetResult, Unreadable | None]:
@@ -295,7 +294,7 @@ async def skip_unreadable(wish: OffsetSkip, settings: Settings, clock: Clock) ->
             readable = f"offset {state.next}, where {wish.service} stands, can be read: start it to go on"
             return OffsetResult((), {wish.partition: readable}), None
         moving = [OffsetMove(wish.partition, state.offset, unreadable.end)]
-        why = f"{wish.why} (could not be read: {unreadable})"
+        why = f"{wish.operator.why} (could not be read: {unreadable})"
         answer = await _apply_moves(moving, states, wish, why, broker, clock)
         return answer, unreadable if answer.moves else None
 
@@ -327,7 +326,7 @@ async def _apply_moves(
     clock: Clock,
 ) -> OffsetResult:
     try:
-        await move_offsets(wish.service, moving, who=wish.who, why=why, broker=broker, clock=clock)
+        await move_offsets(wish.service, moving, operator=replace(wish.operator, why=why), broker=broker, clock=clock)
     except BrokerError as failed:
         if (await broker.group(wish.service)).members:  # it began in the very moment
             return OffsetResult((), dict.fromkeys(states, str(failed)))

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from saga.broker.missing_topics import APPLY, topic_problems
 from saga.configuration import wiring
-from saga.configuration.settings import Settings
 from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import mark
 from saga.encryption.text import place_of_recorded
@@ -23,9 +22,9 @@ from saga.messaging.names import ARCHIVES
 from saga.messaging.operator_commands import OPERATOR, Answered, Wanted
 from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
-from saga.ops.sources import ServiceStore, open_stores
+from saga.ops.selection import Deployment, Operator
+from saga.ops.sources import ServiceStore
 from saga.progress.document import SagaProgress, Transition, decode_entry
-from saga.support.clock import Clock
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
@@ -39,13 +38,12 @@ NONE: Mapping[str, Message] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRequest:
-    """Wish of a person about dead letters, for the record."""
+    """What an operator wants done with dead letters, escalations or parked runs."""
 
     wanted: Wanted
-    who: str
-    why: str
+    operator: Operator
     answered: Answered | None = None
-    """Answer of a person in the place of the outside."""
+    """Answer that the operator gives for a step whose result is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,7 @@ class CommandAnswer:
 async def send_commands(
     letters: Sequence[DeadLetterRecord],
     wish: CommandRequest,
-    settings: Settings,
-    clock: Clock,
+    deployment: Deployment,
     originals: Mapping[str, Message] = NONE,
 ) -> list[SentCommand]:
     """Return when all commands are durable. `originals`: messages that go with them, by the letter's id.
@@ -81,6 +78,7 @@ async def send_commands(
     Raises `SagaError`: a broker that cannot be used, a topic that is missing; `BadInput` for a text that is too long.
     Then any of them may have been sent: sent again they do no harm.
     """
+    settings, clock = deployment.broker_settings, deployment.clock
     now_ms, keys = clock.now_ms(), wiring.keys_of(settings, clock)
     records = [
         _encode_command(letter, await _encrypt_answer(letter, wish, keys), now_ms, originals.get(letter.id))
@@ -121,8 +119,8 @@ def _encode_command(letter: DeadLetterRecord, wish: CommandRequest, now_ms: int,
         letter.saga,
         wanted=wish.wanted,
         dead=letter.id,
-        who=wish.who,
-        why=wish.why,
+        who=wish.operator.who,
+        why=wish.operator.why,
         now_ms=now_ms,
         answered=wish.answered,
         original=original,
@@ -135,12 +133,15 @@ def _command_id(record: Outgoing) -> str:
 
 
 async def wait_for_answers(
-    sent: Sequence[SentCommand], addresses: Sequence[str], clock: Clock, within_s: float
+    sent: Sequence[SentCommand], deployment: Deployment, wait_s: float
 ) -> AsyncIterator[CommandAnswer]:
-    """State of each command, as soon as its service has written it down; those of which nothing is known
-    after so many seconds come last. Raises `NoStore`, `StoreUnavailable`."""
-    deadline_s, left = clock.monotonic_s() + within_s, list(sent)
-    async with open_stores(addresses, clock, {each.dead_letter.service for each in sent}) as sources:
+    """Yield the answer to each command once its service has recorded it.
+
+    Commands without an answer after `wait_s` come last. Raises `NoStore`, `StoreUnavailable`.
+    """
+    clock = deployment.clock
+    deadline_s, left = clock.monotonic_s() + wait_s, list(sent)
+    async with deployment.open_stores({each.dead_letter.service for each in sent}) as sources:
         named = {source.service: source for source in sources}
         while left:
             for each in list(left):
@@ -199,10 +200,11 @@ def describe_answer(answer: CommandAnswer) -> str:
 # -------------------------------------------------------------------- control changes
 
 
-async def send_switch(service: str, wanted: Switch, who: str, why: str, settings: Settings, clock: Clock) -> str:
+async def send_switch(service: str, wanted: Switch, operator: Operator, deployment: Deployment) -> str:
     """Return when the wish is durable: its name in the service's book. Raises `SagaError`."""
-    record = controls.to_record(service, wanted, who=who, why=why, now_ms=clock.now_ms())
-    async with wiring.broker_of(None, clock, settings) as broker:
+    clock = deployment.clock
+    record = controls.to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
+    async with wiring.broker_of(None, clock, deployment.broker_settings) as broker:
         topic = commands_topic(service)
         if broker.makes_topics and not await broker.partitions([topic.name]):  # a wish would make it, and wait for ever
             raise ConfigurationError("nothing was sent:", [f"no service {service!r} has ever run here: see its name"])
@@ -215,16 +217,14 @@ async def send_switch(service: str, wanted: Switch, who: str, why: str, settings
     return identity(OPERATOR, texts_of(record.headers)["ce_id"], TYPE, "")
 
 
-async def wait_for_entry(
-    service: str, name: str, addresses: Sequence[str], clock: Clock, within_s: float
-) -> Noted | None:
+async def wait_for_entry(service: str, name: str, deployment: Deployment, wait_s: float) -> Noted | None:
     """Entry that the service writes of the wish, which it may refuse; `None`: nothing within so many seconds."""
-    until_s = clock.monotonic_s() + within_s
+    clock = deployment.clock
+    until_s = clock.monotonic_s() + wait_s
     while True:
         try:
-            async with open_stores(
-                addresses, clock, (service,)
-            ) as sources:  # anew each time: it may just be making its store
+            # Opened each time: the service may just be creating its store.
+            async with deployment.open_stores((service,)) as sources:
                 book = await _find_control_log(service, sources)
         except NoStore:
             book = None
@@ -236,9 +236,9 @@ async def wait_for_entry(
         await clock.sleep(LOOK_EVERY_S)
 
 
-async def read_control_log(service: str, addresses: Sequence[str], clock: Clock) -> Book:
+async def read_control_log(service: str, deployment: Deployment) -> Book:
     """The service's book. Raises `SagaError` if there is no store of it, or it cannot be read."""
-    async with open_stores(addresses, clock, (service,)) as sources:
+    async with deployment.open_stores((service,)) as sources:
         book = await _find_control_log(service, sources)
     if book is None:
         raise SagaError(f"there is no store of {service!r}: name it with --store, or see whether the service ever ran")

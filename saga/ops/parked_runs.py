@@ -3,18 +3,18 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from saga.configuration.settings import Settings
 from saga.errors import NoListing
 from saga.messages import Partition
 from saga.messaging.timers import tiers_of
-from saga.ops.dead_letters import DeadLetterRecord, Which
+from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
-from saga.ops.saga_list import Choice, ListedSaga, list_sagas
-from saga.ops.sources import ServiceStore, Warn, open_administration, open_stores
+from saga.ops.saga_list import ListedSaga, list_sagas
+from saga.ops.selection import Deployment, Selection
+from saga.ops.sources import ServiceStore, Warn, open_administration
 from saga.progress.actions import ParkedRun
 from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_entry
 from saga.progress.failed_attempts import find_parked_runs
-from saga.support.clock import LATEST_MS, Clock, iso
+from saga.support.clock import LATEST_MS, iso
 
 WHAT = "parked"
 """Kind of these letters: they are on no topic, and need nobody."""
@@ -22,43 +22,41 @@ FAILING = "failing"
 """Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
 
 
-async def list_parked_runs(
-    choice: Choice, which: Which, settings: Settings, clock: Clock, warn: Warn
-) -> AsyncIterator[DeadLetterRecord]:
+async def list_parked_runs(selection: Selection, deployment: Deployment) -> AsyncIterator[DeadLetterRecord]:
     """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
     the last attempt, its reason what that said, and until when. Raises `NoStore`."""
-    async with open_stores(choice.addresses, clock, choice.services, settings) as sources:
-        async for each in _list_parked(choice, sources, settings, clock, warn):
+    async with deployment.open_stores(selection.services) as sources:
+        async for each in _list_parked(selection, sources, deployment):
             if each is None:
-                warn(f"there are more than {choice.limit} sagas: --limit shows them")
+                deployment.warn(f"there are more than {selection.limit} sagas: raise --limit to see them")
                 return
             for source in sources:
-                for letter in await _parked_in_saga(source, each.saga, warn):
-                    if which.holds(letter):
+                for letter in await _parked_in_saga(source, each.saga, deployment.warn):
+                    if selection.matches(letter):
                         yield letter
 
 
 async def _list_parked(
-    choice: Choice, sources: Sequence[ServiceStore], settings: Settings, clock: Clock, warn: Warn
+    selection: Selection, sources: Sequence[ServiceStore], deployment: Deployment
 ) -> AsyncIterator[ListedSaga | None]:
     """Sagas that are chosen. Where a store cannot list them, those that have a wake to come: whatever is parked has."""
     try:
-        async for each in list_sagas(choice, clock, warn, settings):
+        async for each in list_sagas(selection, deployment):
             yield each
         return
     except NoListing:  # it comes before the first
         sagas = dict[str, None]()
         for source in sources:
-            async for saga in _sagas_with_timers(source.service, settings, clock):
+            async for saga in _sagas_with_timers(source.service, deployment):
                 sagas[saga] = None
     if sagas:
-        async for each in list_sagas(replace(choice, sagas=[*sagas]), clock, warn, settings):
+        async for each in list_sagas(replace(selection, sagas=[*sagas]), deployment):
             yield each
 
 
-async def _sagas_with_timers(service: str, settings: Settings, clock: Clock) -> AsyncIterator[str]:
+async def _sagas_with_timers(service: str, deployment: Deployment) -> AsyncIterator[str]:
     """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
-    async with open_administration(settings, clock) as broker:
+    async with open_administration(deployment.broker_settings, deployment.clock) as broker:
         positions = (await broker.group(service)).positions
         for topic in await broker.partitions(list(tiers_of(service))):
             async for record in broker.scan(topic):

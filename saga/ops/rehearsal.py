@@ -65,18 +65,30 @@ class RehearsalResult:
     """Call at which it ends, because nothing of the outside is recorded."""
 
 
-async def rehearse(  # and what it runs on
-    declared: Declared,
-    letter: DeadLetterRecord,
-    wish: CommandRequest,
-    store: Store,
-    clock: Clock,
-    original: Message | None = None,
-    keys: Keys | None = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalSetup:
+    """Code, store and keys that a rehearsal uses."""
+
+    declared: Declared
+    store: Store
+    """Read only."""
+    clock: Clock
+    keys: Keys | None = None
+    """Keys that decrypt recorded values."""
+
+
+async def rehearse(
+    letter: DeadLetterRecord, wish: CommandRequest, setup: RehearsalSetup, original: Message | None = None
 ) -> RehearsalResult:
-    """Run what a wish about a dead letter would set off. `store`: read only. `original`: of a message that the service
-    does not keep. `keys`: of sealed values. Raises `SagaError`: this version cannot decide about the saga, or the store
-    cannot be read."""
+    """Run what a command about a dead letter would cause, without any effect.
+
+    Args:
+        original: The message, if the service does not keep it.
+
+    Raises:
+        SagaError: This version cannot decide about the saga, or the store cannot be read.
+    """
+    declared, store, clock, keys = setup.declared, setup.store, setup.clock, setup.keys
     saga, copy, log = letter.saga, StoreOverlay(store), Published()
     if not saga:
         raise BadInput(f"dead letter {letter.id} belongs to no saga")
@@ -86,8 +98,8 @@ async def rehearse(  # and what it runs on
         saga,
         wanted=wish.wanted,
         dead=letter.id,
-        who=wish.who,
-        why=wish.why,
+        who=wish.operator.who,
+        why=wish.operator.why,
         now_ms=clock.now_ms(),
         answered=wish.answered,
         original=original,

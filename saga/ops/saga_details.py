@@ -1,15 +1,14 @@
 """One saga in all services: as it is, with the reasons of failures, and as it goes on."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from saga.configuration.settings import Settings
 from saga.errors import NoStore, SagaError
 from saga.ops.dead_letters import read_dead_letters
 from saga.ops.histories import UnreadableHistory, read_history
-from saga.ops.sources import Warn, open_stores
+from saga.ops.selection import Deployment
 from saga.ops.timeline import (
     ParkedRun,
     SagaHistory,
@@ -20,7 +19,7 @@ from saga.ops.timeline import (
     compute_status,
 )
 from saga.progress.document import Intent, PendingMessage, SagaProgress, SuspendedRun
-from saga.support.clock import LATEST_MS, Clock, iso
+from saga.support.clock import LATEST_MS, iso
 from saga.support.printable import counted
 
 FOLLOW_S = 0.5
@@ -44,28 +43,27 @@ class SagaDetails:
         return frozenset(h.service for h in self.histories if any(i.kind == "undo" for i in h.progress.intents))
 
 
-async def read_saga(  # which saga, where it is looked for, and what of it is known
-    saga: str,
-    addresses: Sequence[str],
-    clock: Clock,
-    warn: Warn,
-    service: str | None = None,
-    known: Mapping[str, int] | None = None,
-    settings: Settings | None = None,
+async def read_saga(
+    saga: str, deployment: Deployment, service: str | None = None, known: Mapping[str, int] | None = None
 ) -> SagaDetails:
-    """A saga as the services in these stores, or one of them, have written it down.
+    """Read a saga in all services, or in one.
 
-    Services whose progress cannot be read are warned about and left out. `known`: for each service how many transitions
-    nobody needs to see again. `settings`: see `sources_of`. Raises `NoStore`, and `SagaError` for a transition that
-    cannot be read.
+    A service whose progress cannot be read is reported to `deployment.warn` and left out.
+
+    Args:
+        known: For each service the number of transitions that the caller has already.
+
+    Raises:
+        NoStore: There is no store.
+        SagaError: A transition cannot be decoded.
     """
     histories = []
-    async with open_stores(addresses, clock, () if service is None else (service,), settings) as sources:
+    async with deployment.open_stores(() if service is None else (service,)) as sources:
         for source in sources:
             try:
                 found = await read_history(source, saga, (known or {}).get(source.service, 0))
             except UnreadableHistory as why:
-                warn(why)
+                deployment.warn(why)
                 continue
             if found is not None:
                 histories.append(found)
@@ -80,7 +78,7 @@ async def read_saga(  # which saga, where it is looked for, and what of it is kn
 
 
 async def follow_saga(
-    saga: str, addresses: Sequence[str], clock: Clock, warn: Warn, service: str | None = None
+    saga: str, deployment: Deployment, service: str | None = None
 ) -> AsyncIterator[list[TimelineEntry]]:
     """Transitions of a saga that are there, then again and again those that are new. Without end.
 
@@ -89,21 +87,21 @@ async def follow_saga(
     known: dict[str, int] = {}
     while True:
         try:
-            seen = await read_saga(saga, addresses, clock, warn, service, known)
+            seen = await read_saga(saga, deployment, service, known)
         except NoStore:
             seen = SagaDetails((), (), ())
         lines = [line for line in seen.entries if line.transition >= known.get(line.service, 0)]
         known |= {h.service: h.progress.n for h in seen.histories}
         if lines:
             yield lines
-        await clock.sleep(FOLLOW_S)
+        await deployment.clock.sleep(FOLLOW_S)
 
 
-async def add_reasons(saga: str, seen: SagaDetails, settings: Settings, clock: Clock, warn: Warn) -> SagaDetails:
+async def add_reasons(saga: str, seen: SagaDetails, deployment: Deployment) -> SagaDetails:
     """The same with reasons from the log, for compensations that have begun and do not come to their end."""
-    found = await read_dead_letters(seen.undoing, settings, clock)
+    found = await read_dead_letters(seen.undoing, deployment.broker_settings, deployment.clock)
     if found.problem:
-        warn(f"why a compensation does not come to its end is not known: {found.problem}")
+        deployment.warn(f"why a compensation does not come to its end is not known: {found.problem}")
     failing = {each.undoes: each.reason for each in reversed(found.letters) if each.saga == saga and each.undoes}
     return replace(seen, failing=failing)
 

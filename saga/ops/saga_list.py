@@ -4,38 +4,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from saga.configuration.settings import Settings
 from saga.errors import SagaError
 from saga.ops.histories import UnreadableHistory, read_document, read_documents
 from saga.ops.progress_summary import ProgressSummary, decode_summary
-from saga.ops.sources import ServiceStore, Warn, open_stores
+from saga.ops.selection import Deployment, Selection
+from saga.ops.sources import ServiceStore, Warn
 from saga.ops.timeline import ServiceStatus, compute_status
 from saga.progress.document import progress_key
 from saga.store.port import Document, NewestFirst
-from saga.support.clock import Clock, iso
+from saga.support.clock import iso
 
 OPEN = ("queue", "waiting", "unstarted", "intents", "compensating", "parked", "deadlines", "later", "dead")
 QUIET_MS = 3_600_000
 """Quiet time after which a part of an ended saga waits for nothing: nobody is left who could send the other one."""
 LOOKED_AT_MAX = 20_000
 """Most documents of a service that are looked at to list the newest, in a store that knows no order of time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Sagas that are to be listed."""
-
-    addresses: Sequence[str]
-    prefix: str = ""
-    sagas: Sequence[str] = ()
-    """Only these sagas, each by one read in each service; empty: all, which the stores have to list."""
-    services: Sequence[str] = ()
-    """Services whose sagas are listed; empty: all."""
-    limit: int
-    only_open: bool = False
-    only_dead: bool = False
-    principal: str | None = None
-    """Principal that began them, as any service knows it; `None`: any, or nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +88,29 @@ class ListedSaga:
         return sum(s.waiting for s in self.statuses)
 
 
-async def list_sagas(
-    choice: Choice, clock: Clock, warn: Warn, settings: Settings | None = None
-) -> AsyncIterator[ListedSaga | None]:
-    """Sagas that are chosen, newest first, or as they are named, no more than `limit`; then `None` if others were not
-    looked at. Raises `NoListing` before the first, where a store cannot list them and none is named."""
+async def list_sagas(selection: Selection, deployment: Deployment) -> AsyncIterator[ListedSaga | None]:
+    """Yield the selected sagas, newest first, or in the order of their ids in the selection.
+
+    After `limit` sagas it yields `None` if there may be more. Raises `NoListing` before the first saga if the selection
+    names none and a store cannot list them.
+    """
     async with AsyncExitStack() as stack:
-        mine = await stack.enter_async_context(open_stores(choice.addresses, clock, choice.services, settings))
+        mine = await stack.enter_async_context(deployment.open_stores(selection.services))
         shown = set[str]()
-        named = _summaries_of(mine, [s for s in choice.sagas if s.startswith(choice.prefix)]) if choice.sagas else None
-        async for seen in named or _newest_first(mine, choice.prefix, warn, kept=choice.only_dead):
-            if seen.saga in shown or not _may_be_chosen(choice, seen):
+        named = (
+            _summaries_of(mine, [s for s in selection.sagas if s.startswith(selection.prefix)])
+            if selection.sagas
+            else None
+        )
+        async for seen in named or _newest_first(mine, selection.prefix, deployment.warn, kept=selection.only_dead):
+            if seen.saga in shown or not _may_be_chosen(selection, seen):
                 continue
-            if len(shown) == choice.limit:
+            if len(shown) == selection.limit:
                 yield None
                 return
-            found = await _complete(seen, mine, clock, warn)
-            if (choice.only_open and not found.open) or (
-                choice.only_dead and not any(status.needs_person for status in found.statuses)
+            found = await _complete(seen, mine, deployment)
+            if (selection.only_open and not found.open) or (
+                selection.only_dead and not any(status.needs_person for status in found.statuses)
             ):
                 continue
             shown.add(seen.saga)
@@ -138,17 +126,17 @@ async def read_summary(source: ServiceStore, saga: str) -> SagaSummary | None:
     return None if document is None else _decode_summary(source, saga, document)
 
 
-def _may_be_chosen(choice: Choice, seen: SagaSummary) -> bool:
+def _may_be_chosen(selection: Selection, seen: SagaSummary) -> bool:
     """True if it is worth while to ask the other services. A damaged progress may be anything."""
     if seen.progress is None:
-        return not choice.only_dead
-    if choice.principal is not None and seen.progress.principal != choice.principal:
+        return not selection.only_dead
+    if selection.principal is not None and seen.progress.principal != selection.principal:
         return False
-    status = compute_status(seen.progress) if choice.only_open or choice.only_dead else None
-    return status is None or (status.needs_person if choice.only_dead else status.is_open)
+    status = compute_status(seen.progress) if selection.only_open or selection.only_dead else None
+    return status is None or (status.needs_person if selection.only_dead else status.is_open)
 
 
-async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], clock: Clock, warn: Warn) -> ListedSaga:
+async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], deployment: Deployment) -> ListedSaga:
     """The saga in every service; progresses that cannot be read are told."""
     every = []
     for source in sources:
@@ -160,9 +148,9 @@ async def _complete(seen: SagaSummary, sources: Sequence[ServiceStore], clock: C
             every.append(found)
     damaged = tuple(each for each in every if each.progress is None)
     for each in damaged:
-        warn(f"saga {each.saga} in {each.source.service} (document {each.key}): {each.damage}")
+        deployment.warn(f"saga {each.saga} in {each.source.service} (document {each.key}): {each.damage}")
     statuses = tuple(compute_status(each.progress) for each in every if each.progress is not None)
-    return ListedSaga(seen.saga, statuses, damaged, clock.now_ms())
+    return ListedSaga(seen.saga, statuses, damaged, deployment.clock.now_ms())
 
 
 def _decode_summary(source: ServiceStore, saga: str, document: Document) -> SagaSummary:

@@ -28,7 +28,7 @@ def test_flags_are_set_and_the_audit_tells_who_did_it(pottery_on: Pottery, kiln:
         assert one.exit_code == 0, one.output
         typed = saga("control", "flag", service, "bleu", "--percent", "1", *SAID, "--within", "30")
         assert typed.exit_code == 2, typed.output
-        assert f"{service} does not do so: nothing here asks for flag 'bleu'; there are blue" in typed.stderr
+        assert f"{service} refuses it: nothing here asks for flag 'bleu'; there are blue" in typed.stderr
         for until_ in ("2020-01-01T00:00:00Z", "0s"):
             gone = saga("control", "flag", service, "blue", "--percent", "1", "--until", until_, *SAID)
             assert (gone.exit_code, "it would be over at once" in gone.stderr) == (2, True), gone.output
@@ -61,7 +61,7 @@ def test_what_is_paused_begins_nothing_even_after_a_death_and_then_all_of_it_onc
         assert paused.stdout.startswith(f"{service}  pause of handler make until ")
         refused = saga("control", "pause", service, "--handler", "bake", *SAID, "--within", "30")
         assert refused.exit_code == 2, refused.output
-        assert f"{service} does not do so: there is no handler 'bake'; there are " in refused.stderr
+        assert f"{service} refuses it: there is no handler 'bake'; there are " in refused.stderr
         publish(saga, "cup-1")
         until(lambda: "retrying" in saga("list", "--open").stdout)
         assert "retrying (make is paused by ada: to see, until " in saga("list", "--open").stdout
@@ -110,7 +110,7 @@ def test_a_wish_waits_for_a_service_that_does_not_run(pottery_on: Pottery, kiln:
         assert saga("control", "flag", service, "blue", "--percent", "1", *SAID, "--within", "30").exit_code == 0
     late = saga("control", "flag", service, "blue", "--percent", "50", *SAID, "--within", "0")
     assert (late.exit_code, late.stdout) == (1, "")
-    assert f"{service} has not come to it yet: does it run?" in late.stderr
+    assert f"{service} has not applied it yet: does it run?" in late.stderr
 
 
 def test_whoever_changes_the_book_is_found(shop: Path, saga: Call) -> None:

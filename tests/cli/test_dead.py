@@ -148,7 +148,7 @@ def test_a_command_waits_for_a_service_that_was_killed(
 def test_what_is_discarded_never_runs_and_blocks_nobody(dead: Running, saga: Call, pottery_on: Pottery) -> None:
     service = pottery_on.service
     typed = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cop-3", "--dry-run", *SAID)
-    assert (typed.exit_code, "no dead letter of saga cop-3 is meant" in typed.stderr) == (1, True), typed.output
+    assert (typed.exit_code, "cop-3" in typed.stderr) == (1, True), typed.output
     now_listed = saga("dead", "list")
     assert (now_listed.exit_code, now_listed.stdout.count("  blocks  ")) == (1, 3), now_listed.output
     done = saga("dead", "discard", service, "--saga", "cup-2", "--saga", "cup-3", *SAID)
@@ -179,7 +179,7 @@ def test_what_dies_each_time_has_to_be_asked_for_by_name(dead: Running, saga: Ca
         assert "replayed, then dead" in again().stdout
     refused = again()
     assert refused.exit_code == 1
-    assert f"cup-1 had 5 replays in {service} already: mend the cause, then say --again" in refused.stderr
+    assert f"cup-1 had 5 replays in {service} already" in refused.stderr
     assert outcomes(saga, "cup-1").count("replayed") == 5
     assert "replayed, then dead" in again("--again").stdout
 
@@ -233,7 +233,7 @@ def test_what_is_meant_is_told_from_the_stores_alone(saga: Call, shop: Path) -> 
     assert meant("--before", "2100-01-01T00:00:00Z") == ["order-3"]
     nothing = saga("dead", "replay", "order", "--all", *SAID)
     assert nothing.exit_code == 1
-    assert "no dead letter is meant" in nothing.stderr
+    assert "no dead letter is selected" in nothing.stderr
 
 
 def test_a_reason_that_is_too_long_is_refused_before_anything_is_sent(saga: Call, shop: Path) -> None:

@@ -118,7 +118,7 @@ def test_an_escalation_is_closed_by_who_has_put_it_right(dead: Running, saga: Ca
     until(lambda: list(escalations().values()) == ["-"], last=escalations)
     [id_] = escalations()
     one = saga("dead", "resolve", "cup-1", "--escalation", "dead-0", *SAID)
-    assert (one.exit_code, "no escalation dead-0 of saga cup-1 can be closed" in one.stderr) == (1, True), one.output
+    assert (one.exit_code, "no open escalation dead-0" in one.stderr) == (1, True), one.output
     closed = saga("dead", "resolve", "cup-1", "--escalation", id_, *SAID)
     assert closed.exit_code == 0, closed.output
     assert closed.stdout.endswith("make  resolved: ada wants it: the kiln is hot\n")
@@ -152,4 +152,4 @@ def test_nothing_is_sent_if_it_is_not_clear_which_dead_letter_is_meant(saga: Cal
     for args in (("order-1",), ("order-3", "--service", "order"), ("order-3", "--handler", "capture")):
         result = saga("dead", "resolve", *args, *meant)
         assert result.exit_code == 1, args
-        assert " is meant: `saga dead show`" in result.stderr
+        assert "has nothing to resolve" in result.stderr

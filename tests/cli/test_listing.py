@@ -456,7 +456,7 @@ def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, sa
 def test_without_a_log_what_blocks_is_told_from_the_stores_alone(shop: Path, saga: Call) -> None:
     listed = saga("list", "--dead")
     assert listed.exit_code == 0
-    assert "not all that was said on the topics <service>.dead can be shown: no file" in listed.stderr
+    assert "<service>.dead cannot be shown: no file" in listed.stderr
     assert "order-3" in listed.stdout
     assert not (shop / ".saga" / "broker.db").exists()
 

@@ -26,11 +26,14 @@ from saga.ops.offsets import (
     plan_moves,
     refuse_move,
 )
+from saga.ops.selection import Operator
 from saga.testing.conformance.listening import Listening
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, a_worker, handled, the_broker
 
 WHO = ("--who", "ada", "--why", "the kiln was cold")
+
+ADA = Operator("ada", "cold")
 
 
 @pytest.fixture
@@ -229,7 +232,7 @@ async def test_a_service_that_begins_in_the_very_moment_keeps_its_positions(pott
     going = [OffsetMove(Partition(pottery_on.topic, 0), 2, 0)]
     async with a_worker(pottery_on, {}), the_broker() as broker:
         with pytest.raises(BrokerError, match="has members"):
-            await offsets.move_offsets(pottery_on.service, going, who="ada", why="cold", broker=broker, clock=CLOCK)
+            await offsets.move_offsets(pottery_on.service, going, operator=ADA, broker=broker, clock=CLOCK)
         assert (await broker.group(pottery_on.service)).positions[going[0].partition] == 2
         recorded = [texts_of(record.headers)["dead_what"] async for record in broker.scan(pottery_on.dead)]
     assert recorded == [MOVED, STAYED]
@@ -254,9 +257,7 @@ async def test_of_a_move_without_an_answer_what_stayed_is_recorded(
     async with Interrupted(Path(".saga/broker.db"), clock=CLOCK) as broker:
         broker.moved = moved
         with pytest.raises(BrokerUnavailable) if stayed else nullcontext():
-            await offsets.move_offsets(
-                embedded_pottery.service, going, who="ada", why="cold", broker=broker, clock=CLOCK
-            )
+            await offsets.move_offsets(embedded_pottery.service, going, operator=ADA, broker=broker, clock=CLOCK)
         first, *rest = [record async for record in broker.scan(embedded_pottery.dead)]
     assert texts_of(first.headers)["dead_what"] == MOVED
     assert [texts_of(record.headers)["dead_what"] for record in rest] == [STAYED][: len(stayed)]
@@ -334,7 +335,7 @@ def test_what_is_there_already_does_not_move() -> None:
 def test_two_moves_have_different_ids() -> None:
     going = [OffsetMove(Partition("cups", 0), 5, 4)]
     ids = {
-        dict(encode_moves(what, "potter", going, "ada", why, now_ms).headers)["dead_id"]
+        dict(encode_moves(what, "potter", going, Operator("ada", why), now_ms).headers)["dead_id"]
         for what in (MOVED, STAYED)
         for why in ("a", "b")
         for now_ms in (1, 2)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.ops.saga_details import follow_saga
+from saga.ops.selection import Deployment
 from saga.ops.sources import open_stores
 from saga.ops.timeline import TimelineEntry
 from saga.progress.document import decode, decode_entry, encode
@@ -286,7 +287,7 @@ async def test_following_waits_for_the_saga_and_tells_each_transition_once(folde
     warned = list[object]()
     clock = Paced(folder / ".saga")
     with suppress(Interrupted):
-        async for lines in follow_saga("order-9", [], clock, warned.append):
+        async for lines in follow_saga("order-9", Deployment(clock=clock, warn=warned.append)):
             seen += lines
     assert (clock.sleeps, warned) == (6, [])
     of_payment = [line.transition for line in seen if line.service == "payment"]
@@ -354,7 +355,7 @@ def test_of_more_broken_histories_than_are_shown_it_is_told_how_many_there_are(
         return sum(" in payment: " in line for line in lines), "and 1 more: --json shows all" in lines
 
     assert shown() == (3, False)
-    monkeypatch.setattr("saga.cli.verify_history.BROKEN_SHOWN_MAX", 2)
+    monkeypatch.setattr("saga.cli.sagas.BROKEN_SHOWN_MAX", 2)
     assert shown() == (2, True)
     assert len(json.loads(saga("verify-history", "--json").stdout)["broken"]) == 3
 

@@ -174,7 +174,7 @@ def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monke
     async def once(*_: object) -> AsyncIterator[list[TimelineEntry]]:
         yield build_timeline([history])
 
-    monkeypatch.setattr("saga.cli.show.follow_saga", once)
+    monkeypatch.setattr("saga.cli.sagas.follow_saga", once)
     told = saga("show", "order-1", "--follow").stdout.splitlines()
     assert told[1:] == ["    attempt 1 failed at 2026-01-01T00:00:00.000Z after 7 ms: OSError: shut"]
 

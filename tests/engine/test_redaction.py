@@ -20,7 +20,8 @@ from saga.encryption.sensitive_fields import hidden
 from saga.errors import BadInput
 from saga.ops.dead_letters import DeadLetterRecord, decode_dead_letter
 from saga.ops.operator_commands import CommandRequest
-from saga.ops.rehearsal import rehearse
+from saga.ops.rehearsal import RehearsalSetup, rehearse
+from saga.ops.selection import Operator
 from saga.support.clock import SystemClock
 from saga.telemetry.alert_hook import body_of
 from saga.telemetry.events import Escalated, Moment
@@ -206,8 +207,9 @@ async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetterR
         letters = [letter for record, _ in dead if (letter := decode_dead_letter("payment", record)) is not None]
         for letter in letters:
             if letter.what == "dead letter":
-                wish = CommandRequest(wanted="replay", who="me", why="to see")
-                told = await rehearse(payment.declared, letter, wish, place.store, place.clock)
+                wish = CommandRequest(wanted="replay", operator=Operator("me", "to see"))
+                setup = RehearsalSetup(declared=payment.declared, store=place.store, clock=place.clock)
+                told = await rehearse(letter, wish, setup)
                 seen[f"rehearsal of {letter.id}"] = str(told)
     return seen, letters
 

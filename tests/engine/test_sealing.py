@@ -31,6 +31,7 @@ from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Position
 from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.operator_commands import CommandRequest, send_commands
+from saga.ops.selection import Deployment, Operator
 from saga.progress.document import StepRecord, decode, progress_key
 from saga.progress.spill import is_claim
 from saga.telemetry.events import Parked, Unavailable
@@ -462,10 +463,12 @@ async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_
             dead = p.queue[0].dead or ""
             letter = DeadLetterRecord(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
             answer = answer_of("tokenize", "token-ANSWERED", None)
-            wish = CommandRequest(wanted="resolve", who="ada", why="it is in the bank's list", answered=answer)
+            wish = CommandRequest(
+                wanted="resolve", operator=Operator("ada", "it is in the bank's list"), answered=answer
+            )
             folder = str(keys.folder) if tool == "has keys" else ""
             settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=folder)
-            await send_commands([letter], wish, settings, place.clock)
+            await send_commands([letter], wish, Deployment(settings=settings, clock=place.clock, warn=print))
             await place.until(lambda: bool(bank.handed))
             await place.at_rest(payment)
         assert bank.handed == ["reserve token-ANSWERED"]
@@ -480,10 +483,12 @@ async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) ->
         keys = keys_in(tmp_path, place)
         keys.forget(SAGA, "ada", "asked for it")
         letter = DeadLetterRecord(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
-        wish = CommandRequest(wanted="resolve", who="ada", why="-", answered=answer_of("tokenize", "token", None))
+        wish = CommandRequest(
+            wanted="resolve", operator=Operator("ada", "-"), answered=answer_of("tokenize", "token", None)
+        )
         settings = Settings(broker=f"embedded:///{tmp_path}/broker.db", keys=str(keys.folder))
         with pytest.raises(BadInput, match="saga order-1 was forgotten: nothing can be sealed for it"):
-            await send_commands([letter], wish, settings, place.clock)
+            await send_commands([letter], wish, Deployment(settings=settings, clock=place.clock, warn=print))
 
 
 async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_path: Path) -> None:

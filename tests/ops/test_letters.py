@@ -9,7 +9,8 @@ from saga.configuration.settings import Settings
 from saga.engine.persistence import dead_letters
 from saga.errors import BadInput
 from saga.messages import Message, Position, Record, Topic
-from saga.ops.dead_letters import ALL, Which, decode_dead_letter, read_originals
+from saga.ops.dead_letters import decode_dead_letter, read_originals
+from saga.ops.selection import Selection
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
@@ -49,21 +50,21 @@ async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("which", "holds"),
+    ("selection", "holds"),
     [
-        (ALL, True),
-        (Which(sagas=("order-17",), type="OrderPlaced", blame="data", reason="older", before="2027"), True),
-        (Which(sagas=("order-18",)), False),
-        (Which(type="OrderLost"), False),
-        (Which(blame="code"), False),
-        (Which(owner="order"), False),
-        (Which(handler="reserve"), False),
-        (Which(reason="younger"), False),
-        (Which(before="2025"), False),
+        (Selection(), True),
+        (Selection(sagas=("order-17",), type="OrderPlaced", category="data", reason="older", before="2027"), True),
+        (Selection(sagas=("order-18",)), False),
+        (Selection(type="OrderLost"), False),
+        (Selection(category="code"), False),
+        (Selection(owner="order"), False),
+        (Selection(handler="reserve"), False),
+        (Selection(reason="younger"), False),
+        (Selection(before="2025"), False),
     ],
 )
-def test_a_letter_is_meant_if_all_that_is_given_holds(which: Which, *, holds: bool) -> None:
+def test_a_selection_matches_a_dead_letter_if_all_its_fields_do(selection: Selection, *, holds: bool) -> None:
     whole = dead_letters.older_than_memory("payment", LATE, Position("orders", 0, 3), None)
     letter = decode_dead_letter("payment", Record("payment.dead", 0, 0, whole.key, whole.value, whole.headers, 0))
     assert letter is not None
-    assert which.holds(letter) is holds
+    assert selection.matches(letter) is holds

@@ -10,7 +10,8 @@ from saga.errors import NoStore, SagaError
 from saga.messages import Topic
 from saga.messaging.names import PROGRESS
 from saga.ops.saga_details import read_saga
-from saga.ops.saga_list import Choice, ListedSaga, list_sagas
+from saga.ops.saga_list import ListedSaga, list_sagas
+from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import open_stores
 from saga.progress.document import SagaProgress, encode, progress_key
 from saga.store.port import Document
@@ -54,12 +55,13 @@ async def test_what_cannot_be_read_is_told_and_the_rest_is_given(tmp_path: Path)
     address = await a_store(tmp_path, "order", "payment")
     await damage(address, "payment")
     told = list[object]()
-    found = [each async for each in list_sagas(Choice(addresses=[address], limit=5), CLOCK, told.append)]
+    deployment = Deployment(stores=[address], clock=CLOCK, warn=told.append)
+    found = [each async for each in list_sagas(Selection(limit=5), deployment)]
     assert [[s.service for s in each.statuses] for each in found if isinstance(each, ListedSaga)] == [["order"]]
     [what] = told
     assert str(what).startswith("saga order-1 in payment (document payment::order-1): it cannot be read")
     told.clear()
-    seen = await read_saga("order-1", [address], CLOCK, told.append)
+    seen = await read_saga("order-1", deployment)
     assert [history.service for history in seen.histories] == ["order"]
     [what] = told
     assert "saga order-1 in payment" in str(what)
@@ -121,6 +123,6 @@ async def test_where_the_broker_cannot_tell_nobody_is_refused(tmp_path: Path, mo
 
 async def test_a_saga_that_is_named_is_read_and_others_are_not_looked_at(tmp_path: Path) -> None:
     address = await a_store(tmp_path, "order", "payment")
-    choice = Choice(addresses=[address], sagas=["order-1", "order-2", "order-1"], limit=5)
-    found = [each async for each in list_sagas(choice, CLOCK, print)]
+    selection = Selection(sagas=["order-1", "order-2", "order-1"], limit=5)
+    found = [each async for each in list_sagas(selection, Deployment(stores=[address], clock=CLOCK, warn=print))]
     assert [(each.saga, len(each.statuses)) for each in found if each is not None] == [("order-1", 2)]

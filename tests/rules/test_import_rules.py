@@ -96,7 +96,7 @@ PLANTED = {
     ],
     "No adapter": [("saga.broker.kafka.broker", "saga.broker.embedded.log")],
     "What is installed": [("saga.engine.execution.message_processor", "verification.explore")],
-    "Commands": [("saga.cli.list", "saga.store.port"), ("saga.cli.show", "saga.engine.execution.message_processor")],
+    "Commands": [("saga.cli.topics", "saga.store.port"), ("saga.cli.sagas", "saga.engine.execution.message_processor")],
     "Services come in": [
         ("services.order", "saga.engine.execution.message_processor"),
         ("services.payment.bank", "saga.store.port"),

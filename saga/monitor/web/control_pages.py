@@ -12,6 +12,7 @@ from saga.messaging import active_controls
 from saga.messaging.controls import KINDS, Switch
 from saga.monitor.web.guards import Form
 from saga.monitor.web.site import Unknown, link, number_in, portion, seen_after, site_of
+from saga.ops.selection import Operator
 from saga.support.clock import Clock, from_iso, iso
 
 PER_PAGE = 100
@@ -50,7 +51,7 @@ async def switch(request: Request) -> Response:
         raise BadInput(f"no service {service} has a store here")
     if not why:
         raise BadInput("a reason is missing: it stands in the service's book")
-    sentence = await site.desk.switch(service, switch_in(form, site.clock), session.user, why)
+    sentence = await site.desk.switch(service, switch_in(form, site.clock), Operator(session.user, why))
     return seen_after(session, sentence, "/controls")
 
 

@@ -25,8 +25,8 @@ from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
 from saga.ops.saga_details import SagaDetails, add_reasons, describe_open_work, read_saga
-from saga.ops.saga_list import Choice
-from saga.ops.sources import open_stores
+from saga.ops.selection import Deployment, Operator, Selection
+from saga.ops.sources import Warn, open_stores
 from saga.support.clock import Clock, from_iso
 
 log = logging.getLogger("saga.monitor")
@@ -192,9 +192,9 @@ class Desk:
         def warn(why: object) -> None:
             troubles.append(str(why))
 
-        seen = await read_saga(saga, self._stores, self.clock, warn)
+        seen = await read_saga(saga, self._deployment(warn))
         if seen.undoing:
-            seen = await add_reasons(saga, seen, self._settings, self.clock, warn)
+            seen = await add_reasons(saga, seen, self._deployment(warn))
         left = [
             (status.service, what)
             for history, status in zip(seen.histories, seen.statuses, strict=True)
@@ -207,9 +207,12 @@ class Desk:
     def _stores(self) -> Sequence[str]:
         return self._addresses or (self._settings.store,)
 
+    def _deployment(self, warn: Warn = log.warning) -> Deployment:
+        return Deployment(stores=self._stores, settings=self._settings, clock=self.clock, warn=warn)
+
     async def _read_letters(self, troubles: list[str]) -> Attention:
-        choice = Choice(addresses=self._stores, limit=LETTERS_MAX, only_dead=True)
-        return await find_attention(choice, self._settings, self.clock, lambda why: troubles.append(str(why)))
+        selection = Selection(limit=LETTERS_MAX, only_dead=True)
+        return await find_attention(selection, self._deployment(lambda why: troubles.append(str(why))))
 
     async def _read_controls(self, troubles: list[str]) -> tuple[Controls, ...]:
         try:
@@ -225,7 +228,7 @@ class Desk:
 
     async def _book(self, service: str) -> Controls:
         try:
-            book = await operator_commands.read_control_log(service, self._stores, self.clock)
+            book = await operator_commands.read_control_log(service, self._deployment())
         except SagaError as why:
             return Controls(service, wrong=str(why))
         now_ms, now = self.clock.now_ms(), active_controls.in_force(book)
@@ -249,10 +252,10 @@ class Desk:
             letters, sentences = await self._meant(keys, wish, again)
             if not letters:
                 return sentences
-            sent = await operator_commands.send_commands(letters, wish, self._settings, self.clock)
+            sent = await operator_commands.send_commands(letters, wish, self._deployment())
             return sentences + [
                 _sentence(answer, wish)
-                async for answer in operator_commands.wait_for_answers(sent, self._stores, self.clock, ACTING_S)
+                async for answer in operator_commands.wait_for_answers(sent, self._deployment(), ACTING_S)
             ]
         finally:
             self._letters.forget()
@@ -284,8 +287,8 @@ class Desk:
         letters: dict[tuple[str, str], DeadLetterRecord] = {}
         looping = []
         for saga in sagas:
-            choice = Choice(addresses=self._stores, sagas=(saga,), limit=LETTERS_MAX, only_dead=True)
-            async for each in find_blocking(choice, self._settings, self.clock, lambda why: troubles.append(str(why))):
+            selection = Selection(sagas=(saga,), limit=LETTERS_MAX, only_dead=True)
+            async for each in find_blocking(selection, self._deployment(lambda why: troubles.append(str(why)))):
                 key = (each.letter.service, each.letter.id)
                 if key not in keys or key in letters:
                     continue
@@ -311,13 +314,13 @@ class Desk:
         meant = [each for each in told if (each.letter.service, each.letter.id) in set(keys)]
         return [e.letter for e in meant if e.letter.what == "escalation" and e.letter.undoes is None and e.letter.saga]
 
-    async def switch(self, service: str, wanted: Switch, who: str, why: str) -> str:
+    async def switch(self, service: str, wanted: Switch, operator: Operator) -> str:
         """Switch something in a service. A sentence that says what became of it. Raises `SagaError`."""
         if mistakes := controls.mistakes_in(wanted):
             raise BadInput("; ".join(mistakes))
         try:
-            wish = await operator_commands.send_switch(service, wanted, who, why, self._settings, self.clock)
-            entry = await operator_commands.wait_for_entry(service, wish, self._stores, self.clock, ACTING_S)
+            wish = await operator_commands.send_switch(service, wanted, operator, self._deployment())
+            entry = await operator_commands.wait_for_entry(service, wish, self._deployment(), ACTING_S)
         finally:
             self._controls.forget()
         if entry is None:

@@ -15,6 +15,7 @@ from saga.monitor.web.site import Unknown, key_of, letter_named, link, number_in
 from saga.ops.attention import AttentionItem
 from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.operator_commands import REPLAYS_MAX, CommandRequest
+from saga.ops.selection import Operator
 from saga.policies.blame import BLAMES
 
 PER_PAGE = 50
@@ -126,7 +127,7 @@ async def act(request: Request) -> Response:
     answered = _answered(form) if wanted == "resolve" else None
     if answered is not None and len(keys) > 1:
         raise BadInput("an answer is for one letter: choose one")
-    wish = CommandRequest(wanted=wanted, who=session.user, why=form.one("why"), answered=answered)
+    wish = CommandRequest(wanted=wanted, operator=Operator(session.user, form.one("why")), answered=answered)
     sentences = await site.desk.act(keys, wish, again=form.one("again") == "yes")
     more = len(sentences) - NOTICE_LINES_MAX
     shown = [*sentences[:NOTICE_LINES_MAX], *([f"and {more} more"] if more > 0 else [])]

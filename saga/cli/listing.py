@@ -1,0 +1,88 @@
+"""Tables and JSON of sagas and of what needs a person."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from saga.cli.printing import tell, tell_json
+from saga.ops.attention import AttentionItem, find_attention
+from saga.ops.saga_list import OPEN, ListedSaga
+from saga.ops.selection import Deployment, Selection
+
+SAGA_HEADING, SAGA_WIDTHS = ("SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"), (24, 16, 24, 24, 20)
+DEAD_HEADING = ("TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY")
+DEAD_WIDTHS = (24, 14, 12, 24, 20, 16, 8, 14)
+"""Least widths of the columns: rows are printed as they are found, before the others are known."""
+
+
+async def print_attention(
+    selection: Selection, deployment: Deployment, as_json: bool, *, with_ended: bool = True
+) -> bool:
+    """Print what needs a person; return whether something does now.
+
+    Args:
+        with_ended: Include what has ended.
+    """
+    found = await find_attention(selection, deployment, with_ended=with_ended)
+    if as_json:
+        letters = list(map(record_as_json, found.items))
+        tell_json({"letters": letters, "sagas": list(map(saga_as_json, found.sagas)), "more": found.more})
+        return any(each.is_open for each in found.items)
+    rows = [row(_dead_cells(each), DEAD_WIDTHS) for each in found.items]
+    tell(*([row(DEAD_HEADING, DEAD_WIDTHS), *rows] if rows else ["nothing needs a person"]))
+    if found.more:
+        tell("and more: --limit shows them")
+    return any(each.is_open for each in found.items)
+
+
+def record_as_json(each: AttentionItem) -> dict[str, object]:
+    """Return the record and its state for JSON."""
+    said = asdict(each.letter)
+    blame = said.pop("blame")
+    return {**said, "class": blame, "now": each.state}
+
+
+def saga_cells(each: ListedSaga) -> Sequence[str]:
+    """Return the columns of a saga, as `SAGA_HEADING` names them."""
+    still_open = " ".join(f"{sort}:{count}" for sort, count in each.open.items())
+    states = [f"{s.service}:{s.state}" for s in each.statuses] + [f"{d.source.service}:damaged" for d in each.damaged]
+    waits = [f"({r.error})" for s in each.statuses for r in s.retries if r.error and not r.attempts]  # none has failed
+    cells = each.saga, each.outcome, each.started, each.changed, still_open, " ".join((*sorted(states), *waits))
+    return [cell or "-" for cell in cells]
+
+
+def _dead_cells(each: AttentionItem) -> Sequence[str]:
+    letter = each.letter
+    message = letter.type or letter.whole
+    about = letter.time, letter.service, letter.what, letter.saga, message, letter.handler, letter.blame
+    return [*(cell or "-" for cell in about), each.state, letter.reason]
+
+
+def row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a line of a table."""
+    return "  ".join([*(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)), cells[-1]])
+
+
+def saga_as_json(each: ListedSaga) -> dict[str, object]:
+    """Return a listed saga for JSON."""
+    return {
+        "saga": each.saga,
+        "outcome": each.outcome,
+        "started": each.started,
+        "principals": each.principals,
+        "changed": each.changed,
+        "open": each.open,
+        "left": each.left,
+        "services": {
+            s.service: {
+                "state": s.state,
+                "version": s.version,
+                "outcome": s.outcome,
+                "changed": s.changed,
+                "left": s.left,
+                **{sort: getattr(s, sort) for sort in OPEN},
+                "retries": list(map(asdict, s.retries)),
+            }
+            for s in each.statuses
+        }
+        | {d.source.service: {"state": "damaged", "key": d.key, "what": d.damage} for d in each.damaged},
+    }

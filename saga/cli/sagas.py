@@ -1,0 +1,445 @@
+"""`saga sagas`: list sagas, show one as a timeline, and verify what services have recorded."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
+
+import click
+from msgspec import to_builtins
+
+from saga.cli.keys import key_ring_of
+from saga.cli.listing import SAGA_HEADING, SAGA_WIDTHS, print_attention, row, saga_as_json, saga_cells
+from saga.cli.options import (
+    check_said,
+    deployment_options,
+    limit_option,
+    packed,
+    prefix_option,
+    selection_options,
+    services_option,
+)
+from saga.cli.printing import tell, tell_json
+from saga.configuration.settings import Settings
+from saga.encryption.sensitive_fields import hidden
+from saga.messaging.names import TRANSITIONS
+from saga.ops.event_fields import EventDecoder, EventFields, make_decoder, read_event_fields
+from saga.ops.history_verifier import VerificationReport, read_published_histories, verify_histories
+from saga.ops.saga_details import SagaDetails, add_reasons, describe_open_work, follow_saga, read_saga
+from saga.ops.saga_list import ListedSaga, list_sagas
+from saga.ops.selection import Deployment, Operator, Selection
+from saga.ops.timeline import SagaHistory, TimelineEntry, TimelineStep, find_transition
+from saga.support.printable import counted, quoted
+
+BROKEN_SHOWN_MAX = 50
+
+
+@click.command("list")
+@deployment_options
+@click.option("--open", "only_open", is_flag=True, help="Only sagas to which something is still to happen.")
+@click.option("--dead", "only_dead", is_flag=True, help="What needs a person: dead letters, escalations, and the like.")
+@selection_options(
+    prefix_option,
+    services_option,
+    click.option("--principal", metavar="TEXT", help="Only sagas that this principal started, as in user:4711."),
+    limit_option(50),
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def list_command(deployment: Deployment, selection: Selection, only_open: bool, only_dead: bool, as_json: bool) -> None:
+    """List the sagas that the services know, newest first: by when a service first heard of them.
+
+    For each saga: the event with which it ended, if it has; when it started and last changed; what is still open over
+    all services; and its state in each service that knows it, in a word:
+
+    \b
+    handled, ignored, waiting, queued, compensated  what became of the last message
+    later         a handler goes on another time
+    begun         a handler is at it
+    retrying      a run has failed, and waits for its next attempt
+    quarantined   a dead letter blocks it
+    damaged       what the service keeps of it cannot be read
+
+    In OPEN, `parked` are runs that wait for their next attempt, `deadlines` what runs at its time, `later` what goes
+    on later; `queue` is what waits behind what is parked, and behind dead letters. --json says of each handler how
+    often it failed, why, since when, and when it is tried again. `unstarted` are messages, failures of the saga among
+    them, that wait for one which tells when the saga began: if its service has forgotten the saga, they wait for ever.
+
+    A part of a fan-in is open until its handler can never run: it is closed, has run, or emits outcomes and the saga
+    has ended there. Nor is it open in a saga that has an outcome, or failed as some service knows, has nothing else
+    open anywhere, and of which no service has written anything for an hour.
+
+    With --dead: all that the services have said on their topics <service>.dead, and what blocks a saga in their
+    stores, each with the reason: dead letters, escalations (a compensation that fails, or what it cannot undo),
+    messages that nobody could read or that came too late, and how each stands. It reads these topics from their
+    beginning.
+
+    A list costs what it prints, where a store knows in which order its documents came: SQLite does. Of Couchbase, which
+    lists keys only, the first 20000 documents of a service are looked at: --prefix chooses others. --open, --dead
+    and --principal look at all.
+
+    \b
+    Exit code 0: listed, even if there is none.
+    Exit code 2: no store, or one that cannot be read.
+    """
+    if selection.principal is not None and only_dead:
+        raise click.UsageError("--principal is about sagas, --dead about what needs a person: give one of them")
+    if only_open and only_dead:
+        raise click.UsageError("--open lists sagas, --dead what needs a person: give one of them")
+    selection = replace(selection, only_open=only_open, only_dead=only_dead)
+    if only_dead:
+        asyncio.run(print_attention(selection, deployment, as_json))
+    else:
+        asyncio.run(_print_list(selection, deployment, as_json))
+
+
+async def _print_list(selection: Selection, deployment: Deployment, as_json: bool) -> None:
+    found, more = list[ListedSaga](), False
+    async for each in list_sagas(selection, deployment):
+        if each is None:
+            more = True
+            break
+        if not as_json:
+            tell(*([row(SAGA_HEADING, SAGA_WIDTHS)] if not found else []), row(saga_cells(each), SAGA_WIDTHS))
+        found.append(each)
+    if as_json:
+        tell_json({"sagas": [saga_as_json(each) for each in found], "more": more})
+    elif not found:
+        tell("no sagas")
+    if more and not as_json:
+        tell("and more: --limit shows them")
+
+
+# -------------------------------------------------------------------- show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What `saga show` prints of a saga."""
+
+    follow: bool
+    transition: int | None
+    service: str | None
+    steps: bool
+    values: bool
+    reveal: Operator | None
+    """Who sees the sensitive fields; `None`: they stay hidden."""
+
+
+def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> Details:
+    if reveal:
+        check_said(who, why)
+    details = Details(**given, reveal=Operator(who, why) if reveal else None)
+    if details.follow and details.transition is not None:
+        raise click.UsageError("--follow shows what comes, --transition what was: give one of them")
+    if details.steps and details.follow:
+        raise click.UsageError("--steps is for what was: leave --follow out, or take --json, which has them")
+    if details.values and (details.follow or details.transition is not None):
+        raise click.UsageError("--values is for the whole timeline: leave --follow and --transition out")
+    if reveal and not details.values:
+        raise click.UsageError("--reveal is for --values: give both")
+    return details
+
+
+@click.command()
+@click.argument("saga_id")
+@packed(
+    "details",
+    _make_details,
+    click.option("--follow", "-f", is_flag=True, help="Go on with what is new, as it comes, until Ctrl-C."),
+    click.option("--transition", type=click.IntRange(0), metavar="N", help="The state when transition N was written."),
+    click.option("--service", help="Only what this service has recorded."),
+    click.option("--steps", is_flag=True, help="With what is recorded of each step, update and read."),
+    click.option("--values", is_flag=True, help="With the fields of the events; sensitive ones hidden."),
+    click.option("--reveal", is_flag=True, help="With --values: sensitive fields too; it is recorded in the key log."),
+    click.option("--who", default="", help="With --reveal: your name, for the audit."),
+    click.option("--why", default="", help="With --reveal: your reason, for the audit."),
+)
+@deployment_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --follow one for each transition.")
+def show(saga_id: str, details: Details, deployment: Deployment, as_json: bool) -> None:
+    """Show what happened in a saga, in all services, as one timeline.
+
+    A line for each transition: when, service and number, handler, what became of the message and why, the message, the
+    events that followed, and the steps that were taken; below it each attempt that failed. Lines are in order of time,
+    but an effect never stands above its cause. At the end: what has not come to its end, and of what is tried again how
+    often it failed, why, when it is tried again, and how much waits behind it. Of a compensation that fails it is asked
+    in the log why: on the topics <service>.dead. Above it who began the saga, if that was said.
+
+    --steps shows of each step, update and read: how long a step took, the digest of its arguments, the declared
+    exception with which it answered, and how large what it gave is, or the document in saga-archive that holds it.
+
+    --values shows each event that was emitted with its fields, read by contracts/; those that a contract calls
+    sensitive are ***. With --reveal they are shown, and opened if they are sealed: that is noted in the book of keys
+    (`saga keys book`) before anything is printed, so SAGA_KEYS has to be set.
+
+    saga show order-17 --values --reveal --who ada --why "the bank asks which card it was"
+
+    `--transition 3 --service payment` shows one transition, and the state as it was when it had been written.
+
+    \b
+    Exit code 0: shown.
+    Exit code 1: no service knows the saga, or it has no such transition.
+    Exit code 2: no store, one that cannot be read, or options that do not go together.
+    """
+    if details.follow:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(_follow(saga_id, deployment, details.service, as_json))
+        return
+    seen = asyncio.run(read_saga(saga_id, deployment, details.service))
+    if not seen.histories:
+        where = f"{details.service} does not know" if details.service else "no service knows"
+        tell(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
+        sys.exit(1)
+    if details.transition is not None:
+        _tell_transition(_only(seen), details.transition, as_json, details.steps)
+        return
+    decoder = asyncio.run(_reveal(saga_id, seen, details.reveal)) if details.reveal else None
+    values = {h.service: read_event_fields(h, decoder) for h in seen.histories} if details.values else None
+    if seen.undoing:  # only then the log is read
+        seen = asyncio.run(add_reasons(saga_id, seen, deployment))
+    if as_json:
+        tell_json(_as_json(saga_id, seen, values))
+        return
+    heading = _heading(saga_id, seen, details.service)
+    tell(*heading, "", *_table(seen.entries, values, details.steps), *_left(seen))
+
+
+async def _reveal(saga: str, seen: SagaDetails, operator: Operator) -> EventDecoder:
+    """Return a decoder that decrypts the saga's events, after recording who sees them."""
+    ring = key_ring_of(Settings.from_environment())
+    decoder = await make_decoder(seen.histories, ring)
+    ring.note("reveal", saga, operator.who, operator.why)
+    return decoder
+
+
+async def _follow(saga: str, deployment: Deployment, service: str | None, as_json: bool) -> None:
+    async for lines in follow_saga(saga, deployment, service):
+        for line in lines:
+            tell(*([json.dumps(asdict(line))] if as_json else [_line(line), *_attempts(line)]))
+
+
+def _only(seen: SagaDetails) -> SagaHistory:
+    """The service that is meant."""
+    first, *others = seen.histories
+    if others:
+        names = ", ".join(h.service for h in seen.histories)
+        raise click.UsageError(f"each service counts its own transitions: name one of {names} with --service")
+    return first
+
+
+def _tell_transition(history: SagaHistory, n: int, as_json: bool, with_steps: bool) -> None:
+    """Print the transition and the state then; exit code 1 if there is none."""
+    try:
+        line, state = find_transition(history, n)
+    except LookupError:
+        tell(
+            f"{history.service} has no transition {n} of saga {history.progress.saga}: it has 0 to "
+            f"{history.progress.n - 1}",
+            err=True,
+        )
+        sys.exit(1)
+    if as_json:
+        tell_json({"saga": history.progress.saga, **asdict(line), "state": state})
+        return
+    version = f", version {line.version}" if line.version > 1 else ""
+    told = f"state after transition {n}{version}: {json.dumps(state, indent=2, ensure_ascii=False)}"
+    tell(_line(line), *(map(_call, line.calls) if with_steps else ()), "", *told.split("\n"))
+
+
+Values: TypeAlias = Mapping[str, Mapping[int, Sequence[EventFields]]]
+"""Events with their fields, by service and transition."""
+
+
+def _as_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, object]:
+    return {
+        "saga": saga,
+        "services": {
+            s.service: {
+                **asdict(s),
+                "transitions": h.progress.n,
+                "fields": hidden(h.progress.state),
+            }
+            for h, s in zip(seen.histories, seen.statuses, strict=True)
+        },
+        "timeline": [
+            asdict(line)
+            if values is None
+            else {**asdict(line), "values": list(map(to_builtins, values[line.service].get(line.transition, ())))}
+            for line in seen.entries
+        ],
+        "failing": dict(seen.failing),
+    }
+
+
+def _heading(saga: str, seen: SagaDetails, service: str | None) -> list[str]:
+    outcome = next((s.outcome for s in seen.statuses if s.outcome), None)
+    if service is not None:  # the outcome may stand in another one
+        return [f"saga {saga} in {service}"]
+    ended = f"ended with {outcome}" if outcome else "no outcome yet"
+    if principals := dict.fromkeys(s.principal for s in seen.statuses if s.principal):
+        ended += f"; begun by {' and '.join(map(quoted, principals))}"
+    return [f"saga {saga}: {ended}; known to {', '.join(map(_named, seen.histories))}"]
+
+
+def _named(history: SagaHistory) -> str:
+    """The service; with the version of its state, where that is not the first."""
+    version = history.progress.version
+    return f"{history.service} (state version {version})" if version > 1 else history.service
+
+
+def _table(lines: Sequence[TimelineEntry], values: Values | None, with_steps: bool) -> list[str]:
+    widths = [max((len(cell(line)) for line in lines), default=0) for cell in _CELLS]
+    table = []
+    for line in lines:
+        table += [_line(line, widths), *_attempts(line), *(map(_call, line.calls) if with_steps else ())]
+        for said in values[line.service].get(line.transition, ()) if values is not None else ():
+            fields = said.problem if said.fields is None else json.dumps(said.fields, ensure_ascii=False)
+            table.append(f"    {said.type} {fields}")
+    return table
+
+
+def _line(line: TimelineEntry, widths: Sequence[int] = (24, 14, 14, 11)) -> str:
+    cells = "  ".join(f"{cell(line):<{width}}" for cell, width in zip(_CELLS, widths, strict=True))
+    return f"{cells}  {_story(line)}"
+
+
+def _attempts(line: TimelineEntry) -> list[str]:
+    """Attempts that failed before the transition, or in it, a line each."""
+    return [
+        f"    attempt {each.attempt} failed at {each.time} after {each.ms} ms"
+        + (f" on {each.worker}" if each.worker else "")
+        + f": {each.reason}"
+        for each in line.failures
+    ]
+
+
+def _call(made: TimelineStep) -> str:
+    """A step, update or read in words."""
+    what = f"{made.kind} {made.name}" + (f"({made.arguments})" if made.arguments else "")
+    what += f" {made.number}" if made.number > 1 else ""
+    what += f" of {made.document}" if made.kind == "update" else ""
+    gave = f"gave {made.claim} in saga-archive" if made.claim else f"gave {counted(made.bytes, 'byte')}"
+    if made.answer:
+        gave = f"answered {made.answer}"
+    said = f", as {made.by} says" if made.by else f", by {made.instead}" if made.instead else ""
+    return f"    {what}: {f'{made.ms} ms, ' if made.kind == 'step' else ''}input {made.input}, {gave}{said}"
+
+
+_CELLS: tuple[Callable[[TimelineEntry], str], ...] = (
+    lambda line: line.time,
+    lambda line: f"{line.service} {line.transition}",
+    lambda line: line.handler,
+    lambda line: line.outcome,
+)
+
+
+def _story(line: TimelineEntry) -> str:
+    """The message and what the service did with it."""
+    story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
+    if line.steps:
+        story += f"  [{', '.join(line.steps)}]"
+    if line.attempt > 1:
+        story += f"  attempt {line.attempt}"
+    return story + (f"  ({line.reason})" if line.reason else "")
+
+
+def _left(seen: SagaDetails) -> list[str]:
+    """Everything that has not come to its end, a line each."""
+    left = [
+        f"  {status.service}: {what}"
+        for history, status in zip(seen.histories, seen.statuses, strict=True)
+        for what in describe_open_work(history.progress, status, seen.failing)
+    ]
+    return ["", "still open:", *left] if left else []
+
+
+# -------------------------------------------------------------------- verify
+
+
+@click.command()
+@click.argument("saga_id", required=False)
+@deployment_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
+def verify_history(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
+    """Check that what the services have written down of their sagas is unchanged.
+
+    Each transition holds the hash of the one before it, the first one that of its service and saga, the progress that
+    of the last one. So a transition that was changed, left out or put in is found, in archives too, and a history in
+    the place of another one. Each transition also holds digests of what it changed of the progress: state, outcome,
+    inbox, what has run, is closed, can be undone, is queued, waits or is to be undone must be what the transitions
+    make of it. So cutting off the last transitions is found, though count and hash are put right.
+
+    What the services told on the topic saga.transitions is the witness: a whole earlier version in the place of a later
+    one, another history, no progress at all where it cannot have expired, and two transitions with one number are
+    found, for as long as the topic keeps what was told (SAGA_TRANSITIONS_DAYS). Who can write the topic, too, can
+    deceive it. `saga rebuild` tells what it makes anew, and from there on that is the history. With
+    SAGA_TRANSITIONS=off the witness is left alone.
+
+    \b
+    Not found, for nothing in the store tells of it:
+    - without the witness: a whole earlier version of a progress in the place of a later one, no progress at all, and
+      what somebody changed who computed all hashes anew
+    - of what has begun (intents): a change or removal that contradicts nothing, or one more
+    - which own events handlers here still wait for (own), or are withdrawn with a result: one that is
+      missing, or was put back; and which of them the version takes that wrote last (heard)
+    - the times of inbox entries, and one more with the time 0: these stand for own events, too
+    - the mark that all is published (published), while something has begun; and from where on (told) the
+      transitions are to be told
+    - the start of a saga that was not known from the beginning
+    - who began a saga (principal), where it is left out: releases that knew nothing of it leave it out, too
+    - before the first transition: everything but service, saga and start
+
+    So this finds mistakes and tampering by hand, and proves nothing against those who can write the store and the topic
+    and know how. Histories that an older version of saga began are not bound to their saga, and of their progress only
+    the state is compared: it is told how many there are.
+
+    \b
+    Exit code 0: all histories, or those of SAGA_ID, are as they were written.
+    Exit code 1: some are not (saga, service and transition are named), or no service knows SAGA_ID.
+    Exit code 2: no store, or one that cannot be read.
+    """
+    found = asyncio.run(_verify(deployment, saga_id))
+    unknown = saga_id is not None and not found.histories
+    if as_json:
+        tell_json(asdict(found))
+    elif unknown:
+        tell(f"no service knows saga {saga_id}", err=True)
+    else:
+        _print_report(found)
+    sys.exit(1 if found.broken or unknown else 0)
+
+
+async def _verify(deployment: Deployment, saga: str | None) -> VerificationReport:
+    # The topic is read before the stores: then everything published must be in the stores.
+    published = await read_published_histories(deployment.broker_settings, deployment.clock, saga)
+    return await verify_histories(deployment, saga, published)
+
+
+def _print_report(found: VerificationReport) -> None:
+    for broken in found.broken[:BROKEN_SHOWN_MAX]:
+        tell(f"saga {broken.saga} in {broken.service}: {broken.what}")
+        if broken.todo:
+            tell(f"  to do: {broken.todo}")
+    if len(found.broken) > BROKEN_SHOWN_MAX:
+        tell(f"and {len(found.broken) - BROKEN_SHOWN_MAX} more: --json shows all")
+    tell(
+        f"{found.transitions} transitions in {found.histories} histories of {', '.join(found.services)}: "
+        + (f"{len(found.broken)} histories are not as they were written" if found.broken else "all unchanged")
+    )
+    if found.alone is not None:
+        tell(f"without a witness ({found.alone}): that something earlier lies in the place of it all is not found")
+    else:
+        untold = found.histories - len(found.broken) - found.witnessed - found.in_part
+        tell(
+            f"as told on {TRANSITIONS}: {found.witnessed} to their last transition, {found.in_part} in part, {untold} "
+            "not at all: it was not told, or is not kept any more"
+        )
+    if found.rebuilt:
+        tell(f"{found.rebuilt} of them were made anew by saga rebuild: what was told of them before is not compared")
+    if found.strange:
+        tell(f"{found.strange} records on {TRANSITIONS} are no transitions: somebody else writes there")
+    if found.older:
+        tell(f"{found.older} of an older format: not bound to their saga, and only their state is compared")
