@@ -13,7 +13,7 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys
-from saga.engine.lifecycle import Options
+from saga.engine.lifecycle import ServiceOptions
 from saga.engine.prepared_service import topics_of
 from saga.messages import Outgoing, Partition, Record
 from saga.messaging.envelope import type_of
@@ -120,14 +120,14 @@ async def running(
                 services,
                 broker,
                 stores,
-                Options(
+                ServiceOptions(
                     clock=clock,
                     report=counted.report if traces is None else to_all(counted.report, traces),
                     limits=wiring.limits_of(settings),
                     stop=stop,
                     keys=keys,
                     tracing=None if traces is None else traces.tracing,
-                    tells=TOPIC if tells else None,
+                    transitions_topic=TOPIC if tells else None,
                 ),
                 use=use,
             )

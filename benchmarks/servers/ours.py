@@ -7,7 +7,7 @@ from benchmarks.servers.ground import Ground, Work
 from benchmarks.services import echo, order, payment, reader, shipping, stock, waiting_order
 from saga.configuration import adapters, wiring
 from saga.declarations.values import Declared
-from saga.engine.lifecycle import Options
+from saga.engine.lifecycle import ServiceOptions
 from saga.engine.prepared_service import topics_of
 from saga.support.clock import SystemClock
 from saga.telemetry.events import Assigned, Handled, Moment
@@ -55,7 +55,7 @@ async def serve(asked: Work, ground: Ground, cast: str, only: str | None = None)
             services,
             broker,
             stores,
-            Options(clock=clock, report=report, limits=wiring.limits_of(settings), stop=asked.stop),
+            ServiceOptions(clock=clock, report=report, limits=wiring.limits_of(settings), stop=asked.stop),
             use={"payment": [Bank()], "shipping": [Carrier()]} if cast == "example" else {},
         )
     assert not troubles, troubles[:3]

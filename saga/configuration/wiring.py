@@ -22,9 +22,9 @@ from saga.contracts.sealing import unsealable
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared
 from saga.encryption.port import KeyRing, Keys
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.errors import find_origin
-from saga.engine.lifecycle import Options, serve
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.ports import CallExternal, ExternalCall
 from saga.engine.prepared_service import emitted_by, heard_by, needs_of, prepare, topics_of
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
@@ -174,7 +174,7 @@ async def run(
             services,
             broker,
             stores,
-            Options(
+            ServiceOptions(
                 clock=clock,
                 changes_from_beginning=settings.changes_from == "beginning",
                 report=report,
@@ -182,11 +182,11 @@ async def run(
                 stop=stop,
                 worker=worker,
                 tracing=tracing,
-                through=through,
+                call_external=through,
                 open_s=settings.open_s,
                 keys=keys_of(settings, clock, services),
                 watch=watch,
-                tells=settings.told,
+                transitions_topic=settings.told,
             ),
             modules=modules,
         )
@@ -272,23 +272,23 @@ def _secret_in(file: str) -> bytes:
     return secret
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> FlowLimits:
     """Limits of what is in flight, as the settings say."""
-    return msgspec.convert(settings, Limits, from_attributes=True)
+    return msgspec.convert(settings, FlowLimits, from_attributes=True)
 
 
 async def serve_all(
     services: Sequence[Declared],
     broker: Broker,
     stores: Mapping[str, Store],
-    options: Options,
+    options: ServiceOptions,
     *,
     use: Mapping[str, Sequence[object]] = MappingProxyType({}),
     modules: Sequence[str] = (),
 ) -> None:
     """Run services as `run` does, on a broker and on stores that are open. `use`: fakes of resources, for each
     service."""
-    await with_topics(services, broker, modules, options.clock, options.open_s, options.tells)
+    await with_topics(services, broker, modules, options.clock, options.open_s, options.transitions_topic)
     try:
         async with asyncio.TaskGroup() as tasks:
             for declared in services:

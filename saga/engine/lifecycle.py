@@ -14,10 +14,10 @@ from saga.changes.port import ChangeSource
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared, Resource
 from saga.encryption.port import Keys
-from saga.engine.consumer.change_relay import Relay
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.consumer.sources import EventTopics, Sources
-from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.consumer.change_relay import ChangeRelay
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer.sources import EventTopics, WorkerSources
+from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread
 from saga.engine.limits import CallGates
 from saga.engine.outage_watch import OutageWatch
@@ -52,26 +52,26 @@ whoever has them next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ServiceOptions:
     """Ways to run a service, whatever service it is."""
 
     clock: Clock
     report: Report
-    limits: Limits
+    limits: FlowLimits
     stop: asyncio.Event
     """Ends it: what runs then is drained."""
     changes_from_beginning: bool = True
     """True if documents that are there when a service first takes their changes count as new."""
     open_s: float = OPEN_S_MAX
     """Seconds that each resource may take to open."""
-    through: CallExternal = ExternalCall.make
+    call_external: CallExternal = ExternalCall.make
     """Way of the calls of steps to the outside."""
     compares_logs: bool = True
     """True if the ids of topics are compared with those that the store knows. False where no broker forgets a position:
     then positions tell of each topic that was deleted and created again."""
     worker: str = ""
     """Name of the worker, for people: where an attempt failed."""
-    contracts: ReloadContracts = reload_in_thread
+    reload_contracts: ReloadContracts = reload_in_thread
     """Way to the contracts as they are deployed by now."""
     waits_for_schemas: bool = True
     """False where what is not deployed after ten attempts never will be: a message that waits for it is given up."""
@@ -85,12 +85,12 @@ class Options:
     """Told of the worker, to look at it while it runs."""
     record: ServiceRecord | None = None
     """Record of the service, where it is known: `None`: its store has it."""
-    tells: Topic | None = None
+    transitions_topic: Topic | None = None
     """Topic on which its transitions are told to whoever watches; `None`: they are not."""
 
 
 async def serve(
-    prepared: PreparedService, *, store: Store, broker: Broker, options: Options, use: Sequence[object] = ()
+    prepared: PreparedService, *, store: Store, broker: Broker, options: ServiceOptions, use: Sequence[object] = ()
 ) -> None:
     """Run one worker of a service until it is to stop, then drain. `use`: fakes in the place of resources.
 
@@ -105,9 +105,9 @@ async def serve(
             await check_log(prepared.declared, store, broker)
         assignment = WorkerAssignment(watching := OutageWatch(declared.name, clock, report, tracing=options.tracing))
         record = options.record or await ensure_record(declared, store, clock, watching)
-        through, worker_name, contracts = options.through, options.worker, options.contracts
-        telling = Telling(prepared, broker, watching, worker_name) if options.tells else None
-        ports = worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
+        through, worker_name, contracts = options.call_external, options.worker, options.reload_contracts
+        telling = Telling(prepared, broker, watching, worker_name) if options.transitions_topic else None
+        ports = make_worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
         times = None if options.record else WorkTimes(record, prepared.memory_s, store, clock)
         ports = replace(ports, waits_for_schemas=options.waits_for_schemas, heartbeat=times)
         service = make_service_runtime(prepared, resources, ports, options.gates)
@@ -115,7 +115,7 @@ async def serve(
             relay = await _relay(service, store, broker, options)
             identity, starts = record.identity(worker_name), starts_of(record)
             events = EventTopics(broker, Subscription(declared.name, sorted(service.topics), identity, starts))
-            sources = Sources([events])
+            sources = WorkerSources([events])
             log_ids = broker.log_ids if options.compares_logs else None
             worker = Worker(service, assignment, options.limits, tasks, sources, telling, log_ids)
             for what in misfits(declared):
@@ -123,7 +123,7 @@ async def serve(
             report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
             relaying = None if relay is None else tasks.create_task(relay.run(options.stop), name="relay")
             with nullcontext() if options.watch is None else options.watch(worker):
-                drained_s = await work(worker, options.stop)
+                drained_s = await run_worker(worker, options.stop)
             if relaying is not None:
                 relaying.cancel()
             report(Stopped(service=declared.name, drained_s=drained_s))
@@ -147,7 +147,7 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
         )
 
 
-async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options: Options) -> Relay | None:
+async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options: ServiceOptions) -> ChangeRelay | None:
     """Relay of the changes that the service takes, if its store notes them; else its connector writes them. What is
     noted for another release of the service goes on being noted. Raises `ConfigurationError` if it may not write their
     topics."""
@@ -158,10 +158,10 @@ async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options:
         raise ConfigurationError("nothing was started: have this user allowed to relay changes:", forbidden)
     kinds = [kind.collection for event in service.changes.values() if (kind := kind_of(event)) is not None]
     await store.watch(service.name, kinds, from_beginning=options.changes_from_beginning)
-    return Relay(service.name, store, broker, options.clock, service.ports.outage_watch) if kinds else None
+    return ChangeRelay(service.name, store, broker, options.clock, service.ports.outage_watch) if kinds else None
 
 
-async def work(worker: Worker, stop: asyncio.Event) -> float:
+async def run_worker(worker: Worker, stop: asyncio.Event) -> float:
     """Have a worker take from its sources until `stop`; then drain: what runs may end, nothing new begins. Returns how
     many seconds draining took.
 
@@ -169,37 +169,39 @@ async def work(worker: Worker, stop: asyncio.Event) -> float:
     holds up no partition: whoever has it next begins its messages, and the first of two runs that ends counts.
     """
     clock, tasks, drain_s = worker.service.ports.clock, worker.tasks, worker.limits.drain_s
-    async with worker.lanes, AsyncExitStack() as groups:
-        first, *others = [await worker.sources.join(source, worker.listener, groups) for source in worker.sources.all]
-        commits = tasks.create_task(worker.commits.run(), name=f"{worker.name} commits")
-        releasing = [tasks.create_task(worker.held.run(), name=f"{worker.name} wakes")]
+    async with worker.executor, AsyncExitStack() as groups:
+        first, *others = [
+            await worker.sources.join(source, worker.listener, groups) for source in worker.sources.sources
+        ]
+        commits = tasks.create_task(worker.committer.run(), name=f"{worker.name} commits")
+        releasing = [tasks.create_task(worker.timers.run(), name=f"{worker.name} wakes")]
         if worker.service.roles.deadlines:
-            releasing.append(tasks.create_task(worker.held.run_behind(), name=f"{worker.name} deadlines"))
-        if worker.telling is not None:
-            releasing.append(tasks.create_task(worker.telling.run(), name=f"{worker.name} telling"))
-        if worker.yielding is not None:
-            releasing.append(tasks.create_task(worker.yielding.run(), name=f"{worker.name} yielding"))
+            releasing.append(tasks.create_task(worker.timers.run_waiting_for_log(), name=f"{worker.name} deadlines"))
+        if worker.transition_publisher is not None:
+            releasing.append(tasks.create_task(worker.transition_publisher.run(), name=f"{worker.name} telling"))
+        if worker.low_priority is not None:
+            releasing.append(tasks.create_task(worker.low_priority.run(), name=f"{worker.name} yielding"))
         ending = tasks.create_task(_nothing_new_after(stop, worker), name=f"{worker.name} stop")
         try:
             async with asyncio.TaskGroup() as beside:
                 for membership in others:
-                    beside.create_task(worker.polling.run(membership, stop), name=f"{worker.name} poll")
-                await worker.polling.run(first, stop)
+                    beside.create_task(worker.poll_loop.run(membership, stop), name=f"{worker.name} poll")
+                await worker.poll_loop.run(first, stop)
         finally:
             began = clock.monotonic_s()
             worker.assignment.stop()
             for each in releasing:
                 each.cancel()
-            worker.listener.stop_looking()
-            await worker.lanes.waited(min(HAND_ON_S_MAX, drain_s))
-            await worker.polling.unreadable.drained(min(HAND_ON_S_MAX, drain_s))
+            worker.listener.cancel_timer_tasks()
+            await worker.executor.wait_until_idle(min(HAND_ON_S_MAX, drain_s))
+            await worker.poll_loop.unreadable.drain(min(HAND_ON_S_MAX, drain_s))
             commits.cancel()
             ending.cancel()
             await asyncio.wait([commits, *releasing, ending])
-            await worker.commits.commit()
+            await worker.committer.commit()
             await groups.aclose()
-            await worker.lanes.drained(max(0, began + drain_s - clock.monotonic_s()))
-            await worker.commits.commit()  # tells what was written since
+            await worker.executor.drain(max(0, began + drain_s - clock.monotonic_s()))
+            await worker.committer.commit()  # tells what was written since
         return clock.monotonic_s() - began
 
 
@@ -207,7 +209,7 @@ async def _nothing_new_after(stop: asyncio.Event, worker: Worker) -> None:
     """See to it from the very moment on: a poll loop, which may be polling, is seldom the first to notice."""
     await stop.wait()
     worker.assignment.stop()
-    worker.listener.look_again()
+    worker.listener.wake_polls()
 
 
 def collections_of(declared: Declared) -> Sequence[str]:
@@ -234,7 +236,7 @@ async def open_resources(
             given[resource.gives] = fake
             continue
         try:
-            given[resource.gives] = await clock.within(open_s, stack.enter_async_context(_opened(resource)))
+            given[resource.gives] = await clock.within(open_s, stack.enter_async_context(_open_resource(resource)))
         except TimeoutError:
             problems.append(f"resource {resource.name} did not open within {open_s:g} s: is what it connects to there?")
         except Exception as why:  # noqa: BLE001 - a driver may raise anything; all problems are told at once
@@ -249,7 +251,7 @@ def _fake(resource: Resource, use: Sequence[object]) -> object | None:
 
 
 @asynccontextmanager
-async def _opened(resource: Resource) -> AsyncIterator[object]:
+async def _open_resource(resource: Resource) -> AsyncIterator[object]:
     """Use the opener as a context manager, as pytest does with a fixture."""
     opener = asynccontextmanager(resource.opener)
     async with opener() as given:

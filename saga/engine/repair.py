@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Superseded
 from saga.engine.execution import message_processor, value_codec
@@ -37,8 +37,8 @@ def may_act(
     """Let whoever belongs to no group run turns that no message sets off. `positions`: those that the group has
     committed, in the logs of these ids by topic: what was handled below them is published."""
     for partition, offset in positions.items():
-        assignment.prefixes[partition] = Prefix(offset, log_ids.get(partition.topic, ""))
-    assignment.prefixes[Partition(NOWHERE.topic, NOWHERE.partition)] = Prefix(0)
+        assignment.trackers[partition] = OffsetTracker(offset, log_ids.get(partition.topic, ""))
+    assignment.trackers[Partition(NOWHERE.topic, NOWHERE.partition)] = OffsetTracker(0)
 
 
 async def repaired(

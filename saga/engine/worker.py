@@ -4,18 +4,18 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from saga.engine.consumer.committer import Commits
-from saga.engine.consumer.deadline_fence import Fence
-from saga.engine.consumer.delivery import Delivery
-from saga.engine.consumer.flow_control import Limits, Room
-from saga.engine.consumer.keyed_executor import Lanes
+from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.deadline_fence import DeadlineFence
+from saga.engine.consumer.delivery import MessageDelivery
+from saga.engine.consumer.flow_control import FlowControl, FlowLimits
+from saga.engine.consumer.keyed_executor import KeyedExecutor
 from saga.engine.consumer.lost_timers import LogIds, LostTimers
-from saga.engine.consumer.low_priority import Yielding
-from saga.engine.consumer.partition_listener import Partitions
-from saga.engine.consumer.poison_guard import Guard
-from saga.engine.consumer.poll_loop import Polling, Unreadable
-from saga.engine.consumer.sources import Sources
-from saga.engine.consumer.timer_buffer import Held
+from saga.engine.consumer.low_priority import LowPriorityBuffer
+from saga.engine.consumer.partition_listener import PartitionListener
+from saga.engine.consumer.poison_guard import PoisonGuard
+from saga.engine.consumer.poll_loop import PollLoop, UnreadableRecords
+from saga.engine.consumer.sources import WorkerSources
+from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.prepared_service import yields_of
@@ -34,51 +34,59 @@ class Worker:
 
     service: ServiceRuntime
     assignment: WorkerAssignment
-    limits: Limits
+    limits: FlowLimits
     tasks: asyncio.TaskGroup
     """Tasks of all that goes on beside the polls: lanes, commits, dead letters."""
-    sources: Sources
-    telling: Telling | None = None
+    sources: WorkerSources
+    transition_publisher: Telling | None = None
     """Tells its transitions; `None`: nobody is told."""
     log_ids: LogIds | None = None
     """Way to the ids of logs, to be compared with those that the store knows; `None`: they are not."""
-    lanes: Lanes = field(init=False)
-    held: Held = field(init=False)
-    yielding: Yielding | None = field(init=False)
+    executor: KeyedExecutor = field(init=False)
+    timers: TimerBuffer = field(init=False)
+    low_priority: LowPriorityBuffer | None = field(init=False)
     """Messages that yield; `None`: no handler may wait."""
-    polling: Polling = field(init=False)
-    commits: Commits = field(init=False)
-    listener: Partitions = field(init=False)
+    poll_loop: PollLoop = field(init=False)
+    committer: Committer = field(init=False)
+    listener: PartitionListener = field(init=False)
 
     def __post_init__(self) -> None:
-        clock, look_again = self.service.ports.clock, lambda: self.listener.look_again()
-        delivery = Delivery(self.service, self.limits.cache_max, lambda item, awaits: self.held.keep(item, awaits))
-        guard = Guard(self.service, self.limits.deaths_max, delivery.deliver)
-        self.lanes = Lanes(self.tasks, delivery.deliver, guard.delivered)
-        fence = Fence(clock, self.service.event_topics, self.sources, self.assignment, self.lanes, self.service.wakes)
+        clock, look_again = self.service.ports.clock, lambda: self.listener.wake_polls()
+        delivery = MessageDelivery(
+            self.service, self.limits.cache_max, lambda item, awaits: self.timers.keep_until_handled(item, awaits)
+        )
+        guard = PoisonGuard(self.service, self.limits.deaths_max, delivery.deliver)
+        self.executor = KeyedExecutor(self.tasks, delivery.deliver, guard.deliver_guarded)
+        fence = DeadlineFence(
+            clock, self.service.event_topics, self.sources, self.assignment, self.executor, self.service.wakes
+        )
         if self.service.roles.deadlines:
             self.assignment.fence = fence
-        self.held = Held(clock, self.lanes, self.limits.inflight_max, look_again, fence)
-        room = Room(self.limits, self.assignment, self.lanes, self.held)
+        self.timers = TimerBuffer(clock, self.executor, self.limits.inflight_max, look_again, fence)
+        room = FlowControl(self.limits, self.assignment, self.executor, self.timers)
         types, topics = yields_of(self.service)
         if types:
             most = held_max(self.limits.inflight_max)
-            room.yielding = Yielding(clock, self.lanes, types, topics, room.is_saturated, most, look_again)
-            fence.yields = room.yielding.has
-        self.yielding = room.yielding
-        unreadable = Unreadable(self.service, self.lanes)
-        self.polling = Polling(self.service, self.assignment, room, self.lanes, self.held, unreadable, self.yielding)
-        self.commits = Commits(self.assignment, self.sources, self.lanes.finished, self.telling)
-        self.listener = Partitions(
+            room.low_priority = LowPriorityBuffer(
+                clock, self.executor, types, topics, room.is_saturated, most, look_again
+            )
+            fence.is_low_priority = room.low_priority.has_saga
+        self.low_priority = room.low_priority
+        unreadable = UnreadableRecords(self.service, self.executor)
+        self.poll_loop = PollLoop(
+            self.service, self.assignment, room, self.executor, self.timers, unreadable, self.low_priority
+        )
+        self.committer = Committer(self.assignment, self.sources, self.executor.finished, self.transition_publisher)
+        self.listener = PartitionListener(
             self.assignment,
             self.service.ports.outage_watch,
-            self.lanes,
-            self.held,
+            self.executor,
+            self.timers,
             delivery.cache,
-            self.commits,
+            self.committer,
             self.limits.inflight_max,
             LostTimers(self.service, self.log_ids),
-            self.yielding,
+            self.low_priority,
         )
 
     @property
@@ -95,19 +103,19 @@ class Worker:
 
     @property
     def inflight(self) -> int:
-        return self.lanes.inflight
+        return self.executor.inflight
 
     @property
     def inflight_max(self) -> int:
-        return self.polling.room.now.limit
+        return self.poll_loop.flow.concurrency.limit
 
     @property
     def yields(self) -> int:
-        return 0 if self.yielding is None else self.yielding.count
+        return 0 if self.low_priority is None else self.low_priority.count
 
     @property
     def partitions(self) -> int:
-        return len(self.assignment.prefixes)
+        return len(self.assignment.trackers)
 
     def lag(self) -> Mapping[Partition, int] | None:
         lag = self.sources.lag()  # wakes that lie in the log until their time are not behind
@@ -115,7 +123,7 @@ class Worker:
 
     def reach(self) -> Mapping[Partition, Reach] | None:
         lag = self.lag()
-        ours = {p: prefix for p, prefix in self.assignment.prefixes.items() if p.topic not in self.service.wakes}
+        ours = {p: prefix for p, prefix in self.assignment.trackers.items() if p.topic not in self.service.wakes}
         if lag is None or not lag.keys() >= ours.keys():
             return None
         return {p: Reach(prefix.done, prefix.end + lag[p]) for p, prefix in ours.items()}
@@ -136,7 +144,7 @@ class Worker:
         except Broken as why:
             self.tasks.create_task(_end(why), name="end")
         else:
-            if not self.lanes.inflight:
+            if not self.executor.inflight:
                 ports.outage_watch.answered("store")
         ports.outage_watch.forget_failures()
 

@@ -12,7 +12,7 @@ from saga.contracts.library import Library, Version, find
 from saga.contracts.sealing import opened
 from saga.encryption.port import Keys
 from saga.encryption.text import names_in
-from saga.engine.consumer.event_recognition import Recognized, recognize
+from saga.engine.consumer.event_recognition import Recognition, recognize
 from saga.engine.foreign_values import identify_message, single_object, taken
 from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Record, Writer
@@ -112,7 +112,7 @@ def _class_of(version: Version, library: Library) -> type[Event]:
 # -------------------------------------------------------------------- event decoding
 
 
-def recognize_record(record: Record, library: Library) -> tuple[Record, Recognized]:
+def recognize_record(record: Record, library: Library) -> tuple[Record, Recognition]:
     """A record in binary mode, and the contract that it is of. Raises `BadInput`: nobody can tell."""
     if record.value is None:
         raise BadInput("it has no value: a tombstone, which says nothing")

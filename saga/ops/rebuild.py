@@ -18,7 +18,7 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.foreign_values import taken
 from saga.engine.persistence.transition_publisher import told_of
 from saga.engine.prepared_service import PreparedService, prepare
@@ -168,7 +168,7 @@ def _sort(service: PreparedService, record: Record, of: _FoundMessages, position
     if own is not None:
         of.said[own.id] = own
     elif record.offset < positions.get(Partition(record.topic, record.partition), 0):
-        taken = received(record, service)
+        taken = route_record(record, service)
         if isinstance(taken, Message):
             position = Position(*record[:3], record.log_id)
             of.taken.append(Taken(taken, position, record.time_ms))

@@ -13,7 +13,7 @@ import msgspec
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import hidden, without
-from saga.engine.consumer.batching import Batches
+from saga.engine.consumer.batching import Batcher
 from saga.engine.errors import Halted
 from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import begin
@@ -206,7 +206,7 @@ def _make_runtime(
         clock=clock,
         outage_watch=OutageWatch(declared.name, clock, lambda moment: None),
         assignment=Undisturbed(unreachable),
-        batch=Batches().together,
+        batch=Batcher().submit,
         overflow_cache=OverflowCache(bytes_max=0),
         call_external=_stop,
         keys=keys,

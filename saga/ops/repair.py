@@ -9,7 +9,7 @@ from saga.broker.port import Broker
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.progress_repository import outbox_records
@@ -174,5 +174,5 @@ async def _at_work(
                 positions = (await tools.group(declared.name)).positions
                 may_act(assignment, positions, await broker.log_ids({each.topic for each in positions}))
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
-        ports = worker_ports(store, broker, assignment, keys=keys, telling=telling)
+        ports = make_worker_ports(store, broker, assignment, keys=keys, telling=telling)
         yield make_service_runtime(prepared, resources, ports), broker, telling

@@ -65,7 +65,7 @@ def find_unknown_type(record: Record, libraries: Iterable[Library]) -> tuple[str
         if recognized.name and not recognized.doubt:
             return None
         if found is None or recognized.name:
-            found = shortened(printable(recognized.said), TYPE_BYTES_MAX), recognized.name
+            found = shortened(printable(recognized.unknown_type), TYPE_BYTES_MAX), recognized.name
     return found
 
 

@@ -17,8 +17,8 @@ from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.declarations.changes import kind_of, word_of
 from saga.engine import state_migration
-from saga.engine.consumer.batching import Batches
-from saga.engine.consumer.document_changes import message_of
+from saga.engine.consumer.batching import Batcher
+from saga.engine.consumer.document_changes import make_change_message
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.document_updates import as_kind
 from saga.engine.execution.message_processor import process
@@ -133,7 +133,7 @@ def trial_ports(
         clock=clock,
         outage_watch=OutageWatch(service, clock, patience.report),
         assignment=Undisturbed(patience.pause),
-        batch=Batches().together,
+        batch=Batcher().submit,
         overflow_cache=OverflowCache(bytes_max=0),
     )
 
@@ -351,7 +351,7 @@ def arriving_change(service: PreparedService, change: Change[Any], clock: TrialC
         before=before,
         after=after,
     )
-    return message_of(changed, kinds[fitting[0]], clock.now_ms())
+    return make_change_message(changed, kinds[fitting[0]], clock.now_ms())
 
 
 def _emitted(service: PreparedService, log: Published) -> list[Event]:

@@ -15,7 +15,7 @@ from saga.broker.port import Broker
 from saga.clients.events import to_record
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
-from saga.engine.lifecycle import Options
+from saga.engine.lifecycle import ServiceOptions
 from saga.engine.prepared_service import topics_of
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing
@@ -59,7 +59,7 @@ class Outside:
                 SERVICES,
                 broker,
                 self.stores,
-                Options(clock=CLOCK, report=self.report, limits=wiring.limits_of(Settings()), stop=stop),
+                ServiceOptions(clock=CLOCK, report=self.report, limits=wiring.limits_of(Settings()), stop=stop),
                 use={"payment": [self.bank], "shipping": [self.carrier]},
             )
             tasks.create_task(serving)

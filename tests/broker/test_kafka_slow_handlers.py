@@ -18,8 +18,8 @@ from saga import Event, Saga, Service
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.contracts.library import contract_of, find
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.engine.worker import Worker
 from saga.messages import Outgoing, Topic
@@ -99,10 +99,10 @@ class Group:
     async def member(self, desk: Desk) -> AsyncIterator[Worker]:
         """One more inside the block; it leaves at its end without waiting for its slow handlers."""
         stop, workers = asyncio.Event(), list[Worker]()
-        options = Options(
+        options = ServiceOptions(
             clock=CLOCK,
             report=self.report,
-            limits=Limits(drain_s=20 if SLOW_S else 0.05),
+            limits=FlowLimits(drain_s=20 if SLOW_S else 0.05),
             stop=stop,
             watch=watched(workers),
         )

@@ -10,7 +10,7 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.missing_topics import topic_problems
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
-from saga.engine.lifecycle import Options
+from saga.engine.lifecycle import ServiceOptions
 from saga.engine.prepared_service import topics_of
 from saga.errors import BrokerUnavailable, ConfigurationError
 from saga.support.clock import SystemClock
@@ -44,7 +44,7 @@ async def started(broker: EmbeddedBroker) -> None:
             SERVICES,
             broker,
             {},
-            Options(
+            ServiceOptions(
                 clock=CLOCK,
                 report=lambda _: None,
                 limits=wiring.limits_of(Settings()),

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Protocol
 from saga.broker.port import Broker
 from saga.changes.port import Noted
 from saga.configuration.settings import Settings
-from saga.engine.consumer.change_relay import Relay
+from saga.engine.consumer.change_relay import ChangeRelay
 from saga.engine.outage_watch import OutageWatch
 from saga.messages import Outgoing
 from saga.messaging.names import changes_of
@@ -92,8 +92,8 @@ class StoreTeller:
         watching = OutageWatch(name, CLOCK, lambda moment: None)
         async with SqliteStore(self.file, clock=CLOCK) as store:
             if twice:
-                await Relay(name, Forgetful(store), broker, CLOCK, watching).once()
-            while await Relay(name, store, broker, CLOCK, watching).once():
+                await ChangeRelay(name, Forgetful(store), broker, CLOCK, watching).relay_once()
+            while await ChangeRelay(name, store, broker, CLOCK, watching).relay_once():
                 pass
 
 

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import pytest
 
 from saga.broker.administration import Administration
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Partition
 from saga.messaging.names import PROGRESS, changes_of
@@ -88,7 +88,7 @@ class ToldChangesConformance:
     async def shown(self, service: Service[Seen], connect: Connect, file: Path) -> Shown:
         """Run the service until it has committed all that is in the log, then stop it in good order."""
         stop, moments, name = asyncio.Event(), list[Moment](), service.declared.name
-        options = Options(clock=CLOCK, report=moments.append, limits=Limits(), stop=stop)
+        options = ServiceOptions(clock=CLOCK, report=moments.append, limits=FlowLimits(), stop=stop)
         async with (
             connect() as broker,
             connect() as watched,

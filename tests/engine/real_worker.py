@@ -15,9 +15,9 @@ from saga.clients import events
 from saga.contracts import codec
 from saga.contracts.library import binding_of, contract_of, find
 from saga.encryption.port import Keys
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread
-from saga.engine.lifecycle import Options, serve
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.engine.worker import Worker
 from saga.messages import Message, Outgoing, Partition, Record, Topic, texts_of
@@ -184,7 +184,7 @@ async def at_work(
     service: Service[Any],
     *,
     use: Sequence[object] = (),
-    limits: Limits | None = None,
+    limits: FlowLimits | None = None,
     contracts: ReloadContracts = reload_in_thread,
     keys: Keys | None = None,
     tells: Topic | None = None,
@@ -192,17 +192,17 @@ async def at_work(
     """The service runs inside the block, or until the event is set; then it drains."""
     prepared, stop, workers = prepare(service.declared), asyncio.Event(), list[Worker]()
     await place.broker.ensure(topics_of(service.declared))
-    options = Options(
+    options = ServiceOptions(
         clock=place.clock,
         report=place.moments.append if place.traces is None else to_all(place.moments.append, place.traces),
         tracing=None if place.traces is None else place.traces.tracing,
-        limits=limits or Limits(),
+        limits=limits or FlowLimits(),
         stop=stop,
         worker="payment-1",
         watch=watched(workers),
-        contracts=contracts,
+        reload_contracts=contracts,
         keys=keys,
-        tells=tells,
+        transitions_topic=tells,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(prepared, store=place.store, broker=place.broker, use=use, options=options))
@@ -231,11 +231,11 @@ async def leap(place: Workplace, workers: Sequence[Worker]) -> None:
     while True:
         await place.clock.sleep(LOOK_S)
         for worker in workers if place.leaps else ():
-            held = worker.held._heap
-            left_s = held[0][0] - place.clock.monotonic_s() if held and not worker.lanes.inflight else 0
+            held = worker.timers._heap
+            left_s = held[0][0] - place.clock.monotonic_s() if held and not worker.executor.inflight else 0
             if left_s > 0:
                 place.clock.ahead_ms += ceil(left_s * 1000)
-                worker.held._sooner.set()
+                worker.timers._sooner.set()
 
 
 def message_of(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from saga.engine.consumer.batching import BATCH_MAX, Batches
+from saga.engine.consumer.batching import BATCH_MAX, Batcher
 
 
 class Acts:
@@ -22,9 +22,9 @@ class Acts:
 
 
 async def test_what_comes_up_meanwhile_goes_together() -> None:
-    batches, acts = Batches(), Acts()
+    batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
-        all_of_them = [tasks.create_task(batches.together("tea", n, acts)) for n in range(5)]
+        all_of_them = [tasks.create_task(batches.submit("tea", n, acts)) for n in range(5)]
         await asyncio.sleep(0)  # noqa: TID251 - let them begin
         acts.gate.set()
     assert [task.result() for task in all_of_them] == [0, 10, 20, 30, 40]
@@ -32,20 +32,20 @@ async def test_what_comes_up_meanwhile_goes_together() -> None:
 
 
 async def test_two_things_do_not_wait_for_each_other() -> None:
-    batches, acts = Batches(), Acts()
+    batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(batches.together("tea", 1, acts))
-        tasks.create_task(batches.together("rum", 2, acts))
+        tasks.create_task(batches.submit("tea", 1, acts))
+        tasks.create_task(batches.submit("rum", 2, acts))
         await asyncio.sleep(0)  # noqa: TID251
         assert acts.batches == [[1], [2]]
         acts.gate.set()
 
 
 async def test_a_batch_is_bounded() -> None:
-    batches, acts = Batches(), Acts()
+    batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
         for n in range(2 * BATCH_MAX + 1):
-            tasks.create_task(batches.together("tea", n, acts))
+            tasks.create_task(batches.submit("tea", n, acts))
         await asyncio.sleep(0)  # noqa: TID251 - let them begin
         acts.gate.set()
     assert [len(batch) for batch in acts.batches] == [1, BATCH_MAX, BATCH_MAX]
@@ -53,11 +53,11 @@ async def test_a_batch_is_bounded() -> None:
 
 
 async def test_one_who_is_stopped_while_waiting_is_left_out_and_nobody_is_forgotten() -> None:
-    batches, acts = Batches(), Acts()
+    batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(batches.together("tea", 1, acts))
-        second = tasks.create_task(batches.together("tea", 2, acts))
-        third = tasks.create_task(batches.together("tea", 3, acts))
+        first = tasks.create_task(batches.submit("tea", 1, acts))
+        second = tasks.create_task(batches.submit("tea", 2, acts))
+        third = tasks.create_task(batches.submit("tea", 3, acts))
         await asyncio.sleep(0)  # noqa: TID251
         second.cancel()
         first.cancel()  # while the next in turn is one who does not wait any more
@@ -68,11 +68,11 @@ async def test_one_who_is_stopped_while_waiting_is_left_out_and_nobody_is_forgot
 
 
 async def test_those_who_wait_act_by_themselves_when_the_first_is_stopped() -> None:
-    batches, acts = Batches(), Acts()
+    batches, acts = Batcher(), Acts()
     async with asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(batches.together("tea", 1, acts))
-        second = tasks.create_task(batches.together("tea", 2, acts))
-        third = tasks.create_task(batches.together("tea", 3, acts))
+        first = tasks.create_task(batches.submit("tea", 1, acts))
+        second = tasks.create_task(batches.submit("tea", 2, acts))
+        third = tasks.create_task(batches.submit("tea", 3, acts))
         await asyncio.sleep(0)  # noqa: TID251
         first.cancel()
         await asyncio.wait([first])
@@ -81,7 +81,7 @@ async def test_those_who_wait_act_by_themselves_when_the_first_is_stopped() -> N
 
 
 async def test_one_who_is_stopped_on_its_turn_hands_it_on() -> None:
-    batches, stopped = Batches(), asyncio.Event()
+    batches, stopped = Batcher(), asyncio.Event()
 
     async def act(items: Sequence[int]) -> list[int]:
         if items[0] == 1:
@@ -90,9 +90,9 @@ async def test_one_who_is_stopped_on_its_turn_hands_it_on() -> None:
         return [item * 10 for item in items]
 
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(batches.together("tea", 1, act))
-        second = tasks.create_task(batches.together("tea", 2, act))
-        third = tasks.create_task(batches.together("tea", 3, act))
+        tasks.create_task(batches.submit("tea", 1, act))
+        second = tasks.create_task(batches.submit("tea", 2, act))
+        third = tasks.create_task(batches.submit("tea", 3, act))
         second.add_done_callback(lambda _: stopped.set())
     assert stopped.is_set()
     assert second.cancelled()
@@ -100,7 +100,7 @@ async def test_one_who_is_stopped_on_its_turn_hands_it_on() -> None:
 
 
 async def test_a_failure_is_the_one_who_acted_and_nobody_elses() -> None:
-    batches = Batches()
+    batches = Batcher()
 
     async def act(items: Sequence[int]) -> list[int]:
         await asyncio.sleep(0)  # noqa: TID251
@@ -108,7 +108,7 @@ async def test_a_failure_is_the_one_who_acted_and_nobody_elses() -> None:
             raise ValueError("bad")
         return list(items)
 
-    tasks = [asyncio.ensure_future(batches.together("tea", n, act)) for n in (0, 1, 2)]  # noqa: TID251
+    tasks = [asyncio.ensure_future(batches.submit("tea", n, act)) for n in (0, 1, 2)]  # noqa: TID251
     first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
     assert (first, third) == (0, 2)
     assert isinstance(second, ValueError)

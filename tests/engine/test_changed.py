@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from saga import Delete, Expiry, Insert, Update
 from saga.changes.records import Changed, changed_in, to_record
-from saga.engine.consumer.document_changes import message_of
-from saga.engine.consumer.record_router import UNTOUCHED, Letter, Received, received
+from saga.engine.consumer.document_changes import make_change_message
+from saga.engine.consumer.record_router import UNTOUCHED, BadRecord, RoutedRecord, route_record
 from saga.engine.prepared_service import prepare
 from saga.errors import BadInput
 from saga.messages import Message, Record
@@ -51,14 +51,14 @@ def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def taken(value: object) -> Message:
-    found = received(record(value), SERVICE)
+    found = route_record(record(value), SERVICE)
     assert isinstance(found, Message), found
     return found
 
 
 def refused(value: object) -> str:
-    found = received(record(value), SERVICE)
-    assert isinstance(found, Letter), found
+    found = route_record(record(value), SERVICE)
+    assert isinstance(found, BadRecord), found
     return found.reason
 
 
@@ -111,7 +111,7 @@ def test_a_removal_has_another_id_than_the_version_that_it_removes() -> None:
     event = SERVICE.changes[TOPIC]
     written = Changed(kind="insert", key="k", version=7, time_ms=APPENDED_MS, after=b"{}")
     removed = Changed(kind="delete", key="k", version=7, time_ms=APPENDED_MS, before=b"{}")
-    ids = [message_of(each, event, APPENDED_MS).id for each in (written, removed, removed)]
+    ids = [make_change_message(each, event, APPENDED_MS).id for each in (written, removed, removed)]
     assert ids[0] != ids[1] == ids[2]
 
 
@@ -135,7 +135,7 @@ def test_what_we_write_we_read() -> None:
 )
 def test_marks_of_the_toolkit_alone_are_no_change(before: object, after: object) -> None:
     told = {**without(MUTATION, "revSeqno"), "event": "update", "before": before, "content": after}
-    assert received(record(told), SERVICE) is UNTOUCHED
+    assert route_record(record(told), SERVICE) is UNTOUCHED
 
 
 def test_handlers_do_not_see_the_marks() -> None:
@@ -183,6 +183,6 @@ def test_times_that_are_none_are_the_logs() -> None:
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda t: st.lists(t) | st.dictionaries(st.text(), t)))
 def test_nothing_that_a_record_holds_raises(value: object) -> None:
-    outcome: Received = received(record({**MUTATION, "content": value, "before": value}), SERVICE)
+    outcome: RoutedRecord = route_record(record({**MUTATION, "content": value, "before": value}), SERVICE)
     assert outcome is not None
-    assert isinstance(received(record(msgspec.json.encode(value)), SERVICE), Letter)
+    assert isinstance(route_record(record(msgspec.json.encode(value)), SERVICE), BadRecord)

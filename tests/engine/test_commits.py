@@ -6,9 +6,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from saga.broker.port import Listener, Membership
-from saga.engine.consumer.committer import Commits
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.sources import Sources
+from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerUnavailable, Fenced
@@ -50,16 +50,16 @@ class Group:
         return offsets
 
 
-def commits_of(*groups: Group) -> tuple[Commits, list[Moment]]:
+def commits_of(*groups: Group) -> tuple[Committer, list[Moment]]:
     """Commits of a worker with one message of each partition, which is finished."""
     told: list[Moment] = []
     assignment = WorkerAssignment(OutageWatch("billing", Naps(), told.append))
     for partition in (ORDER, BILL):
-        prefix = assignment.prefixes[partition] = Prefix(0)
-        prefix.begun(0)
-        prefix.finished(0)
+        prefix = assignment.trackers[partition] = OffsetTracker(0)
+        prefix.begin(0)
+        prefix.finish(0)
     joined: Any = [(group, group) for group in groups]
-    return Commits(assignment, Sources(groups, joined), asyncio.Event()), told
+    return Committer(assignment, WorkerSources(groups, joined), asyncio.Event()), told
 
 
 async def test_what_is_finished_is_committed_once_and_where_it_came_from() -> None:
@@ -86,7 +86,7 @@ async def test_a_group_that_is_fenced_holds_up_no_other_and_counts_as_nothing_co
     commits, told = commits_of(orders, bills)
     await commits.commit()
     assert bills.committed == [{BILL: 1}]
-    assert not commits.assignment.prefixes[ORDER].is_committed(0)
+    assert not commits.assignment.trackers[ORDER].is_committed(0)
     assert not told
     assert not commits.due.is_set(), "`lost` says what becomes of it"
 
@@ -94,7 +94,9 @@ async def test_a_group_that_is_fenced_holds_up_no_other_and_counts_as_nothing_co
 async def test_the_beginning_of_a_log_that_was_replaced_while_the_broker_was_away_is_not_noted_in_the_new_one() -> None:
     orders, bills = Group("orders", BrokerUnavailable("gone")), Group("bills")
     commits, _ = commits_of(orders, bills)
-    left = await commits.begin({ORDER: 7, BILL: 5}, lambda partition: partition == BILL or bool(orders.failures))
+    left = await commits.open_partitions(
+        {ORDER: 7, BILL: 5}, lambda partition: partition == BILL or bool(orders.failures)
+    )
     assert (orders.committed, bills.committed) == ([], [{BILL: 5}])
     assert left == {BILL}
 
@@ -102,14 +104,14 @@ async def test_the_beginning_of_a_log_that_was_replaced_while_the_broker_was_awa
 async def test_a_log_that_is_replaced_while_another_group_is_asked_is_not_noted_either() -> None:
     orders, bills = Group("orders"), Group("bills")
     commits, _ = commits_of(orders, bills)
-    await commits.begin({ORDER: 7, BILL: 5}, lambda partition: partition == ORDER or not orders.committed)
+    await commits.open_partitions({ORDER: 7, BILL: 5}, lambda partition: partition == ORDER or not orders.committed)
     assert (orders.committed, bills.committed) == ([{ORDER: 7}], [])
 
 
 async def test_commits_wait_for_something_to_be_finished() -> None:
     orders = Group("orders")
     commits, _ = commits_of(orders)
-    clock = commits.assignment.watching.clock
+    clock = commits.assignment.outage_watch.clock
     assert isinstance(clock, Naps)
     running = asyncio.get_running_loop().create_task(commits.run())
     for round_ in (0, 1):

@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from saga import Retry, Service
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
 from saga.messages import Message, Position, Record
@@ -64,7 +64,7 @@ async def replays(at: Workers, worker: At, actions_max: int = 100) -> None:
     record = operator_commands.to_record(
         "order", SAGA, wanted="replay", dead=dead, who="ada", why="-", now_ms=at.clock.now_ms()
     )
-    taken = received(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
+    taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
     assert isinstance(taken, Message)
     turn = begin(worker.participant, taken, Position(record.topic, 0, 0), None)
     for _ in range(actions_max):

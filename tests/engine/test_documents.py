@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
 from saga.declarations.values import Declared
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.errors import Superseded
 from saga.engine.execution import document_updates
 from saga.engine.execution.document_updates import PRUNE_FROM, Marker
@@ -250,7 +250,7 @@ async def test_an_update_that_was_applied_and_not_recorded_is_found_and_not_appl
 
     async with workplace(tmp_path) as place:
         await place.store.insert("counts", "all", b'{"orders":7}')
-        async with at_work(place, counter, limits=Limits(drain_s=0.02)):
+        async with at_work(place, counter, limits=FlowLimits(drain_s=0.02)):
             await place.publish(an_order())
             await place.until(lambda: len(results) == 1)
         for _ in range(2):

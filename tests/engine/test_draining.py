@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from saga import Saga, Service
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.messages import Partition
 from saga.telemetry.events import Retrying, Stopped
 from services.order.events import OrderConfirmed
@@ -111,7 +111,7 @@ async def test_a_step_longer_than_the_limit_is_left_as_by_a_crash_and_repeated_w
 ) -> None:
     payment, gate = gated()
     async with workplace(tmp_path) as place:
-        async with at_work(place, payment, limits=Limits(drain_s=0.05)):
+        async with at_work(place, payment, limits=FlowLimits(drain_s=0.05)):
             await place.publish(an_order())
             await place.until(lambda: len(gate.begun) == 1)
         (stopped,) = place.told(Stopped)
@@ -135,7 +135,7 @@ async def test_answers_that_were_recorded_are_not_asked_for_again_by_the_next_st
     gate.opened.set()
     gate.opened_wide.clear()
     async with workplace(tmp_path) as place:
-        async with at_work(place, payment, limits=Limits(drain_s=0.02)):
+        async with at_work(place, payment, limits=FlowLimits(drain_s=0.02)):
             await place.publish(OrderConfirmed(order_id=SAGA))
             await place.until(lambda: len(gate.begun) == 2)
         gate.opened_wide.set()

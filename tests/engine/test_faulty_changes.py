@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.engine.consumer import document_changes
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
 from saga.engine.isolated_ports import Published
@@ -99,7 +99,7 @@ async def shown(records: Sequence[Record]) -> tuple[dict[str, tuple[int, ...]], 
             participant = make_service_runtime(service, {}, ports)
             for offset, record in enumerate(records):
                 placed = record._replace(offset=offset, time_ms=APPENDED_MS + offset)
-                message = received(placed, service)
+                message = route_record(placed, service)
                 assert isinstance(message, Message), message
                 await process(participant, begin(participant, message, Position(*placed[:3]), None))
             async for key, document in store.scan(PROGRESS, progress_key("watching", "")):
@@ -147,7 +147,7 @@ async def test_whatever_the_connector_does_each_version_is_seen_once_in_order_an
 @contextmanager
 def planted(monkeypatch: pytest.MonkeyPatch, change: Callable[[Message, Record], Message]) -> Iterator[None]:
     """A runtime that makes other messages of changes."""
-    honest = document_changes.message_in
+    honest = document_changes.parse_change
 
     def message_in(record: Record, event: type) -> Message | None:
         message = honest(record, event)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saga.broker.partitioner import partition_of
-from saga.engine.consumer.deadline_fence import AGAIN_S, PENDING_MAX, TELL_EVERY_S, Fence
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.sources import Sources
+from saga.engine.consumer.deadline_fence import AGAIN_S, PENDING_MAX, TELL_EVERY_S, DeadlineFence
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
@@ -62,9 +62,9 @@ class Member:
 class Place:
     clock: Standing
     member: Member
-    fence: Fence
+    fence: DeadlineFence
     assignment: WorkerAssignment
-    lanes: Lanes
+    lanes: KeyedExecutor
     told: list[Moment]
 
     @property
@@ -76,22 +76,22 @@ class Place:
         return await self.fence.handled_ms(saga, due_ms) >= due_ms
 
     def take(self, partition: Partition, offset: int) -> None:
-        self.assignment.prefixes[partition].begun(offset)
+        self.assignment.trackers[partition].begin(offset)
 
 
 def a_place(tasks: Any = None, *, owned: Collection[Partition] = ALL) -> Place:
     clock, member, told = Standing(), Member(), list[Moment]()
     assignment = WorkerAssignment(OutageWatch("order", clock, told.append))
-    assignment.prefixes.update({partition: Prefix(0) for partition in owned})
-    lanes: Lanes = Lanes(tasks, _take, _take)
+    assignment.trackers.update({partition: OffsetTracker(0) for partition in owned})
+    lanes: KeyedExecutor = KeyedExecutor(tasks, _take, _take)
     joined: Any = [(member, member)]
-    sources = Sources([], joined)
-    fence = Fence(clock, ("orders", "bills"), sources, assignment, lanes, tiers_of("order"))
+    sources = WorkerSources([], joined)
+    fence = DeadlineFence(clock, ("orders", "bills"), sources, assignment, lanes, tiers_of("order"))
     assignment.fence = fence
     return Place(clock, member, fence, assignment, lanes, told)
 
 
-async def _take(item: Item) -> bool:
+async def _take(item: WorkItem) -> bool:
     await asyncio.Event().wait()
     return True
 
@@ -151,7 +151,7 @@ async def test_of_a_partition_that_another_worker_has_the_position_of_the_group_
     assert not await place.is_handled(due_ms=due_ms)
     place.member.committed[BILLS] = 2
     assert not place.fence.is_handled(SAGA, due_ms)
-    await place.fence.refresh()
+    await place.fence.refresh_positions()
     assert place.fence.is_handled(SAGA, due_ms)
     assert await place.is_handled(due_ms=due_ms)
 
@@ -175,7 +175,7 @@ async def test_a_partition_that_goes_while_the_ends_are_asked_for_is_asked_for_a
     assert not asking.result()
     assert await place.is_handled()
     place.fence.forget([ORDERS])
-    assert not place.fence.is_noted(place.now_ms)
+    assert not place.fence.has_ends_since(place.now_ms)
 
 
 async def test_a_message_of_the_saga_that_was_taken_and_waits_behind_goes_before() -> None:
@@ -183,24 +183,24 @@ async def test_a_message_of_the_saga_that_was_taken_and_waits_behind_goes_before
         place = a_place(tasks)
         async with place.lanes:
             a = a_message("A")
-            now_s, prefix = place.clock.passed_s, place.assignment.prefixes[ORDERS]
+            now_s, prefix = place.clock.passed_s, place.assignment.trackers[ORDERS]
             for offset in range(2):
                 place.take(ORDERS, offset)
-                place.lanes.add(Item(a, Position(*ORDERS, offset), prefix, now_s))
+                place.lanes.add(WorkItem(a, Position(*ORDERS, offset), prefix, now_s))
             await asyncio.sleep(0)  # noqa: TID251 - the first one is in hand
             place.member.end[ORDERS] = 2
             saga = a.saga
-            assert place.lanes.has(saga)
+            assert place.lanes.has_saga(saga)
             partition = Partition("orders", partition_of(saga.encode(), COUNT))
             assert not await place.fence.handled_ms(saga, place.now_ms)
             if partition == ORDERS:
                 assert place.fence.is_handled(saga, place.now_ms), "a turn that begins behind it finds it in its place"
-            for lane in [place.lanes._lanes[saga]]:
+            for lane in [place.lanes._queues[saga]]:
                 assert lane.task is not None
                 lane.waiting.clear()
                 assert await place.fence.handled_ms(saga, place.now_ms)
                 wake = Wake(**{f: getattr(a, f) for f in Message.__struct_fields__} | {"due_ms": 1})
-                lane.waiting.append(Item(wake, Position("order.wake.now", 0, 0), prefix, now_s))
+                lane.waiting.append(WorkItem(wake, Position("order.wake.now", 0, 0), prefix, now_s))
                 assert await place.fence.handled_ms(saga, place.now_ms), "a wake closes nothing"
                 lane.waiting.clear()
                 lane.task.cancel()
@@ -208,7 +208,7 @@ async def test_a_message_of_the_saga_that_was_taken_and_waits_behind_goes_before
 
 async def test_a_message_that_yields_goes_before() -> None:
     place = a_place()
-    place.fence.yields = {SAGA}.__contains__
+    place.fence.is_low_priority = {SAGA}.__contains__
     assert not await place.is_handled()
     assert await place.is_handled("order-2")
 
@@ -243,7 +243,7 @@ async def test_while_no_broker_answers_nothing_is_handled_and_it_is_asked_again_
         assert not await place.is_handled()
         asked = place.member.asked
         assert not await place.is_handled()
-        await place.fence.refresh()
+        await place.fence.refresh_positions()
         assert place.member.asked == asked
         place.member.failure = None
         await place.clock.forward(AGAIN_S)
@@ -257,12 +257,12 @@ async def test_a_position_that_cannot_be_asked_for_is_asked_for_again() -> None:
     due_ms = place.now_ms
     assert not await place.is_handled(due_ms=due_ms)
     place.member.failure = BrokerUnavailable("away")
-    await place.fence.refresh()
+    await place.fence.refresh_positions()
     place.member.failure, place.member.committed[BILLS] = None, 2
-    await place.fence.refresh()
+    await place.fence.refresh_positions()
     assert not place.fence.is_handled(SAGA, due_ms)
     await place.clock.forward(AGAIN_S)
-    await place.fence.refresh()
+    await place.fence.refresh_positions()
     assert place.fence.is_handled(SAGA, due_ms)
 
 
@@ -304,11 +304,11 @@ async def test_people_are_told_once_a_minute_what_deadlines_wait_for() -> None:
     assert not await place.is_handled()
     place.take(BILLS, 0)
     for _ in range(2):
-        place.fence.tell_behind([SAGA])
+        place.fence.report_behind([SAGA])
     (told,) = [moment for moment in place.told if isinstance(moment, DeadlineBehindLog)]
     assert (told.topic, told.partition, told.count) == (*BILLS, 2)
     await place.clock.forward(TELL_EVERY_S)
-    place.fence.tell_behind([SAGA])
+    place.fence.report_behind([SAGA])
     assert sum(isinstance(moment, DeadlineBehindLog) for moment in place.told) == 2
 
 
@@ -319,7 +319,7 @@ def test_a_wake_is_at_home_where_the_partitions_of_its_saga_are() -> None:
     place.fence._counts = {"orders": COUNT, "bills": COUNT}
     assert place.fence.is_at_home(SAGA, Position(now, 0, 0))
     assert not place.fence.is_at_home(SAGA, Position(later, 0, 0))
-    place.assignment.prefixes[BILLS] = Prefix(0)
+    place.assignment.trackers[BILLS] = OffsetTracker(0)
     assert place.fence.is_at_home(SAGA, Position(later, 0, 0))
     assert place.fence.is_at_home(SAGA, Position("orders", 0, 0))
     assert place.assignment.is_at_home(SAGA, Position(later, 0, 0))

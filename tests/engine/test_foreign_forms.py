@@ -15,7 +15,7 @@ from saga import Service
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, id_in, published, writer_without_registry
-from saga.engine.consumer.record_router import Letter, Skip, received
+from saga.engine.consumer.record_router import BadRecord, SkippedRecord, route_record
 from saga.engine.known_schemas import KnownSchemas
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
@@ -62,14 +62,14 @@ def structured(data: object, **more: str) -> Record:
 
 
 def taken(record: Record, service: PreparedService = SERVICE) -> Message:
-    message = received(record, service)
+    message = route_record(record, service)
     assert isinstance(message, Message), message
     return message
 
 
 def skipped(record: Record) -> str:
-    skip = received(record, SERVICE)
-    assert isinstance(skip, Skip), skip
+    skip = route_record(record, SERVICE)
+    assert isinstance(skip, SkippedRecord), skip
     assert skip.why == "unknown type"
     return skip.type
 
@@ -141,16 +141,16 @@ def test_json_without_a_content_type_is_not_guessed() -> None:
 
 
 def test_what_no_handler_names_is_skipped_whatever_its_form() -> None:
-    other = Skip("no contract here is called Other", "unknown type", "Other")
-    assert received(recorded(b"{", "application/json", type="Other"), SERVICE) == other
-    assert received(structured({}, type="Other"), SERVICE) == other
-    assert received(recorded(b"\0\0\0\0\1", "application/avro", type="Other"), SERVICE) == other
+    other = SkippedRecord("no contract here is called Other", "unknown type", "Other")
+    assert route_record(recorded(b"{", "application/json", type="Other"), SERVICE) == other
+    assert route_record(structured({}, type="Other"), SERVICE) == other
+    assert route_record(recorded(b"\0\0\0\0\1", "application/avro", type="Other"), SERVICE) == other
 
 
 def test_a_structured_event_that_is_none_is_a_letter() -> None:
     record = structured(FIELDS)._replace(value=b"{")
-    letter = received(record, SERVICE)
-    assert isinstance(letter, Letter)
+    letter = route_record(record, SERVICE)
+    assert isinstance(letter, BadRecord)
     assert letter.reason.startswith("its content type is application/cloudevents+json, but its value is no CloudEvent")
 
 

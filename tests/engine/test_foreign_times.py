@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from saga.clients import events
 from saga.contracts.library import contract_of
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import envelope
@@ -26,7 +26,7 @@ def foreign(time: str = DAYS_AGO) -> Outgoing:
 
 
 def taken(out: Outgoing, service: PreparedService) -> Message:
-    found = received(Record(out.topic, 0, 0, out.key, out.value, out.headers, BEGINNING_MS), service)
+    found = route_record(Record(out.topic, 0, 0, out.key, out.value, out.headers, BEGINNING_MS), service)
     assert isinstance(found, Message)
     return found
 

@@ -10,8 +10,8 @@ import pytest
 
 from saga import Service
 from saga.engine.consumer import poison_guard
-from saga.engine.consumer.committer import Commits
-from saga.engine.consumer.poison_guard import Count
+from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.poison_guard import DeathCount
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
 from saga.progress.document import progress_key
@@ -25,13 +25,13 @@ STUCK = "order-9"
 @pytest.fixture
 async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workplace]:
     """With partitions that a process has left by its death."""
-    begin = Commits.begin
+    begin = Committer.open_partitions
 
-    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+    async def left(self: Committer, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
         await begin(self, offsets, is_current)
         return set(offsets)
 
-    monkeypatch.setattr(Commits, "begin", left)
+    monkeypatch.setattr(Committer, "open_partitions", left)
     async with workplace(tmp_path) as place:
         yield place
 
@@ -41,7 +41,7 @@ async def in_hand_at_a_death(place: Workplace, *sagas: str) -> None:
     async for record in place.broker.scan("orders"):
         if (record.key or b"").decode() in sagas:
             key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
-            await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(1)))
+            await place.store.insert(ARCHIVES, key, msgspec.json.encode(DeathCount(1)))
 
 
 @pytest.mark.parametrize("counted", [("order-1", STUCK), ("order-1",), (STUCK,)], ids=", ".join)

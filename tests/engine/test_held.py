@@ -10,14 +10,14 @@ import pytest
 
 from saga import Service
 from saga.engine.consumer import timer_buffer as holding
-from saga.engine.consumer.committer import Commits
-from saga.engine.consumer.flow_control import Limits, Room
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.partition_listener import Partitions
-from saga.engine.consumer.poll_loop import POLL_S, Polling, Unreadable
-from saga.engine.consumer.timer_buffer import EARLY_S, Held
-from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.flow_control import FlowControl, FlowLimits
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.partition_listener import PartitionListener
+from saga.engine.consumer.poll_loop import POLL_S, PollLoop, UnreadableRecords
+from saga.engine.consumer.timer_buffer import EARLY_S, TimerBuffer
+from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -87,8 +87,8 @@ class Place:
     """Wakes, lanes, and what took its turn when."""
 
     clock: Standing
-    held: Held
-    lanes: Lanes
+    held: TimerBuffer
+    lanes: KeyedExecutor
     assignment: WorkerAssignment
     tasks: asyncio.TaskGroup
     begun: list[tuple[float, int]] = field(default_factory=list)
@@ -106,15 +106,15 @@ class Place:
         appended_s: float = 0,
         partition: Partition = P,
         saga: str = "",
-    ) -> Item:
+    ) -> WorkItem:
         """A wake due in so many seconds, which was appended so many seconds ago. `saga`: not one of its own."""
         now_ms = NOW_MS + round(self.clock.passed_s * 1000)
         out = to_record("payment", saga or f"order-{offset}", "wake-1", now_ms + round(left_s * 1000), now_ms)
         at = now_ms - round(appended_s * 1000)
         record = Record(*partition, offset, out.key, out.value, out.headers, at)
-        prefix = self.assignment.prefixes[partition]
-        prefix.begun(offset)
-        item = Item(wake_in(record), Position(*partition, offset), prefix, self.clock.monotonic_s())
+        prefix = self.assignment.trackers[partition]
+        prefix.begin(offset)
+        item = WorkItem(wake_in(record), Position(*partition, offset), prefix, self.clock.monotonic_s())
         self.held.add(item, record, TIER[tier])
         return item
 
@@ -127,15 +127,15 @@ class Place:
 async def a_place(*, inflight_max: int = 100, runs: bool = True) -> AsyncIterator[Place]:
     clock = Standing()
 
-    async def take(item: Item) -> bool:
+    async def take(item: WorkItem) -> bool:
         place.begun.append((clock.passed_s, item.position.offset))
         await place.may_end.wait()
         return True
 
-    async with asyncio.TaskGroup() as tasks, Lanes(tasks, take, take) as lanes:
+    async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, take, take) as lanes:
         assignment = WorkerAssignment(OutageWatch("payment", clock, lambda moment: None))
-        assignment.prefixes.update({P: Prefix(0), Q: Prefix(0)})
-        held = Held(clock, lanes, inflight_max, lambda: place.again.append(clock.passed_s))
+        assignment.trackers.update({P: OffsetTracker(0), Q: OffsetTracker(0)})
+        held = TimerBuffer(clock, lanes, inflight_max, lambda: place.again.append(clock.passed_s))
         place = Place(clock, held, lanes, assignment, tasks)
         place.may_end.set()
         running = tasks.create_task(held.run()) if runs else None
@@ -272,7 +272,7 @@ async def test_a_wake_that_lies_in_a_longer_tier_than_it_has_time_is_held_until_
     async with a_place() as place:
         place.add(0, 30, tier="1d", saga="order-1")
         place.add(1, 30, tier="now", saga="order-1")
-        assert (place.held.count(P), place.assignment.prefixes[P].unfinished) == (1, 1)
+        assert (place.held.count(P), place.assignment.trackers[P].unfinished) == (1, 1)
         await place.clock.forward(29)
         assert place.offsets == []
         await place.clock.forward(1)
@@ -335,9 +335,9 @@ async def test_a_wake_of_a_partition_that_goes_and_comes_back_is_held_again_and_
     async with a_place() as place:
         place.add(0, 30, tier="now", saga="order-1")
         place.held.forget([P])
-        place.assignment.prefixes[P] = Prefix(0)
+        place.assignment.trackers[P] = OffsetTracker(0)
         place.add(0, 30, tier="now", saga="order-1")
-        assert (place.held.count(P), place.assignment.prefixes[P].unfinished) == (1, 1)
+        assert (place.held.count(P), place.assignment.trackers[P].unfinished) == (1, 1)
         await place.clock.forward(30)
         assert place.offsets == [0]
 
@@ -356,11 +356,11 @@ async def test_a_full_partition_that_goes_and_comes_back_is_empty(monkeypatch: A
 
 async def test_revoked_and_lost_partitions_take_what_is_held_with_them() -> None:
     async with a_place() as place:
-        watching = place.assignment.watching
+        watching = place.assignment.outage_watch
         cache: Any = {}
-        commits = Commits(place.assignment, NOTHING, place.lanes.finished)
+        commits = Committer(place.assignment, NOTHING, place.lanes.finished)
         timers: Any = None
-        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, timers)
+        listener = PartitionListener(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, timers)
         place.add(0, 10, tier="now")
         place.add(1, 10, tier="now", partition=Q)
         await listener.revoked([P])
@@ -380,9 +380,11 @@ async def test_revoked_and_lost_partitions_take_what_yields_with_them() -> None:
     yields: Any = Noted()
     async with a_place() as place:
         cache: Any = {}
-        commits = Commits(place.assignment, NOTHING, place.lanes.finished)
-        watching = place.assignment.watching
-        listener = Partitions(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, yields, yields)
+        commits = Committer(place.assignment, NOTHING, place.lanes.finished)
+        watching = place.assignment.outage_watch
+        listener = PartitionListener(
+            place.assignment, watching, place.lanes, place.held, cache, commits, 1000, yields, yields
+        )
         await listener.revoked([P])
         listener.lost([Q])
         assert gone == [P, Q]
@@ -408,27 +410,27 @@ NOTHING: Any = _Nothing()
 
 async def test_no_position_is_committed_behind_a_wake_that_is_held() -> None:
     async with a_place() as place:
-        prefix = place.assignment.prefixes[P]
+        prefix = place.assignment.trackers[P]
         for offset, left_s in enumerate((5, 30, 10)):
             place.add(offset, left_s, tier="now")
         await place.clock.forward(5)
-        assert (place.offsets, prefix.to_commit()) == ([0], 1)
-        prefix.committed(1)
+        assert (place.offsets, prefix.offset_to_commit()) == ([0], 1)
+        prefix.acknowledge(1)
         await place.clock.forward(5)
-        assert (place.offsets, prefix.to_commit()) == ([0, 2], None), "the one before is held"
+        assert (place.offsets, prefix.offset_to_commit()) == ([0, 2], None), "the one before is held"
         await place.clock.forward(20)
-        assert (place.offsets, prefix.to_commit()) == ([0, 2, 1], 3)
+        assert (place.offsets, prefix.offset_to_commit()) == ([0, 2, 1], 3)
 
 
 async def test_a_copy_of_a_wake_that_is_held_is_finished_at_once_and_does_not_hold_back_the_position() -> None:
     async with a_place() as place:
-        prefix = place.assignment.prefixes[P]
+        prefix = place.assignment.trackers[P]
         for offset in (0, 1, 2):
             place.add(offset, 30, tier="now", saga="order-1")
         assert (place.held.count(P), prefix.unfinished) == (1, 1), "one is held for all of them"
         await place.clock.forward(30)
         assert place.offsets == [0]
-        assert prefix.to_commit() == 3
+        assert prefix.offset_to_commit() == 3
 
 
 async def test_a_copy_that_is_due_earlier_is_held_beside_the_first() -> None:
@@ -438,7 +440,7 @@ async def test_a_copy_that_is_due_earlier_is_held_beside_the_first() -> None:
         await place.clock.forward(10)
         assert place.offsets == [1]
         await place.clock.forward(20)
-        assert (place.offsets, place.assignment.prefixes[P].to_commit()) == ([1, 0], 2)
+        assert (place.offsets, place.assignment.trackers[P].offset_to_commit()) == ([1, 0], 2)
 
 
 async def test_the_copy_that_is_due_first_does_for_all_that_come_after_it() -> None:
@@ -513,15 +515,17 @@ async def polled(place: Place, look: Callable[[Polled], Awaitable[None]]) -> Non
     """Polling, as the worker has it, while `look` looks on."""
     membership: Any = Polled()
     stop = asyncio.Event()
-    service = make_service_runtime(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, place.assignment))
-    room = Room(Limits(), place.assignment, place.lanes, place.held)
-    polling = Polling(service, place.assignment, room, place.lanes, place.held, Unreadable(service, place.lanes))
+    service = make_service_runtime(prepare(payment.declared), {}, make_worker_ports(NOWHERE, NOWHERE, place.assignment))
+    room = FlowControl(FlowLimits(), place.assignment, place.lanes, place.held)
+    polling = PollLoop(
+        service, place.assignment, room, place.lanes, place.held, UnreadableRecords(service, place.lanes)
+    )
 
     def look_again() -> None:
         place.lanes.freed.set()
         membership.woken.set()
 
-    place.held.roomier = look_again
+    place.held.on_room = look_again
     task = place.tasks.create_task(polling.run(membership, stop))
     await settled()
     await look(membership)
@@ -565,21 +569,25 @@ async def test_what_is_held_takes_no_room_of_what_is_in_flight(monkeypatch: Any)
     async with a_place() as place:
         for offset in range(290):  # more than a partition's share of what may be in flight
             place.add(offset, 30, tier="now")
-        room = Room(Limits(inflight_min=1000), place.assignment, place.lanes, place.held)
-        open_, count = room.open()
-        assert (sorted(open_), count, room.soon) == ([P, Q], 250, False)
+        room = FlowControl(FlowLimits(inflight_min=1000), place.assignment, place.lanes, place.held)
+        open_, count = room.choose_partitions()
+        assert (sorted(open_), count, room.has_full_partition) == ([P, Q], 250, False)
 
 
 async def test_wakes_are_known_by_their_topic_and_go_through_here() -> None:
     async with a_place() as place:
-        service = make_service_runtime(prepare(payment.declared), {}, worker_ports(NOWHERE, NOWHERE, place.assignment))
-        room = Room(Limits(), place.assignment, place.lanes, place.held)
-        polling = Polling(service, place.assignment, room, place.lanes, place.held, Unreadable(service, place.lanes))
+        service = make_service_runtime(
+            prepare(payment.declared), {}, make_worker_ports(NOWHERE, NOWHERE, place.assignment)
+        )
+        room = FlowControl(FlowLimits(), place.assignment, place.lanes, place.held)
+        polling = PollLoop(
+            service, place.assignment, room, place.lanes, place.held, UnreadableRecords(service, place.lanes)
+        )
         out = to_record("payment", "order-1", "wake-1", NOW_MS + 300_000, NOW_MS)
         assert out.topic == wakes_of("payment", "4m") == P.topic
         record = Record(out.topic, 0, 0, out.key, out.value, out.headers, NOW_MS)
-        polling._take([record])
-        assert (place.held.count(P), place.lanes.inflight, place.assignment.prefixes[P].unfinished) == (1, 0, 1)
+        polling._route_records([record])
+        assert (place.held.count(P), place.lanes.inflight, place.assignment.trackers[P].unfinished) == (1, 0, 1)
         assert isinstance(wake_in(record), Wake)
 
 
@@ -603,8 +611,8 @@ class Log:
     def is_noted(self, due_ms: int) -> bool:
         return self.noted
 
-    def has(self, position: Position, prefix: Prefix) -> bool:
-        return self.assignment.prefixes.get(Partition(*position[:2])) is prefix
+    def has(self, position: Position, prefix: OffsetTracker) -> bool:
+        return self.assignment.trackers.get(Partition(*position[:2])) is prefix
 
     def tell_behind(self, sagas: set[str]) -> None:
         self.told.append(sagas)
@@ -616,31 +624,33 @@ def behind(place: Place) -> Log:
     return log  # type: ignore[no-any-return]  # a fence as far as it is asked
 
 
-def item_of(place: Place, offset: int, saga: str = "") -> Item:
+def item_of(place: Place, offset: int, saga: str = "") -> WorkItem:
     """A wake that is due, and in hand."""
     out = to_record("payment", saga or f"order-{offset}", "wake-1", NOW_MS, NOW_MS)
-    prefix = place.assignment.prefixes[P]
-    prefix.begun(offset)
-    return Item(wake_in(Record(*P, offset, out.key, out.value, out.headers, NOW_MS)), Position(*P, offset), prefix, 0.0)
+    prefix = place.assignment.trackers[P]
+    prefix.begin(offset)
+    return WorkItem(
+        wake_in(Record(*P, offset, out.key, out.value, out.headers, NOW_MS)), Position(*P, offset), prefix, 0.0
+    )
 
 
 async def test_a_wake_waits_until_the_log_has_been_handled_or_something_else_is_due() -> None:
     async with a_place(runs=False) as place:
         log = behind(place)
-        place.held.keep(item_of(place, 1), AwaitLog(NOW_MS, None))
-        place.held.keep(item_of(place, 2), AwaitLog(NOW_MS + 5000, NOW_MS + 3000))
-        place.held.keep(item_of(place, 3), AwaitLog(NOW_MS + 9000, None))
+        place.held.keep_until_handled(item_of(place, 1), AwaitLog(NOW_MS, None))
+        place.held.keep_until_handled(item_of(place, 2), AwaitLog(NOW_MS + 5000, NOW_MS + 3000))
+        place.held.keep_until_handled(item_of(place, 3), AwaitLog(NOW_MS + 9000, None))
         assert place.held.count(P) == 3
-        assert not await place.held._look_behind()
+        assert not await place.held._release_handled()
         assert log.told[-1] == {"order-1", "order-2", "order-3"}
         log.handled_ms = NOW_MS
-        assert await place.held._look_behind()
+        assert await place.held._release_handled()
         await place.clock.forward(3)
-        assert await place.held._look_behind()
+        assert await place.held._release_handled()
         await settled()
         assert place.offsets == [1, 2]
         log.noted = False
-        assert await place.held._look_behind(), "the ends are to be asked for again: partitions went"
+        assert await place.held._release_handled(), "the ends are to be asked for again: partitions went"
         await settled()
         assert place.offsets == [1, 2, 3]
         assert place.held.count(P) == 0
@@ -649,16 +659,16 @@ async def test_a_wake_waits_until_the_log_has_been_handled_or_something_else_is_
 async def test_a_copy_of_a_wake_that_waits_for_the_log_is_finished_and_one_of_a_lost_partition_is_left() -> None:
     async with a_place(runs=False) as place:
         behind(place)
-        place.held.keep(item_of(place, 1, "same"), AwaitLog(NOW_MS, None))
-        place.held.keep(item_of(place, 2, "same"), AwaitLog(NOW_MS, None))
+        place.held.keep_until_handled(item_of(place, 1, "same"), AwaitLog(NOW_MS, None))
+        place.held.keep_until_handled(item_of(place, 2, "same"), AwaitLog(NOW_MS, None))
         assert place.held.count(P) == 1
         gone = item_of(place, 3)
-        place.assignment.prefixes[P] = Prefix(0)
-        place.held.keep(gone, AwaitLog(NOW_MS, None))
+        place.assignment.trackers[P] = OffsetTracker(0)
+        place.held.keep_until_handled(gone, AwaitLog(NOW_MS, None))
         assert place.held.count(P) == 1
         place.held.forget([P])
         assert place.held.count(P) == 0
-        assert not await place.held._look_behind()
+        assert not await place.held._release_handled()
 
 
 async def test_a_partition_with_too_many_wakes_that_wait_for_the_log_is_not_read_on(
@@ -668,10 +678,10 @@ async def test_a_partition_with_too_many_wakes_that_wait_for_the_log_is_not_read
     async with a_place(runs=False) as place:
         log = behind(place)
         for offset in (1, 2):
-            place.held.keep(item_of(place, offset), AwaitLog(NOW_MS, None))
+            place.held.keep_until_handled(item_of(place, offset), AwaitLog(NOW_MS, None))
         assert P[:2] in place.held.full
         log.handled_ms = NOW_MS
-        await place.held._look_behind()
+        await place.held._release_handled()
         assert not place.held.full
         assert place.again
 
@@ -679,9 +689,9 @@ async def test_a_partition_with_too_many_wakes_that_wait_for_the_log_is_not_read
 async def test_wakes_that_wait_for_the_log_are_looked_at_while_there_are_any() -> None:
     async with a_place(runs=False) as place:
         log = behind(place)
-        looking = place.tasks.create_task(place.held.run_behind())
+        looking = place.tasks.create_task(place.held.run_waiting_for_log())
         await settled()
-        place.held.keep(item_of(place, 1), AwaitLog(NOW_MS, None))
+        place.held.keep_until_handled(item_of(place, 1), AwaitLog(NOW_MS, None))
         await SystemClock().within(5, until_told(log, 2))
         log.handled_ms = NOW_MS
         await SystemClock().within(5, until_begun(place))

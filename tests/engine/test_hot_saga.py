@@ -5,7 +5,7 @@ from pathlib import Path
 
 from saga import Service
 from saga.broker.partitioner import partition_of
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.telemetry.events import Handled
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import an_order, at_work, workplace
@@ -25,7 +25,7 @@ async def test_a_hot_saga_that_is_held_up_holds_up_its_partition_and_no_other(tm
     async with workplace(tmp_path) as place:
         await place.publish(*(an_order("hot", quantity=n) for n in range(200)))
         await place.publish(*map(an_order, others))
-        async with at_work(place, payment, limits=Limits(inflight_max=20)):
+        async with at_work(place, payment, limits=FlowLimits(inflight_max=20)):
             await place.until(lambda: {m.saga for m in place.told(Handled)} >= set(elsewhere))
             assert "hot" not in {m.saga for m in place.told(Handled)}
             opened.set()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from saga import Service
 from saga.contracts import codec
 from saga.contracts.library import contract_of
-from saga.engine.consumer.record_router import FORGED, OWN, UNKNOWN, Letter, Skip, received
+from saga.engine.consumer.record_router import FORGED, OWN, UNKNOWN, BadRecord, SkippedRecord, route_record
 from saga.engine.prepared_service import prepare
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import envelope
@@ -46,38 +46,38 @@ def with_headers(**changed: bytes) -> Record:
 
 
 def test_a_message_that_a_handler_names_is_for_a_lane() -> None:
-    taken = received(GOOD, SERVICE)
+    taken = route_record(GOOD, SERVICE)
     assert isinstance(taken, Message)
     assert (taken.id, taken.type, taken.saga, taken.value) == (f"somebody|{ORDER.id}", "OrderPlaced", SAGA, ORDER.value)
 
 
 def test_a_sender_without_headers_is_understood_by_its_bytes() -> None:
-    taken = received(GOOD._replace(headers=()), SERVICE)
+    taken = route_record(GOOD._replace(headers=()), SERVICE)
     assert isinstance(taken, Message)
     assert (taken.type, taken.schema, taken.source) == ("OrderPlaced", OrderPlaced.__contract__, "unknown")
 
 
 def test_what_no_handler_names_is_skipped_whatever_else_it_holds() -> None:
     confirmed = message_of(OrderConfirmed(order_id=SAGA), started=None)
-    assert received(sent(confirmed, OrderConfirmed), SERVICE) is UNKNOWN
+    assert route_record(sent(confirmed, OrderConfirmed), SERVICE) is UNKNOWN
     other = with_headers(ce_type=b"Nobody", ce_time=b"never")._replace(key=b"", value=b"")
-    assert received(other, SERVICE) == Skip("no contract here is called Nobody", "unknown type", "Nobody")
+    assert route_record(other, SERVICE) == SkippedRecord("no contract here is called Nobody", "unknown type", "Nobody")
 
 
 def test_the_copy_of_an_own_event_is_skipped() -> None:
-    assert received(with_headers(ce_source=b"payment"), SERVICE) is OWN
-    assert isinstance(received(with_headers(ce_source=b"payments"), SERVICE), Message)
+    assert route_record(with_headers(ce_source=b"payment"), SERVICE) is OWN
+    assert isinstance(route_record(with_headers(ce_source=b"payments"), SERVICE), Message)
 
 
 @pytest.mark.parametrize("id_", [b"17", b"OrderPlaced", b"OrderPlaced-17", b"OrderPlaced-" + b"x" * 32, b"a|b", b"-"])
 def test_what_only_calls_itself_as_this_service_is_told_and_not_passed_over(id_: bytes) -> None:
-    assert received(with_headers(ce_source=b"payment", ce_id=id_), SERVICE) is FORGED
-    assert isinstance(received(with_headers(ce_source=b"order", ce_id=id_), SERVICE), Message)
+    assert route_record(with_headers(ce_source=b"payment", ce_id=id_), SERVICE) is FORGED
+    assert isinstance(route_record(with_headers(ce_source=b"order", ce_id=id_), SERVICE), Message)
 
 
 def test_an_event_as_this_service_makes_it_is_the_copy_of_an_own_one_whoever_owns_its_contract() -> None:
     made = ids.event_id("OrderPlaced", "payment", SAGA, "reserve", "m-1", 0)
-    assert received(with_headers(ce_source=b"payment", ce_id=made.encode()), SERVICE) is OWN
+    assert route_record(with_headers(ce_source=b"payment", ce_id=made.encode()), SERVICE) is OWN
     assert could_be_own(identity_of_own("payment", made, "payment"), "OrderPlaced")
     assert could_be_own(identity_of_own("payment", made, "order"), "OrderPlaced")
     assert not could_be_own(made, "OrderConfirmed")
@@ -93,11 +93,11 @@ def test_an_event_as_this_service_makes_it_is_the_copy_of_an_own_one_whoever_own
     ],
 )
 def test_bad_input_is_a_letter_with_the_reason(record: Record, reason: str) -> None:
-    assert received(record, SERVICE) == Letter(reason)
+    assert route_record(record, SERVICE) == BadRecord(reason)
 
 
 def test_bytes_that_nobody_knows_are_a_letter() -> None:
-    assert isinstance(received(GOOD._replace(headers=(), value=b"\xc3\x01" + bytes(8)), SERVICE), Letter)
+    assert isinstance(route_record(GOOD._replace(headers=(), value=b"\xc3\x01" + bytes(8)), SERVICE), BadRecord)
 
 
 def test_a_reader_that_fails_is_a_letter_and_its_words_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,8 @@ def test_a_reader_that_fails_is_a_letter_and_its_words_are_bounded(monkeypatch: 
         raise RecursionError("deep " * 1000)
 
     monkeypatch.setattr(envelope, "to_message", fails)
-    taken = received(GOOD, SERVICE)
-    assert isinstance(taken, Letter)
+    taken = route_record(GOOD, SERVICE)
+    assert isinstance(taken, BadRecord)
     assert taken.reason.startswith("it cannot be read as a message: RecursionError: deep deep")
     assert len(taken.reason) < 2100
 
@@ -125,8 +125,8 @@ def test_every_record_is_one_of_the_three_and_always_the_same(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], time_ms: int
 ) -> None:
     record = Record("orders", 3, 41, key, value, (*headers,), time_ms)
-    taken = received(record, SERVICE)
-    assert taken == received(record, SERVICE)
+    taken = route_record(record, SERVICE)
+    assert taken == route_record(record, SERVICE)
     if isinstance(taken, Message):
         assert taken.type in SERVICE.consumed
         assert taken.source != "payment"

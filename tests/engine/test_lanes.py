@@ -5,8 +5,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.messages import Partition, Position
 from tests.engine.real_worker import an_order, message_of
 
@@ -19,22 +19,22 @@ class Handles:
         self.gate = asyncio.Event()
         self.finishes = True
 
-    async def __call__(self, item: Item) -> bool:
+    async def __call__(self, item: WorkItem) -> bool:
         self.seen.append((item.message.saga, item.position.offset))
         await self.gate.wait()
         return self.finishes
 
 
-def items(saga: str, prefix: Prefix, partition: int, *offsets: int) -> list[Item]:
+def items(saga: str, prefix: OffsetTracker, partition: int, *offsets: int) -> list[WorkItem]:
     message = message_of(an_order(saga), started=None)
     for offset in offsets:
-        prefix.begun(offset)
-    return [Item(message, Position("orders", partition, offset), prefix, 0.0) for offset in offsets]
+        prefix.begin(offset)
+    return [WorkItem(message, Position("orders", partition, offset), prefix, 0.0) for offset in offsets]
 
 
 async def test_what_is_forgotten_is_neither_handled_nor_finished_nor_counted() -> None:
-    handles, left, stays = Handles(), Prefix(0), Prefix(0)
-    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handles, handles) as lanes:
+    handles, left, stays = Handles(), OffsetTracker(0), OffsetTracker(0)
+    async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handles, handles) as lanes:
         for item in [*items("a", left, 0, 0, 1, 2), *items("b", stays, 1, 0, 1)]:
             lanes.add(item)
         size = lanes.inflight_bytes // 5
@@ -44,27 +44,27 @@ async def test_what_is_forgotten_is_neither_handled_nor_finished_nor_counted() -
         assert (lanes.inflight, lanes.inflight_bytes) == (3, 3 * size)
         handles.gate.set()
     assert handles.seen == [("a", 0), ("b", 0), ("b", 1)]
-    assert (lanes.inflight, lanes.inflight_bytes, left.to_commit(), stays.to_commit()) == (0, 0, 1, 2)
+    assert (lanes.inflight, lanes.inflight_bytes, left.offset_to_commit(), stays.offset_to_commit()) == (0, 0, 1, 2)
 
 
 async def test_what_is_not_finished_holds_the_prefix_and_is_no_longer_counted() -> None:
-    handles, prefix = Handles(), Prefix(0)
+    handles, prefix = Handles(), OffsetTracker(0)
     handles.finishes = False
     handles.gate.set()
-    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handles, handles) as lanes:
+    async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handles, handles) as lanes:
         for item in items("a", prefix, 0, 0, 1):
             lanes.add(item)
-    assert (lanes.inflight, prefix.to_commit(), len(prefix)) == (0, None, 2)
+    assert (lanes.inflight, prefix.offset_to_commit(), len(prefix)) == (0, None, 2)
 
 
 async def test_draining_waits_for_what_is_in_hand_and_leaves_what_takes_too_long() -> None:
-    handles, prefix = Handles(), Prefix(0)
-    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handles, handles) as lanes:
+    handles, prefix = Handles(), OffsetTracker(0)
+    async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handles, handles) as lanes:
         for item in items("a", prefix, 0, 0):
             lanes.add(item)
         await asyncio.sleep(0)  # noqa: TID251
-        await lanes.drained(0.01)
-        assert (lanes.inflight, prefix.to_commit()) == (0, None)
+        await lanes.drain(0.01)
+        assert (lanes.inflight, prefix.offset_to_commit()) == (0, None)
         handles.gate.set()
         for item in items("a", prefix, 0, 1):
             lanes.add(item)
@@ -72,9 +72,9 @@ async def test_draining_waits_for_what_is_in_hand_and_leaves_what_takes_too_long
 
 
 async def test_a_message_that_ends_though_it_was_to_be_left_leaves_nothing_behind_for_the_next_one() -> None:
-    prefix, cancels = Prefix(0), list[int]()
+    prefix, cancels = OffsetTracker(0), list[int]()
 
-    async def stubborn(item: Item) -> bool:
+    async def stubborn(item: WorkItem) -> bool:
         task = asyncio.current_task()
         assert task is not None
         cancels.append(task.cancelling())
@@ -84,12 +84,12 @@ async def test_a_message_that_ends_though_it_was_to_be_left_leaves_nothing_behin
             assert item.position.offset == 0
         return True
 
-    async with asyncio.TaskGroup() as tasks, Lanes(tasks, stubborn, stubborn) as lanes:
+    async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, stubborn, stubborn) as lanes:
         for item in items("a", prefix, 0, 0, 1):
             lanes.add(item)
         await asyncio.sleep(0)  # noqa: TID251
-        await lanes.drained(0.01)
-    assert (cancels, prefix.to_commit(), lanes._late) == ([0, 0], 2, set())
+        await lanes.drain(0.01)
+    assert (cancels, prefix.offset_to_commit(), lanes._late) == ([0, 0], 2, set())
 
 
 class Fails:
@@ -99,7 +99,7 @@ class Fails:
         self.sagas, self.gate, self.ending = sagas, asyncio.Event(), asyncio.Event()
         self.cancelled: list[str] = []
 
-    async def __call__(self, item: Item) -> bool:
+    async def __call__(self, item: WorkItem) -> bool:
         saga = item.message.saga
         await self.gate.wait()
         if saga in self.sagas:
@@ -128,10 +128,10 @@ async def errors_of(serving: Awaitable[None]) -> list[str]:
 
 
 async def test_a_lane_that_fails_ends_the_tasks_of_the_service_and_all_other_lanes() -> None:
-    fails, prefix = Fails("b"), Prefix(0)
+    fails, prefix = Fails("b"), OffsetTracker(0)
 
     async def serve() -> None:
-        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, fails, fails) as lanes:
             for saga, offset in (("a", 0), ("b", 1), ("c", 2)):
                 lanes.add(*items(saga, prefix, 0, offset))
             fails.gate.set()
@@ -139,14 +139,14 @@ async def test_a_lane_that_fails_ends_the_tasks_of_the_service_and_all_other_lan
 
     assert await errors_of(serve()) == ["OSError('b')"]
     assert fails.cancelled == ["a", "c"]
-    assert (prefix.to_commit(), lanes_left()) == (None, [])
+    assert (prefix.offset_to_commit(), lanes_left()) == (None, [])
 
 
 async def test_of_lanes_that_fail_together_each_is_told() -> None:
-    fails, prefix = Fails("a", "c"), Prefix(0)
+    fails, prefix = Fails("a", "c"), OffsetTracker(0)
 
     async def serve() -> None:
-        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, fails, fails) as lanes:
             for saga, offset in (("a", 0), ("b", 1), ("c", 2)):
                 lanes.add(*items(saga, prefix, 0, offset))
             fails.gate.set()
@@ -157,11 +157,11 @@ async def test_of_lanes_that_fail_together_each_is_told() -> None:
 
 @pytest.mark.parametrize("when", ["inside the block", "while it ends"])
 async def test_who_cancels_the_service_finds_no_lane_when_it_has_ended(when: str) -> None:
-    fails, prefix = Fails(), Prefix(0)
+    fails, prefix = Fails(), OffsetTracker(0)
     begun = asyncio.Event()
 
     async def serve() -> None:
-        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, fails, fails) as lanes:
             lanes.add(*items("a", prefix, 0, 0))
             fails.gate.set()
             begun.set()
@@ -179,11 +179,11 @@ async def test_who_cancels_the_service_finds_no_lane_when_it_has_ended(when: str
 
 
 async def test_a_lane_that_begins_while_the_others_are_ended_ends_with_them() -> None:
-    fails, prefix = Fails("a"), Prefix(0)
+    fails, prefix = Fails("a"), OffsetTracker(0)
     fails.gate.set()
 
     async def serve() -> None:
-        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, fails, fails) as lanes:
             lanes.add(*items("a", prefix, 0, 0))
             lanes.add(*items("b", prefix, 0, 1))
             try:
@@ -197,10 +197,10 @@ async def test_a_lane_that_begins_while_the_others_are_ended_ends_with_them() ->
 
 
 async def test_a_lane_that_is_ended_before_it_begins_holds_up_nobody() -> None:
-    prefix, handled = Prefix(0), list[str]()
+    prefix, handled = OffsetTracker(0), list[str]()
 
     async def serve() -> None:
-        async def handle(item: Item) -> bool:
+        async def handle(item: WorkItem) -> bool:
             handled.append(item.message.saga)
             if item.message.saga == "a":
                 raise OSError("a")
@@ -208,21 +208,21 @@ async def test_a_lane_that_is_ended_before_it_begins_holds_up_nobody() -> None:
             await asyncio.Event().wait()
             return True
 
-        async with asyncio.TaskGroup() as tasks, Lanes(tasks, handle, handle) as lanes:
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handle, handle) as lanes:
             await asyncio.sleep(0)  # noqa: TID251 - let the keeper begin
             lanes.add(*items("a", prefix, 0, 0))
             lanes.add(*items("b", prefix, 0, 1))
             await asyncio.Event().wait()
 
     assert await errors_of(serve()) == ["OSError('a')"]
-    assert (handled, prefix.to_commit()) == (["a", "b"], None)
+    assert (handled, prefix.offset_to_commit()) == (["a", "b"], None)
 
 
 async def test_what_a_lane_raised_is_told_though_the_service_ends_meanwhile_and_nobody_is_cancelled_twice() -> None:
-    fails, prefix = Fails("a"), Prefix(0)
+    fails, prefix = Fails("a"), OffsetTracker(0)
 
     async def serve() -> None:
-        async with asyncio.TaskGroup() as tasks, Lanes(tasks, fails, fails) as lanes:
+        async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, fails, fails) as lanes:
             lanes.add(*items("a", prefix, 0, 0))
             lanes.add(*items("b", prefix, 0, 1))
             fails.gate.set()

@@ -9,8 +9,8 @@ import pytest
 from saga import Breaker
 from saga.declarations.values import Resource
 from saga.engine import limits
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.errors import Draining
 from saga.engine.limits import AdmittedCall, CallNotAdmitted, Limiter, TooManyCalls
 from saga.engine.outage_watch import OutageWatch
@@ -35,8 +35,8 @@ class Gate:
     ) -> None:
         self.moments: list[Moment] = []
         self.watching = OutageWatch("payment", CLOCK, self.moments.append)
-        self.assignment = WorkerAssignment(self.watching, {Partition("orders", 0): Prefix(0)})
-        ports = worker_ports(cast(Store, None), cast("EventPublisher", None), self.assignment)  # type: ignore[arg-type] # neither is asked
+        self.assignment = WorkerAssignment(self.watching, {Partition("orders", 0): OffsetTracker(0)})
+        ports = make_worker_ports(cast(Store, None), cast("EventPublisher", None), self.assignment)  # type: ignore[arg-type] # neither is asked
         resource = Resource(
             name="bank",
             opener=self._opener,

@@ -9,8 +9,8 @@ import pytest
 from saga import Saga, Service
 from saga.configuration import wiring
 from saga.declarations.limits import limited
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions
 from saga.telemetry.events import CallWaited
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import an_order, workplace
@@ -73,7 +73,7 @@ async def test_two_services_of_a_process_have_one_limit_together(way: str, tmp_p
     services = services_with(way, seen)
     async with workplace(tmp_path) as place:
         stop = asyncio.Event()
-        options = Options(clock=place.clock, report=place.moments.append, limits=Limits(), stop=stop)
+        options = ServiceOptions(clock=place.clock, report=place.moments.append, limits=FlowLimits(), stop=stop)
         async with asyncio.TaskGroup() as tasks:
             declared = [service.declared for service in services]
             stores = {each.name: place.store for each in declared}

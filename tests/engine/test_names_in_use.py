@@ -10,8 +10,8 @@ import pytest
 
 from saga import Saga, Service
 from saga.configuration.wiring import serve_all
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence.service_record import ensure_record
 from saga.errors import ConfigurationError
@@ -55,7 +55,9 @@ def a_mailer(mails: Mails, name: str, **options: Any) -> Service[Any]:
 async def running(place: Workplace, service: Service[Any], store: SqliteStore) -> AsyncIterator["asyncio.Task[None]"]:
     """The service runs inside the block as `saga run` has it, on this store."""
     stop = asyncio.Event()
-    options = Options(clock=place.clock, report=place.moments.append, limits=Limits(), stop=stop, worker="here:1")
+    options = ServiceOptions(
+        clock=place.clock, report=place.moments.append, limits=FlowLimits(), stop=stop, worker="here:1"
+    )
     work = asyncio.get_running_loop().create_task(
         serve_all([service.declared], place.broker, {service.declared.name: store}, options)
     )

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.offset_tracker import OffsetTracker
 
 ACTIONS = st.lists(
     st.one_of(
@@ -19,26 +19,26 @@ ACTIONS = st.lists(
 def test_what_may_be_committed_is_all_below_the_first_that_is_not_finished(
     actions: list[tuple[str, int]], start: int
 ) -> None:
-    prefix, begun, finished = Prefix(start), list[int](), set[int]()
+    prefix, begun, finished = OffsetTracker(start), list[int](), set[int]()
     committed, following = start, start
     for action, number in actions:
         match action:
             case "begun":
                 offset = following + number - 1  # a log may have gaps
                 following = offset + 1
-                prefix.begun(offset)
+                prefix.begin(offset)
                 begun.append(offset)
             case "finished" if begun:
                 offset = begun[number % len(begun)]
                 if offset not in finished:
                     finished.add(offset)
-                    prefix.finished(offset)
+                    prefix.finish(offset)
             case "commit":
                 open_ = [offset for offset in begun if offset not in finished]
                 position = min(open_) if open_ else following
-                assert prefix.to_commit() == (position if position > committed else None)
+                assert prefix.offset_to_commit() == (position if position > committed else None)
                 if number and position > committed:  # else the broker did not answer
-                    prefix.committed(position)
+                    prefix.acknowledge(position)
                     committed = position
                 assert len(prefix) == sum(1 for offset in begun if offset >= position)
         assert [o for o in (start - 1, *begun) if prefix.is_committed(o)] == [
@@ -47,19 +47,19 @@ def test_what_may_be_committed_is_all_below_the_first_that_is_not_finished(
 
 
 def test_what_was_removed_is_passed_over_once_all_that_had_come_before_it_is_finished() -> None:
-    prefix = Prefix(5)
-    prefix.begun(5)
-    prefix.skipped(9)
-    assert prefix.to_commit() is None
-    prefix.finished(5)
-    assert prefix.to_commit() == 9
-    prefix.committed(9)
-    prefix.skipped(7)
-    assert prefix.to_commit() is None
+    prefix = OffsetTracker(5)
+    prefix.begin(5)
+    prefix.skip_to(9)
+    assert prefix.offset_to_commit() is None
+    prefix.finish(5)
+    assert prefix.offset_to_commit() == 9
+    prefix.acknowledge(9)
+    prefix.skip_to(7)
+    assert prefix.offset_to_commit() is None
 
 
 def test_an_older_acknowledgement_moves_nothing_back() -> None:
-    prefix = Prefix(5)
-    prefix.committed(9)
-    prefix.committed(7)
+    prefix = OffsetTracker(5)
+    prefix.acknowledge(9)
+    prefix.acknowledge(7)
     assert prefix.is_committed(8)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga import Retry, Saga, Service
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.errors import Draining
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
@@ -75,7 +75,7 @@ def wakes_in(worker: At) -> list[Wake]:
     found = []
     for offset, out in enumerate(worker.log.messages):
         if out.topic in worker.participant.wakes:
-            taken = received(Record(out.topic, 0, offset, out.key, out.value, out.headers, 0), worker.participant)
+            taken = route_record(Record(out.topic, 0, offset, out.key, out.value, out.headers, 0), worker.participant)
             assert isinstance(taken, Wake)
             found.append(taken)
     return found
@@ -322,7 +322,7 @@ async def test_what_is_replayed_has_all_its_attempts_again(tmp_path: Path) -> No
         record = operator_commands.to_record(
             "payment", SAGA, wanted="replay", dead=dead, who="ada", why="mended", now_ms=at.clock.now_ms()
         )
-        taken = received(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
+        taken = route_record(Record(record.topic, 0, 0, *record[1:4], 0), worker.participant)
         assert isinstance(taken, Message)
         await process(worker.participant, begin(worker.participant, taken, Position(record.topic, 0, 0), None))
         assert len(bank.asked) == 9

@@ -10,7 +10,7 @@ import pytest
 from saga import Saga, Service
 from saga.broker.embedded.membership import Member
 from saga.contracts import codec
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.errors import BadInput
 from saga.messages import Message, Outgoing, Record
 from saga.messaging import envelope
@@ -147,7 +147,7 @@ async def test_whatever_goes_wrong_while_a_value_is_decoded_is_a_dead_letter(
 
 
 async def test_more_unreadable_records_than_may_be_in_flight_hold_up_nobody(tmp_path: Path) -> None:
-    async with workplace(tmp_path) as place, at_work(place, payment, limits=Limits(inflight_max=5)):
+    async with workplace(tmp_path) as place, at_work(place, payment, limits=FlowLimits(inflight_max=5)):
         await place.broker.publish([bare(b"") for _ in range(30)])
         await place.publish(ORDER)
         await place.at_rest(payment)

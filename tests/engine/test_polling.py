@@ -6,12 +6,12 @@ from typing import Any
 
 from saga import Service
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.engine.consumer.flow_control import Limits, Room
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.poll_loop import Polling, Unreadable
-from saga.engine.consumer.timer_buffer import Held
-from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.consumer.flow_control import FlowControl, FlowLimits
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.poll_loop import PollLoop, UnreadableRecords
+from saga.engine.consumer.timer_buffer import TimerBuffer
+from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -56,26 +56,26 @@ def records(saga: str, partition: int, *offsets: int) -> list[Record]:
 def polling_of(
     assignment: WorkerAssignment,
     tasks: asyncio.TaskGroup,
-    handle: Callable[[Item], Awaitable[bool]],
+    handle: Callable[[WorkItem], Awaitable[bool]],
     log: Any = NOWHERE,
-) -> Polling:
-    service = make_service_runtime(prepare(payment.declared), {}, worker_ports(NOWHERE, log, assignment))
-    lanes = Lanes(tasks, handle, handle)
-    held = Held(service.ports.clock, lanes, Limits().inflight_max, NOWHERE)
-    room = Room(Limits(), assignment, lanes, held)
-    return Polling(service, assignment, room, lanes, held, Unreadable(service, lanes))
+) -> PollLoop:
+    service = make_service_runtime(prepare(payment.declared), {}, make_worker_ports(NOWHERE, log, assignment))
+    lanes = KeyedExecutor(tasks, handle, handle)
+    held = TimerBuffer(service.ports.clock, lanes, FlowLimits().inflight_max, NOWHERE)
+    room = FlowControl(FlowLimits(), assignment, lanes, held)
+    return PollLoop(service, assignment, room, lanes, held, UnreadableRecords(service, lanes))
 
 
 def assignment_of(*partitions: Partition) -> WorkerAssignment:
     assignment = WorkerAssignment(OutageWatch("payment", SystemClock(), lambda moment: None))
-    assignment.prefixes |= {partition: Prefix(0) for partition in partitions}
+    assignment.trackers |= {partition: OffsetTracker(0) for partition in partitions}
     return assignment
 
 
 async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
     handled: list[tuple[int, int]] = []
 
-    async def handle(item: Item) -> bool:
+    async def handle(item: WorkItem) -> bool:
         handled.append((item.position.partition, item.position.offset))
         return True
 
@@ -85,15 +85,15 @@ async def test_only_what_is_ours_and_stays_so_is_begun() -> None:
         polling = polling_of(assignment, tasks, handle)
         given = [*records("a", 0, 4, 5), *records("b", 1, 7), *records("c", 2, 9), *records("d", 0, 6)]
         membership: Any = Once(given, stop)
-        async with polling.lanes:
+        async with polling.executor:
             await polling.run(membership, stop)
         assert membership.asked == [OURS]
     assert sorted(handled) == [(0, 4), (0, 5), (0, 6)]
-    assert (assignment.prefixes[OURS].to_commit(), assignment.prefixes[LEAVING].to_commit()) == (7, None)
+    assert (assignment.trackers[OURS].offset_to_commit(), assignment.trackers[LEAVING].offset_to_commit()) == (7, None)
 
 
 async def test_what_is_for_others_is_told_to_whoever_commits_and_holds_up_nothing() -> None:
-    async def handle(item: Item) -> bool:
+    async def handle(item: WorkItem) -> bool:
         raise AssertionError("it is for others")
 
     assignment, stop = assignment_of(OURS), asyncio.Event()
@@ -102,8 +102,8 @@ async def test_what_is_for_others_is_told_to_whoever_commits_and_holds_up_nothin
         (record,) = records("a", 0, 4)
         theirs = record._replace(headers=(("ce_type", b"saga.PaymentReserved"), *record.headers[1:]), value=b"\xc3\x01")
         await polling.run(Once([theirs], stop), stop)  # type: ignore[arg-type]  # all of it that a poll uses
-    assert polling.lanes.finished.is_set()
-    assert (assignment.prefixes[OURS].to_commit(), len(assignment.prefixes[OURS])) == (5, 0)
+    assert polling.executor.finished.is_set()
+    assert (assignment.trackers[OURS].offset_to_commit(), len(assignment.trackers[OURS])) == (5, 0)
 
 
 class Slow:
@@ -119,7 +119,7 @@ class Slow:
 
 
 async def test_a_record_that_cannot_be_read_is_in_flight_until_its_dead_letter_is_acknowledged() -> None:
-    async def handle(item: Item) -> bool:
+    async def handle(item: WorkItem) -> bool:
         raise AssertionError("it is no message")
 
     assignment, stop, log = assignment_of(OURS), asyncio.Event(), Slow()
@@ -130,9 +130,9 @@ async def test_a_record_that_cannot_be_read_is_in_flight_until_its_dead_letter_i
         await polling.run(membership, stop)
         for _ in range(5):
             await SystemClock().sleep(0)
-        polling.lanes.freed.clear()
-        assert (polling.lanes.inflight, assignment.prefixes[OURS].to_commit()) == (1, 4)
+        polling.executor.freed.clear()
+        assert (polling.executor.inflight, assignment.trackers[OURS].offset_to_commit()) == (1, 4)
         log.gate.set()
-        await polling.unreadable.drained(10)
-        await polling.lanes.freed.wait()
-        assert (polling.lanes.inflight, assignment.prefixes[OURS].to_commit()) == (0, 5)
+        await polling.unreadable.drain(10)
+        await polling.executor.freed.wait()
+        assert (polling.executor.inflight, assignment.trackers[OURS].offset_to_commit()) == (0, 5)

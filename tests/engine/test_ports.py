@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Draining
 from saga.engine.outage_watch import OutageWatch
@@ -21,7 +21,7 @@ HERE, THERE = Position("orders", 0, 5), Position("orders", 1, 5)
 def assigned(clock: Clock) -> WorkerAssignment:
     """The first of two partitions is committed up to 5, the other one up to 9."""
     assignment = WorkerAssignment(OutageWatch("payment", clock, lambda moment: None))
-    assignment.prefixes |= {Partition("orders", 0): Prefix(5), Partition("orders", 1): Prefix(9)}
+    assignment.trackers |= {Partition("orders", 0): OffsetTracker(5), Partition("orders", 1): OffsetTracker(9)}
     return assignment
 
 
@@ -49,7 +49,7 @@ async def test_people_hear_of_an_outage_once_a_minute_and_when_it_is_over() -> N
 async def test_what_is_in_hand_goes_on_until_its_partition_is_lost() -> None:
     assignment = assigned(TrialClock())
     assignment.let_go([Partition("orders", 0)])
-    del assignment.prefixes[Partition("orders", 0)]
+    del assignment.trackers[Partition("orders", 0)]
     assignment.check_running(HERE)
     assignment.lose([Partition("orders", 0)])
     with pytest.raises(Draining):
@@ -89,7 +89,7 @@ async def test_what_is_committed_is_known_of_the_partitions_that_are_ours() -> N
 
 async def test_the_log_of_a_topic_is_known_by_any_partition_of_it_that_is_ours() -> None:
     assignment = assigned(TrialClock())
-    assignment.prefixes[Partition("orders", 0)] = Prefix(9, "new")
+    assignment.trackers[Partition("orders", 0)] = OffsetTracker(9, "new")
     assert assignment.is_of_current_log(Position("orders", 7, 5, "new"))
     assert not assignment.is_of_current_log(Position("orders", 0, 5, "old"))
     assert not assignment.is_of_current_log(Position("payments", 0, 5, "new"))
@@ -97,7 +97,7 @@ async def test_the_log_of_a_topic_is_known_by_any_partition_of_it_that_is_ours()
 
 async def test_an_offset_of_another_log_is_committed_nowhere() -> None:
     assignment = assigned(TrialClock())
-    assignment.prefixes |= {Partition("orders", 0): Prefix(9, "new"), Partition("orders", 1): Prefix(9)}
+    assignment.trackers |= {Partition("orders", 0): OffsetTracker(9, "new"), Partition("orders", 1): OffsetTracker(9)}
     assert assignment.is_committed(Position("orders", 0, 5, "new"))
     assert not assignment.is_committed(Position("orders", 0, 5, "old"))
     assert not assignment.is_committed(Position("orders", 0, 5))

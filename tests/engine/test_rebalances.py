@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from saga import Saga, Service
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.messages import Partition
 from saga.telemetry.events import Lost, Revoked, Stopped
 from services.order.events import OrderConfirmed
@@ -14,7 +14,7 @@ from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import Workplace, an_order, at_work, workplace
 
 ORDERS = 24
-HASTY = Limits(drain_s=0.01)
+HASTY = FlowLimits(drain_s=0.01)
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from saga.contracts import codec
 from saga.contracts.library import binding_of
 from saga.engine.consumer import event_recognition
-from saga.engine.consumer.event_recognition import Recognized, recognize
+from saga.engine.consumer.event_recognition import Recognition, recognize
 from saga.messages import Headers, Record
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import an_order
@@ -24,8 +24,8 @@ def record(type_: str | None, value: bytes = NATIVE, *more: tuple[str, bytes | N
     "type_", ["OrderPlaced", "shop.OrderPlaced", '"OrderPlaced"', " OrderPlaced\n", "\0OrderPlaced"]
 )
 def test_a_type_that_has_the_name_is_exact(type_: str) -> None:
-    assert recognize(record(type_), LIBRARY) == Recognized("OrderPlaced")
-    assert recognize(record(type_, b"{}"), LIBRARY) == Recognized("OrderPlaced")
+    assert recognize(record(type_), LIBRARY) == Recognition("OrderPlaced")
+    assert recognize(record(type_, b"{}"), LIBRARY) == Recognition("OrderPlaced")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from saga.broker.port import RECORD_BYTES_LEAST, Broker, size_of
 from saga.changes.records import changed_in
-from saga.engine.consumer.change_relay import AT_ONCE_MAX, STALE_MS, Relay
+from saga.engine.consumer.change_relay import AT_ONCE_MAX, STALE_MS, ChangeRelay
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import Ambiguous, BadInput, BrokerError, BrokerUnavailable, StoreBroken, StoreUnavailable
 from saga.messages import Outgoing, Record
@@ -57,10 +57,10 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
         yield store
 
 
-def relay_of(store: SqliteStore, log: Log, moments: list[Moment] | None = None) -> Relay:
+def relay_of(store: SqliteStore, log: Log, moments: list[Moment] | None = None) -> ChangeRelay:
     clock = AheadClock()
     told: list[Moment] = [] if moments is None else moments
-    return Relay("s", store, cast(Broker, log), clock, OutageWatch("s", clock, told.append))
+    return ChangeRelay("s", store, cast(Broker, log), clock, OutageWatch("s", clock, told.append))
 
 
 async def test_changes_go_to_the_topic_in_order_and_are_forgotten_then(store: SqliteStore) -> None:
@@ -69,8 +69,8 @@ async def test_changes_go_to_the_topic_in_order_and_are_forgotten_then(store: Sq
     await store.insert("bags", "b", b'{"n":3}')
     log = Log()
     relay = relay_of(store, log)
-    assert await relay.once() == 3
-    assert await relay.once() == 0
+    assert await relay.relay_once() == 3
+    assert await relay.relay_once() == 0
     assert [each.topic for each in log.published] == [TOPIC] * 3
     assert log.keys() == ["a", "a", "b"]
     assert not store.noted("s", 10)
@@ -81,8 +81,8 @@ async def test_what_was_not_acknowledged_is_published_again_with_the_same_conten
     log = Log(failures=[BrokerUnavailable("away")])
     relay = relay_of(store, log)
     with pytest.raises(BrokerUnavailable):
-        await relay.once()
-    assert await relay.once() == 1
+        await relay.relay_once()
+    assert await relay.relay_once() == 1
     first, again = log.published
     assert first == again
 
@@ -116,7 +116,7 @@ async def test_a_lock_that_cannot_be_taken_is_an_outage(store: SqliteStore, monk
 
     monkeypatch.setattr(WriteLock, "taken", fails)
     with pytest.raises(StoreUnavailable, match=r"the lock of who takes on the changes of 's': .*no locks"):
-        await relay_of(store, Log()).once()
+        await relay_of(store, Log()).relay_once()
 
 
 async def test_one_of_two_relays_and_the_other_takes_on_what_lies_there_for_long(
@@ -127,10 +127,10 @@ async def test_one_of_two_relays_and_the_other_takes_on_what_lies_there_for_long
     async with SqliteStore(tmp_path / "store.db", clock=SystemClock()) as other:
         log = Log()
         relay = relay_of(other, log)
-        assert await relay.once() == 0
+        assert await relay.relay_once() == 0
         assert not log.published
         cast(AheadClock, relay.clock).ahead_ms = STALE_MS + 60_000
-        assert await relay.once() == 1
+        assert await relay.relay_once() == 1
         assert log.keys() == ["a"]
 
 
@@ -142,7 +142,7 @@ async def test_a_change_too_large_for_the_log_goes_without_what_was_before_then_
     cas = await store.replace("bags", "a", half.replace(b"t", b"u"), cas=cas)
     await store.replace("bags", "a", whole, cas=cas)
     log = Log()
-    await relay_of(store, log).once()
+    await relay_of(store, log).relay_once()
     one, two, three = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
     assert [(c and c.before, c and c.after) for c in map(changed_in, (one, two))] == [
         (None, half),
@@ -159,7 +159,7 @@ async def test_what_is_no_json_is_passed_on_to_be_told(store: SqliteStore) -> No
     await store.insert("bags", "a", b"\xff no json")
     await store.insert("bags", "b", b'"text"')
     log = Log()
-    await relay_of(store, log).once()
+    await relay_of(store, log).relay_once()
     with pytest.raises(BadInput, match="the document 'a' is no JSON object"):
         changed_in(Record(TOPIC, 0, 0, b"a", log.published[0].value, (), 1))
     assert log.keys() == ["a", "b"]
@@ -175,7 +175,7 @@ async def test_a_key_that_no_message_can_have_becomes_a_dead_letter_and_the_next
     await store.insert("bags", key, b"{}")
     await store.insert("bags", "b", b"{}")
     log = Log()
-    await relay_of(store, log).once()
+    await relay_of(store, log).relay_once()
     odd, plain = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
     with pytest.raises(BadInput, match=says):
         changed_in(odd)
@@ -191,7 +191,7 @@ async def test_a_key_that_is_no_text_becomes_a_dead_letter_and_the_next_document
             )
     await store.insert("bags", "b", b"{}")
     log = Log()
-    await relay_of(store, log).once()
+    await relay_of(store, log).relay_once()
     *odd, plain = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
     assert len(odd) == 3
     for each in odd:
@@ -222,7 +222,7 @@ async def test_a_change_that_the_topic_refuses_goes_in_the_next_smaller_form_and
     await store.insert("bags", "b", b'{"t":"%b"}' % (b"x" * 3000))
     await store.insert("bags", "c", b"{}")
     log = Refusing()
-    assert await relay_of(store, log).once() == 4
+    assert await relay_of(store, log).relay_once() == 4
     *whole, large, last = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
     assert [(c and c.before, c and c.after and c.after[:3]) for c in map(changed_in, whole)] == [
         (None, b'{"t'),
@@ -236,7 +236,7 @@ async def test_a_change_that_the_topic_refuses_goes_in_the_next_smaller_form_and
 async def test_a_topic_that_takes_nothing_is_an_outage_and_nothing_is_forgotten(store: SqliteStore) -> None:
     await store.insert("bags", "a", b"{}")
     with pytest.raises(BrokerUnavailable, match="relaying changes of 'bags': MessageSizeTooLarge"):
-        await relay_of(store, Refusing(takes_bytes=0)).once()
+        await relay_of(store, Refusing(takes_bytes=0)).relay_once()
     assert len(store.noted("s", 10)) == 1
 
 
@@ -244,5 +244,5 @@ async def test_an_outage_while_the_log_refuses_a_change_is_an_outage(store: Sqli
     await store.insert("bags", "a", b"{}")
     log = Log(failures=[BrokerError("refused"), BrokerUnavailable("away")])
     with pytest.raises(BrokerUnavailable, match="away"):
-        await relay_of(store, log).once()
+        await relay_of(store, log).relay_once()
     assert len(store.noted("s", 10)) == 1

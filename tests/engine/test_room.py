@@ -9,11 +9,11 @@ import pytest
 
 from saga import Service
 from saga.engine.consumer import flow_control as rooms
-from saga.engine.consumer.flow_control import POLL_MAX, WINDOW, Limits, Room
-from saga.engine.consumer.keyed_executor import Lanes
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.timer_buffer import Held
-from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
+from saga.engine.consumer.flow_control import POLL_MAX, WINDOW, FlowControl, FlowLimits
+from saga.engine.consumer.keyed_executor import KeyedExecutor
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.timer_buffer import TimerBuffer
+from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
 from saga.engine.errors import Draining
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import progress_repository
@@ -36,76 +36,76 @@ async def nothing(_: object) -> bool:
     return True
 
 
-def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition, int] | None = None) -> Room:
+def a_room(*, most: int = 80, bytes_max: int = 1000, unfinished: dict[Partition, int] | None = None) -> FlowControl:
     """With a fixed bound, and so many messages of each partition in flight."""
     assignment = WorkerAssignment(OutageWatch("payment", CLOCK, lambda moment: None))
-    lanes = Lanes(NOWHERE, nothing, nothing)
+    lanes = KeyedExecutor(NOWHERE, nothing, nothing)
     for partition, count in (unfinished or {A: 0, B: 0}).items():
-        prefix = assignment.prefixes[partition] = Prefix(0)
+        prefix = assignment.trackers[partition] = OffsetTracker(0)
         for offset in range(count):
-            prefix.begun(offset)
+            prefix.begin(offset)
         lanes.inflight += count
-    limits = Limits(inflight_max=most, inflight_min=most, inflight_bytes_max=bytes_max)
-    return Room(limits, assignment, lanes, Held(CLOCK, lanes, most, NOWHERE))
+    limits = FlowLimits(inflight_max=most, inflight_min=most, inflight_bytes_max=bytes_max)
+    return FlowControl(limits, assignment, lanes, TimerBuffer(CLOCK, lanes, most, NOWHERE))
 
 
 def test_a_partition_is_read_up_to_its_share() -> None:
-    assert a_room().open() == ([A, B], 20)
-    assert a_room(unfinished={A: 12, B: 0}).open() == ([A, B], 8)
-    assert a_room(unfinished={A: 19, B: 0}).open() == ([A, B], 2)  # not one by one
-    assert a_room(unfinished={A: 20, B: 0}).open() == ([B], 20)
-    assert a_room(most=8000).open() == ([A, B], POLL_MAX)
+    assert a_room().choose_partitions() == ([A, B], 20)
+    assert a_room(unfinished={A: 12, B: 0}).choose_partitions() == ([A, B], 8)
+    assert a_room(unfinished={A: 19, B: 0}).choose_partitions() == ([A, B], 2)  # not one by one
+    assert a_room(unfinished={A: 20, B: 0}).choose_partitions() == ([B], 20)
+    assert a_room(most=8000).choose_partitions() == ([A, B], POLL_MAX)
 
 
 def test_the_bound_as_it_is_now_counts() -> None:
     room = a_room(most=80)
-    room.now.limit = 10
-    assert room.open() == ([A, B], 10)
-    assert not room.now.reached
+    room.concurrency.limit = 10
+    assert room.choose_partitions() == ([A, B], 10)
+    assert not room.concurrency.reached
 
 
 def test_room_gathers_before_anything_more_is_taken() -> None:
     others = {Partition("orders", number): 14 for number in range(2, 7)}
     room = a_room(unfinished={**others, A: 0})  # 70 of 80: an eighth is free
-    assert (room.open()[1], room.now.reached) == (6, False)
+    assert (room.choose_partitions()[1], room.concurrency.reached) == (6, False)
     room = a_room(unfinished={**others, A: 1})
-    assert (room.open(), room.now.reached) == (([], 0), True)
+    assert (room.choose_partitions(), room.concurrency.reached) == (([], 0), True)
 
 
 def test_what_waits_for_neither_store_nor_log_does_not_count_against_their_bound() -> None:
     room = a_room(most=1000, unfinished={A: 60, B: 0})
-    room.now.limit = 64
-    assert room.open() == ([], 0)
-    room.assignment.watching.idle = 60
-    assert room.open() == ([A, B], 64)
+    room.concurrency.limit = 64
+    assert room.choose_partitions() == ([], 0)
+    room.assignment.outage_watch.idle = 60
+    assert room.choose_partitions() == ([A, B], 64)
     room = a_room(most=80, unfinished={Partition("orders", number): 16 for number in range(5)})
-    room.assignment.watching.idle = 80
-    assert room.open() == ([], 0)  # whatever they wait for, there are not more than the most
+    room.assignment.outage_watch.idle = 80
+    assert room.choose_partitions() == ([], 0)  # whatever they wait for, there are not more than the most
 
 
 def test_a_bound_of_one_lets_one_in_at_a_time() -> None:
-    assert a_room(most=1).open() == ([A, B], 1)
-    assert a_room(most=1, unfinished={A: 1, B: 0}).open() == ([], 0)
+    assert a_room(most=1).choose_partitions() == ([A, B], 1)
+    assert a_room(most=1, unfinished={A: 1, B: 0}).choose_partitions() == ([], 0)
 
 
 def test_nothing_is_taken_while_what_is_in_flight_is_too_large() -> None:
     room = a_room(bytes_max=100)
-    room.lanes.inflight_bytes = 99
-    assert room.open() == ([A, B], 20)
-    room.lanes.inflight_bytes = 100
-    assert room.open() == ([], 0)
+    room.executor.inflight_bytes = 99
+    assert room.choose_partitions() == ([A, B], 20)
+    room.executor.inflight_bytes = 100
+    assert room.choose_partitions() == ([], 0)
 
 
 def test_a_partition_with_much_behind_one_that_is_not_finished_is_left_out_and_one_that_is_leaving() -> None:
     room = a_room(most=8)
-    held = room.assignment.prefixes[A]
+    held = room.assignment.trackers[A]
     for offset in range(WINDOW * 8):
-        held.begun(offset)
+        held.begin(offset)
         if offset:
-            held.finished(offset)
-    assert room.open()[0] == [B]
+            held.finish(offset)
+    assert room.choose_partitions()[0] == [B]
     room.assignment.leaving.add(B)
-    assert room.open() == ([], 0)
+    assert room.choose_partitions() == ([], 0)
 
 
 # ---------------------------------------------------------------- store and log
@@ -166,12 +166,12 @@ async def test_each_write_and_each_publishing_tells_the_bound_how_long_it_took(
 @pytest.mark.parametrize("outage", [False, True])
 async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outage: bool) -> None:
     room = a_room(unfinished={A: 1, B: 0})
-    room.lanes.freed.clear()
+    room.executor.freed.clear()
     if outage:
-        room.assignment.watching.unavailable("write", StoreUnavailable("full"))
+        room.assignment.outage_watch.unavailable("write", StoreUnavailable("full"))
     pausing = asyncio.get_running_loop().create_task(room.assignment.pause(1, Position(*A, 0)))
     await CLOCK.sleep(0)
-    assert (room.busy, room.lanes.freed.is_set()) == ((1, False) if outage else (0, True))
+    assert (room.busy, room.executor.freed.is_set()) == ((1, False) if outage else (0, True))
     room.assignment.stop()
     with pytest.raises(Draining):
         await pausing
@@ -181,10 +181,10 @@ async def test_lanes_that_pause_make_room_unless_they_wait_for_store_or_log(outa
 async def test_a_step_that_waits_for_the_outside_makes_room() -> None:
     room, answer = a_room(unfinished={A: 1, B: 0}), asyncio.Event()
     step = ExternalCall("s", "h", StepRecord(kind="step", name="wait", number=0, input=""), answer.wait, (), {})
-    ports = worker_ports(NOWHERE, NOWHERE, room.assignment)
+    ports = make_worker_ports(NOWHERE, NOWHERE, room.assignment)
     stepping = asyncio.get_running_loop().create_task(_given(ports.call_external(step)))
     await CLOCK.sleep(0)
-    assert (room.busy, room.lanes.freed.is_set()) == (0, True)
+    assert (room.busy, room.executor.freed.is_set()) == (0, True)
     answer.set()
     assert await stepping is True
     assert room.busy == 1
@@ -236,6 +236,6 @@ async def test_lanes_that_cannot_decide_leave_room_for_others_however_low_the_bo
         for saga in stuck:
             await place.store.insert("saga", f"payment::{saga}", b'{"service":"payment","saga":"?","format":99}')
         await place.publish(*map(an_order, (*stuck, *good)))
-        async with at_work(place, payment, limits=Limits(inflight_min=4, inflight_max=200)):
+        async with at_work(place, payment, limits=FlowLimits(inflight_min=4, inflight_max=200)):
             await place.until(lambda: len(place.told(Handled)) == len(good))
         assert {handled.saga for handled in place.told(Handled)} == set(good)

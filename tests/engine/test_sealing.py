@@ -21,7 +21,7 @@ from saga.contracts.sealing import opened, sealed
 from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
 from saga.encryption.text import names_in, place_of_recorded
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
 from saga.engine.isolated_ports import Documents, Then, ports_alone
 from saga.engine.prepared_service import prepare
@@ -313,7 +313,7 @@ async def test_what_began_without_keys_goes_on_with_them_and_the_other_way_round
     async with workplace(tmp_path) as place:
         bank = Bank()
         bank.answers = False
-        async with at_work(place, payment, use=(bank,), limits=Limits(drain_s=0)) as bank.stop:
+        async with at_work(place, payment, use=(bank,), limits=FlowLimits(drain_s=0)) as bank.stop:
             await place.broker.publish([place.said_by_client(order_of())])
             await place.until(lambda: "reserve token-SECRET-2222" in bank.handed)
         bank.answers = True
@@ -531,7 +531,7 @@ async def killed_in_its_second_step(tmp_path: Path, place: Workplace) -> tuple[K
     record."""
     keys, bank = keys_in(tmp_path, place), Bank()
     bank.answers = False
-    async with at_work(place, payment, use=(bank,), keys=keys, limits=Limits(drain_s=0)) as bank.stop:
+    async with at_work(place, payment, use=(bank,), keys=keys, limits=FlowLimits(drain_s=0)) as bank.stop:
         await said(place, keys, order_of())
         await place.until(lambda: f"reserve {TOKEN}" in bank.handed)
     return keys, bank

@@ -19,9 +19,9 @@ from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
 from saga.contracts.sealing import open_whole, opened
 from saga.encryption.text import names_in
-from saga.engine.consumer.committer import Commits
-from saga.engine.consumer.poison_guard import Count
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.poison_guard import DeathCount
+from saga.engine.consumer.record_router import route_record
 from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import why_undecodable
 from saga.engine.isolated_ports import Documents, Then, ports_alone
@@ -277,7 +277,7 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
         key, role = await keys.of_subject(SAGA), service.roles.handlers["reserve"]
         for value in (newer, framed(7, NATIVE)):
             record = in_binary_mode(value, "application/avro")
-            message = received(Record("orders", 0, 0, record.key, value, record.headers, 0), service)
+            message = route_record(Record("orders", 0, 0, record.key, value, record.headers, 0), service)
             assert isinstance(message, Message)
             kept = await value_codec.encrypt_message(service, message, Position("orders", 0, 0))
             assert not can_be_read(b"SECRET", kept.value)
@@ -351,7 +351,7 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
             writer = Writer(7, json.dumps({**schema, "fields": fields}), "https://registry.example")
             value = framed(7, NATIVE if fields is schema["fields"] else NATIVE + b"\0")
             record = in_binary_mode(value, "application/avro")
-            message = received(Record("orders", 0, 0, record.key, value, record.headers, 0, writer), service)
+            message = route_record(Record("orders", 0, 0, record.key, value, record.headers, 0, writer), service)
             assert isinstance(message, Message)
             assert can_be_read(b"SECRET", message.value)
             kept = await value_codec.encrypt_message(service, message, Position("orders", 0, 0))
@@ -364,20 +364,20 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
 async def test_a_message_of_which_the_process_dies_lies_sealed_in_its_dead_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = Commits.begin
+    begin = Committer.open_partitions
 
-    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+    async def left(self: Committer, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
         await begin(self, offsets, is_current)
         return set(offsets)
 
-    monkeypatch.setattr(Commits, "begin", left)
+    monkeypatch.setattr(Committer, "open_partitions", left)
     with one_test():
         async with workplace(tmp_path) as place:
             keys = keys_in(tmp_path, place)
             await place.broker.publish([READABLE["JSON"]])
             (record,) = await place.records("orders")
             key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
-            await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(50)))
+            await place.store.insert(ARCHIVES, key, msgspec.json.encode(DeathCount(50)))
             async with at_work(place, payment, keys=keys):
                 await place.until(lambda: bool(place.told_dead()))
                 await place.at_rest(payment)

@@ -10,10 +10,10 @@ import pytest
 
 from saga import Service
 from saga.broker.port import Listener, Membership, Subscription
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.consumer.sources import EventTopics, Source, Sources
-from saga.engine.consumer.worker_ports import WorkerAssignment, worker_ports
-from saga.engine.lifecycle import work
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer.sources import EventTopics, TopicSource, WorkerSources
+from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_ports
+from saga.engine.lifecycle import run_worker
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
@@ -37,14 +37,16 @@ async def bill(reserved: PaymentReserved) -> None: ...
 
 
 @asynccontextmanager
-async def at_work(place: Workplace, sources: Sequence[Source]) -> AsyncIterator[Worker]:
+async def at_work(place: Workplace, sources: Sequence[TopicSource]) -> AsyncIterator[Worker]:
     """A worker of these sources takes from them inside the block."""
     assignment = WorkerAssignment(OutageWatch("billing", place.clock, place.moments.append))
-    service = make_service_runtime(prepare(billing.declared), {}, worker_ports(place.store, place.broker, assignment))
+    service = make_service_runtime(
+        prepare(billing.declared), {}, make_worker_ports(place.store, place.broker, assignment)
+    )
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        worker = Worker(service, assignment, Limits(), tasks, Sources(sources))
-        tasks.create_task(work(worker, stop))
+        worker = Worker(service, assignment, FlowLimits(), tasks, WorkerSources(sources))
+        tasks.create_task(run_worker(worker, stop))
         try:
             yield worker
         finally:
@@ -84,7 +86,7 @@ async def test_how_far_it_is_behind_is_known_once_all_sources_know(tmp_path: Pat
         await place.until(lambda: worker.lag() is not None)
         joined = worker.sources.joined
         assert len(joined) == 2
-        assert Sources(worker.sources.all, joined[:1]).lag() is None
+        assert WorkerSources(worker.sources.sources, joined[:1]).lag() is None
 
 
 class Deaf(EventTopics):
@@ -136,4 +138,4 @@ def test_what_stands_still_in_any_source_is_told() -> None:
             return [Standstill(self.topic, 0, 7, "why")]
 
     joined: Any = [(None, Still(topic)) for topic in ("orders", "payments")]
-    assert [each.topic for each in Sources([], joined).standstills()] == ["orders", "payments"]
+    assert [each.topic for each in WorkerSources([], joined).standstills()] == ["orders", "payments"]

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
-from saga.engine.consumer.delivery import Delivery
-from saga.engine.consumer.keyed_executor import Item
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.delivery import MessageDelivery
+from saga.engine.consumer.keyed_executor import WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining, Superseded
 from saga.engine.execution import document_updates
 from saga.engine.execution import failure_handling as attempts_that_failed
@@ -564,13 +564,13 @@ async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_
         await one.takes(an_order(), id="m")
         passes(at, timedelta(days=10))
         message = other.message(an_order(), id="m", started="2026-01-01T00:00:00.000Z")
-        delivery = Delivery(other.participant, 1, lambda item, awaits: None)
+        delivery = MessageDelivery(other.participant, 1, lambda item, awaits: None)
         now_s = at.clock.monotonic_s()
         for turns in (1, 2):  # the second one finds it in the cache
             for _ in range(turns):
-                assert await delivery.deliver(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+                assert await delivery.deliver(WorkItem(message, Position("orders", 0, 0), OffsetTracker(0), 0.0))
             assert delivery.cache.take(SAGA, now_s + 6 * 86400) is None, "15 days: half of the memory"
-        assert await delivery.deliver(Item(message, Position("orders", 0, 0), Prefix(0), 0.0))
+        assert await delivery.deliver(WorkItem(message, Position("orders", 0, 0), OffsetTracker(0), 0.0))
         assert delivery.cache.take(SAGA, now_s + 4 * 86400) is not None
 
 

@@ -14,7 +14,7 @@ from saga.contracts import codec
 from saga.contracts import upcast as upcasting
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
 from saga.engine.prepared_service import prepare
@@ -207,7 +207,7 @@ def registered_v1() -> Writer:
 )
 def test_an_older_version_in_another_form_is_upcast(record: Record) -> None:
     service = prepare(till(3).declared)
-    message = received(record, service)
+    message = route_record(record, service)
     assert isinstance(message, Message)
     assert service.decode("pay", message) == BasketFilled(basket_id=ID, amount=9800)
 

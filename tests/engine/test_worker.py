@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from saga import Saga, Service
 from saga.cli.main import main
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.progress_cache import ProgressCache
 from saga.errors import BrokerError, Permanent
 from saga.messages import Partition, texts_of
@@ -106,7 +106,7 @@ async def test_no_more_than_the_bound_are_in_flight_and_all_are_handled(tmp_path
     async with workplace(tmp_path) as place:
         await place.publish(*(an_order(f"order-{n}") for n in range(60)))
         door.closed = {f"order-{n}": asyncio.Event() for n in range(60)}
-        async with at_work(place, payment, limits=Limits(inflight_max=7)):
+        async with at_work(place, payment, limits=FlowLimits(inflight_max=7)):
             await place.until(lambda: door.inside.total() == 7)
             for closed in door.closed.values():
                 closed.set()
@@ -121,7 +121,7 @@ async def test_nothing_more_is_taken_while_what_is_in_flight_is_as_large_as_allo
         await place.publish(*(an_order(f"order-{n}") for n in range(60)))
         door.closed = {f"order-{n}": asyncio.Event() for n in range(60)}
         one_poll = 25  # a quarter of what may be in flight
-        async with at_work(place, payment, limits=Limits(inflight_max=100, inflight_min=100, inflight_bytes_max=1)):
+        async with at_work(place, payment, limits=FlowLimits(inflight_max=100, inflight_min=100, inflight_bytes_max=1)):
             await place.until(lambda: door.inside.total() == one_poll)
             for closed in door.closed.values():
                 closed.set()
@@ -353,7 +353,7 @@ async def test_the_copy_of_an_own_event_is_not_looked_at(tmp_path: Path) -> None
 
 async def test_a_cache_holds_the_sagas_that_were_touched_last_and_forgetting_changes_nothing(tmp_path: Path) -> None:
     payment, _ = doored()
-    async with workplace(tmp_path) as place, at_work(place, payment, limits=Limits(cache_max=2)):
+    async with workplace(tmp_path) as place, at_work(place, payment, limits=FlowLimits(cache_max=2)):
         for quantity in range(3):
             await place.publish(*(an_order(f"order-{n}", quantity=quantity) for n in range(6)))
             await place.at_rest(payment)

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from saga import Saga, Service
-from saga.engine.consumer.committer import Commits
-from saga.engine.consumer.poison_guard import Count
+from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.poison_guard import DeathCount
 from saga.engine.persistence.service_record import known_logs
 from saga.errors import Ambiguous, StoreError
 from saga.messages import Partition
@@ -43,13 +43,13 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BOUNDS", replace(spill.BOUNDS, inbox_max=2, inbox_kept=1, value_bytes_max=64))
     monkeypatch.setattr(history, "TRANSITIONS_MAX", 3)
     monkeypatch.setattr(history, "TRANSITIONS_KEPT", 1)
-    begin = Commits.begin
+    begin = Committer.open_partitions
 
-    async def left(self: Commits, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
+    async def left(self: Committer, offsets: Mapping[Partition, int], is_current: Any) -> Collection[Partition]:
         await begin(self, offsets, is_current)
         return set(offsets)
 
-    monkeypatch.setattr(Commits, "begin", left)
+    monkeypatch.setattr(Committer, "open_partitions", left)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ async def run(
         await place.publish(*(an_order(quantity=n) for n in range(1, ORDERS + 1)))
         record = [record async for record in place.broker.scan("orders")][1]
         key = f"guard::payment::{record.topic}/{record.partition}/{record.offset}@{record.log_id}"
-        await place.store.insert(ARCHIVES, key, msgspec.json.encode(Count(1)))
+        await place.store.insert(ARCHIVES, key, msgspec.json.encode(DeathCount(1)))
         for n, percent in enumerate((10, 20)):
             switch = Switch(flag="new", percent=percent)
             now_ms = place.clock.now_ms() + n

@@ -9,10 +9,10 @@ import pytest
 
 from saga import Event, Service
 from saga.engine.consumer import low_priority
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.low_priority import Yielding
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.low_priority import LowPriorityBuffer
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.prepared_service import prepare, yields_of
 from saga.messages import Partition, Position
 from saga.policies.yielding import YIELDS_S_MAX
@@ -36,20 +36,20 @@ class Yields:
         self.begun: list[str] = []
         self.busy, self.told = True, 0
         self.gate = asyncio.Event()
-        self.prefixes = {topic: Prefix(0) for topic in ("orders", "shipments")}
-        self.lanes = Lanes(tasks, self._handle, self._handle)
+        self.prefixes = {topic: OffsetTracker(0) for topic in ("orders", "shipments")}
+        self.lanes = KeyedExecutor(tasks, self._handle, self._handle)
         types = ("OrderPlaced",)
-        self.yielding = Yielding(CLOCK, self.lanes, types, ("orders",), lambda: self.busy, most, self._roomier)
+        self.yielding = LowPriorityBuffer(CLOCK, self.lanes, types, ("orders",), lambda: self.busy, most, self._roomier)
         self.offset = 0
 
     def add(self, event: Event) -> None:
         message = message_of(event, started=None, id=f"m-{self.offset}")
         topic = topic_of(event)
-        self.prefixes[topic].begun(self.offset)
-        self.yielding.add(Item(message, Position(topic, 0, self.offset), self.prefixes[topic], 0.0))
+        self.prefixes[topic].begin(self.offset)
+        self.yielding.add(WorkItem(message, Position(topic, 0, self.offset), self.prefixes[topic], 0.0))
         self.offset += 1
 
-    async def _handle(self, item: Item) -> bool:
+    async def _handle(self, item: WorkItem) -> bool:
         self.begun.append(f"{item.message.saga} {item.message.type}")
         await self.gate.wait()
         return True
@@ -168,7 +168,7 @@ async def test_those_of_a_partition_that_goes_are_dropped_and_not_finished() -> 
         here.add(booked("a"))
         await a_moment()
         assert here.begun == ["a ShipmentBooked"]
-        assert here.prefixes["orders"].to_commit() is None
+        assert here.prefixes["orders"].offset_to_commit() is None
 
 
 # -------------------------------------------------------------------- in a worker
@@ -214,7 +214,7 @@ async def first_half(folder: Path, *, deferrable: bool) -> int:
     async with workplace(folder) as place:
         for number in range(MANY):
             await place.publish(an_order(f"a-{number}"), booked(f"b-{number}"))
-        async with at_work(place, service, limits=Limits(inflight_max=40, inflight_min=40)):
+        async with at_work(place, service, limits=FlowLimits(inflight_max=40, inflight_min=40)):
             await place.until(lambda: len(place.told(Handled)) >= 2 * MANY)
         assert handled.count("tidy") == handled.count("book") == MANY
         return handled[:MANY].count("tidy")

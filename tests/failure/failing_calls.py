@@ -14,8 +14,8 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Listener, Membership, Subscription
 from saga.clients.events import to_record
 from saga.contracts.library import find
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record, Standstill
@@ -389,7 +389,9 @@ async def house_of(
                         store=house.stores[name],
                         broker=FailingBroker(name, house.broker, house.plan),
                         use=use.get(name, ()),
-                        options=Options(clock=clock, report=house.moments.append, limits=Limits(), stop=stop),
+                        options=ServiceOptions(
+                            clock=clock, report=house.moments.append, limits=FlowLimits(), stop=stop
+                        ),
                     )
                 )
             try:

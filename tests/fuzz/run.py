@@ -11,8 +11,8 @@ from pathlib import Path
 from saga import Saga, Service
 from saga.contracts import codec
 from saga.engine.consumer.event_recognition import recognize
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput
 from saga.messages import Partition, Record, texts_of
@@ -91,7 +91,7 @@ async def run(ground: FuzzedLog, written: Sequence[Written], folder: Path, also:
                 prepare(payment.declared),
                 store=store,
                 broker=ground.broker,
-                options=Options(clock=CLOCK, report=moments.append, limits=Limits(), stop=stop),
+                options=ServiceOptions(clock=CLOCK, report=moments.append, limits=FlowLimits(), stop=stop),
             )
         )
         try:

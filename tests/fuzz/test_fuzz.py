@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.engine.consumer.record_router import Letter, received
+from saga.engine.consumer.record_router import BadRecord, route_record
 from saga.engine.prepared_service import prepare
 from saga.messages import Record, texts_of
 from saga.messaging.operator_commands import Command
@@ -48,8 +48,8 @@ def test_whatever_lies_among_commands_is_one_or_a_dead_letter_with_a_reason() ->
         if offset % 2:
             headers = tuple((name, b"saga.replay" if name == "ce_type" else value) for name, value in headers)
         said = (written.value, b'{"dead":"d","who":"a","why":"b"}', b'{"dead":1}')[offset % 3]
-        read = received(Record(COMMANDS, 0, offset, written.key, said, headers, written.time_ms), service)
-        assert isinstance(read, Command | Letter)
+        read = route_record(Record(COMMANDS, 0, offset, written.key, said, headers, written.time_ms), service)
+        assert isinstance(read, Command | BadRecord)
         found[type(read).__name__] += 1
         assert isinstance(read, Command) or read.reason
     assert min(found["Command"], found["Letter"]) > 100, found
@@ -62,8 +62,8 @@ async def test_whatever_lies_among_wakes_is_one_or_a_dead_letter_with_a_reason(t
         latest_ms = written.time_ms if topic == WAKES[0] else 0  # else it lies there for the time of its tier
         await ground.put([replace(written, time_ms=min(written.time_ms, latest_ms))], topic)
     for record in (record for topic in WAKES for log in ground.logs[topic] for record in log):
-        read = received(record, service)
-        assert isinstance(read, Wake | Letter)
+        read = route_record(record, service)
+        assert isinstance(read, Wake | BadRecord)
         assert isinstance(read, Wake) or read.reason
         found[type(read).__name__] += 1
     assert min(found["Wake"], found["Letter"]) > 100, found

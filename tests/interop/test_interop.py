@@ -21,8 +21,8 @@ from cloudevents.core.v1.event import CloudEvent
 from saga import Event, Service
 from saga.contracts.library import binding_of
 from saga.contracts.registered import published_text
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Outgoing, texts_of
 from saga.store.sqlite.store import SqliteStore
@@ -193,7 +193,7 @@ async def handled(sales: Sales, folder: Path, *sagas: str) -> None:
     service.handler(hear)
     async with sales.broker() as broker, SqliteStore(folder / "store.db", clock=CLOCK) as store:
         await broker.ensure([topic for topic in topics_of(service.declared) if topic.name != sales.theirs])
-        options = Options(clock=CLOCK, report=lambda _: None, limits=Limits(), stop=stop)
+        options = ServiceOptions(clock=CLOCK, report=lambda _: None, limits=FlowLimits(), stop=stop)
         await asyncio.wait_for(serve(prepare(service.declared), store=store, broker=broker, options=options), 60)
     for saga in sagas:
         assert seen[saga] == sales.sold(sales.theirs, saga)

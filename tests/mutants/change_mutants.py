@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.consumer import document_changes
-from saga.engine.consumer.change_relay import Relay
+from saga.engine.consumer.change_relay import ChangeRelay
 from saga.messages import Event, Message, Record
 from tests.mutants.runtime_mutants import rewritten
 
@@ -20,15 +20,15 @@ def a_removal_has_the_id_of_what_it_removes(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_are_forgotten_before_they_are_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, Relay, "once", "        try:\n", f"        {FORGOTTEN}\n        try:\n")
+    rewritten(patch, ChangeRelay, "relay_once", "        try:\n", f"        {FORGOTTEN}\n        try:\n")
 
 
 def what_is_noted_while_publishing_is_forgotten_with_it(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, Relay, "once", FORGOTTEN, "await self.source.forget(self.service, 2**60)")
+    rewritten(patch, ChangeRelay, "relay_once", FORGOTTEN, "await self.source.forget(self.service, 2**60)")
 
 
 def changes_are_told_in_any_order(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, Relay, "once", "for each in noted])", "for each in reversed(noted)])")
+    rewritten(patch, ChangeRelay, "relay_once", "for each in noted])", "for each in reversed(noted)])")
 
 
 def changes_are_known_by_their_place_in_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -45,10 +45,10 @@ def changes_are_known_by_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_ids(patch: pytest.MonkeyPatch, id_of: Callable[[Message, Record], str]) -> None:
-    honest = document_changes.message_in
+    honest = document_changes.parse_change
 
     def message_in(record: Record, event: type[Event]) -> Message | None:
         message = honest(record, event)
         return None if message is None else replace(message, id=id_of(message, record))
 
-    patch.setattr("saga.engine.consumer.record_router.message_in", message_in)
+    patch.setattr("saga.engine.consumer.record_router.parse_change", message_in)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.consumer.delivery import Delivery
-from saga.engine.consumer.keyed_executor import Item, Lanes
+from saga.engine.consumer.delivery import MessageDelivery
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.persistence import progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
@@ -16,14 +16,14 @@ from saga.progress.document import SagaProgress
 from saga.progress.journal import Commit
 from tests.mutants.parking_mutants import finished_once
 
-_hand: ContextVar[Item] = ContextVar("hand")
-_lanes: ContextVar[Lanes] = ContextVar("lanes")
+_hand: ContextVar[WorkItem] = ContextVar("hand")
+_lanes: ContextVar[KeyedExecutor] = ContextVar("lanes")
 
 
 def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
     waits_for_time, save = timers.waits_for_time, progress_repository.checkpoint
-    run, deliver = Lanes._run, Delivery.deliver
+    run, deliver = KeyedExecutor._run, MessageDelivery.deliver
 
     def others(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
         return waits_for_time(replace(p, deadlines=()) if p.deadlines else p)
@@ -35,23 +35,23 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
         async def again(due_ms: int) -> None:
             await clock.sleep(max(0, due_ms - clock.now_ms()) / 1000)
-            lanes.add(Item(item.message, item.position, item.prefix, item.received_s))
+            lanes.add(WorkItem(item.message, item.position, item.tracker, item.received_s))
 
         for opened in written.snapshot.deadlines:
             if opened not in known:
                 lanes.tasks.create_task(again(opened.due_ms))
         return after
 
-    async def ran(self: Lanes, saga: str, lane: Any) -> None:
+    async def ran(self: KeyedExecutor, saga: str, lane: Any) -> None:
         _lanes.set(self)
         await run(self, saga, lane)
 
-    async def delivered(self: Delivery, item: Item) -> bool:
+    async def delivered(self: MessageDelivery, item: WorkItem) -> bool:
         _hand.set(item)
         return await deliver(self, item)
 
     finished_once(patch)
     patch.setattr(timers, "waits_for_time", others)
     patch.setattr(progress_repository, "checkpoint", saved)
-    patch.setattr(Lanes, "_run", ran)
-    patch.setattr(Delivery, "deliver", delivered)
+    patch.setattr(KeyedExecutor, "_run", ran)
+    patch.setattr(MessageDelivery, "deliver", delivered)

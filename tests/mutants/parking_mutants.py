@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.consumer import timer_buffer
-from saga.engine.consumer.delivery import Delivery
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.timer_buffer import Held
+from saga.engine.consumer.delivery import MessageDelivery
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.execution import failure_handling
 from saga.engine.persistence import progress_repository
 from saga.messages import Record
@@ -21,31 +21,31 @@ from saga.progress import decisions, failed_attempts, history, journal
 from saga.progress.document import PendingMessage, SagaProgress
 from tests.mutants.runtime_mutants import rewritten
 
-_lanes: ContextVar[Lanes] = ContextVar("lanes")
+_lanes: ContextVar[KeyedExecutor] = ContextVar("lanes")
 MEMORY_S = 2.0
 """Pause of what is parked in memory only."""
 
 
 def finished_once(patch: pytest.MonkeyPatch) -> None:
-    finished = Prefix.finished
+    finished = OffsetTracker.finish
 
-    def once(self: Prefix, offset: int) -> None:
+    def once(self: OffsetTracker, offset: int) -> None:
         if offset in self.taken:
             finished(self, offset)
 
-    patch.setattr(Prefix, "finished", once)
+    patch.setattr(OffsetTracker, "finish", once)
 
 
 def wakes_are_finished_when_they_are_held(patch: pytest.MonkeyPatch) -> None:
     """Their offsets are committed, and a worker that dies holds them no more."""
-    add = Held.add
+    add = TimerBuffer.add
 
-    def added(self: Held, item: Item, taken: Record, tier: Tier) -> None:
+    def added(self: TimerBuffer, item: WorkItem, taken: Record, tier: Tier) -> None:
         add(self, item, taken, tier)
-        self.lanes.finish(item.prefix, item.position.offset)
+        self.executor.finish(item.tracker, item.position.offset)
 
     finished_once(patch)
-    patch.setattr(Held, "add", added)
+    patch.setattr(TimerBuffer, "add", added)
 
 
 def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
@@ -91,23 +91,23 @@ class _Later(BaseException):
 
 def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """Its offset is committed, and the worker that parked it comes back to it, if it lives."""
-    deliver, run = Delivery.deliver, Lanes._run
+    deliver, run = MessageDelivery.deliver, KeyedExecutor._run
 
     def leaves(*asked: Any) -> bool:
         if parks(*asked):
             raise _Later
         return False
 
-    async def ran(self: Lanes, saga: str, lane: Any) -> None:
+    async def ran(self: KeyedExecutor, saga: str, lane: Any) -> None:
         _lanes.set(self)
         await run(self, saga, lane)
 
-    async def delivered(self: Delivery, item: Item) -> bool:
+    async def delivered(self: MessageDelivery, item: WorkItem) -> bool:
         lanes = _lanes.get()
 
         async def again() -> None:
             await self.service.ports.clock.sleep(MEMORY_S)
-            lanes.add(Item(item.message, item.position, item.prefix, item.received_s))
+            lanes.add(WorkItem(item.message, item.position, item.tracker, item.received_s))
 
         try:
             return await deliver(self, item)
@@ -117,5 +117,5 @@ def what_is_parked_is_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
     finished_once(patch)
     patch.setattr(failure_handling, "parks", leaves)
-    patch.setattr(Lanes, "_run", ran)
-    patch.setattr(Delivery, "deliver", delivered)
+    patch.setattr(KeyedExecutor, "_run", ran)
+    patch.setattr(MessageDelivery, "deliver", delivered)

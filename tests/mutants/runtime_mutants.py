@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from saga.engine.consumer import keyed_executor
-from saga.engine.consumer.delivery import Delivery
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.partition_listener import Partitions
+from saga.engine.consumer.delivery import MessageDelivery
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.partition_listener import PartitionListener
 from saga.engine.execution import document_updates, handler_runner, message_processor
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.persistence import progress_repository
@@ -48,54 +48,61 @@ def rewritten(patch: pytest.MonkeyPatch, where: ModuleType | type, name: str, be
 
 # -------------------------------------------------------------------- offsets, lanes, partitions
 
-_hand: ContextVar[Item] = ContextVar("hand")
-_lanes: ContextVar[Lanes] = ContextVar("lanes")
+_hand: ContextVar[WorkItem] = ContextVar("hand")
+_lanes: ContextVar[KeyedExecutor] = ContextVar("lanes")
 
 
 def commits_before_publishing(patch: pytest.MonkeyPatch) -> None:
-    begun, deliver, publish, finished = Lanes._run, Delivery.deliver, progress_repository.publish, Prefix.finished
+    begun, deliver, publish, finished = (
+        KeyedExecutor._run,
+        MessageDelivery.deliver,
+        progress_repository.publish,
+        OffsetTracker.finish,
+    )
 
-    async def run(self: Lanes, saga: str, lane: Any) -> None:
+    async def run(self: KeyedExecutor, saga: str, lane: Any) -> None:
         _lanes.set(self)
         await begun(self, saga, lane)
 
-    async def delivered(self: Delivery, item: Item) -> bool:
+    async def delivered(self: MessageDelivery, item: WorkItem) -> bool:
         _hand.set(item)
         return await deliver(self, item)
 
     async def after_committing(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, *entry: Any) -> None:
         item = _hand.get()
-        _lanes.get().finish(item.prefix, item.position.offset)
+        _lanes.get().finish(item.tracker, item.position.offset)
         await publish(service, turn, p, *entry)
 
-    def once(self: Prefix, offset: int) -> None:
+    def once(self: OffsetTracker, offset: int) -> None:
         if offset in self.taken:
             finished(self, offset)
 
-    patch.setattr(Lanes, "_run", run)
-    patch.setattr(Delivery, "deliver", delivered)
+    patch.setattr(KeyedExecutor, "_run", run)
+    patch.setattr(MessageDelivery, "deliver", delivered)
     patch.setattr(progress_repository, "publish", after_committing)
-    patch.setattr(Prefix, "finished", once)
+    patch.setattr(OffsetTracker, "finish", once)
 
 
 def offsets_are_committed_with_gaps(patch: pytest.MonkeyPatch) -> None:
-    def furthest(self: Prefix) -> int | None:
+    def furthest(self: OffsetTracker) -> int | None:
         done = [offset for offset, finished in self.taken.items() if finished]
         return max(done) + 1 if done and max(done) + 1 > self._committed else None
 
-    patch.setattr(Prefix, "to_commit", furthest)
+    patch.setattr(OffsetTracker, "offset_to_commit", furthest)
 
 
 def messages_of_one_saga_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, keyed_executor.Lanes, "add", "item.message.saga", 'f"{item.message.saga} {item.position.offset}"')
+    rewritten(
+        patch, keyed_executor.KeyedExecutor, "add", "item.message.saga", 'f"{item.message.saga} {item.position.offset}"'
+    )
 
 
 def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partitions, "lost", lambda self, partitions: None)
+    patch.setattr(PartitionListener, "lost", lambda self, partitions: None)
 
 
 def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, keyed_executor.Lanes, "_run", "if finished:", "if finished or True:")
+    rewritten(patch, keyed_executor.KeyedExecutor, "_run", "if finished:", "if finished or True:")
 
 
 # -------------------------------------------------------------------- publishing
@@ -294,10 +301,10 @@ def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
     compare-and-swap, and its commits by the group; letting go at once only saves work that others do, too.
     """
 
-    async def revoked(self: Partitions, partitions: Any) -> None:
+    async def revoked(self: PartitionListener, partitions: Any) -> None:
         return None
 
-    patch.setattr(Partitions, "revoked", revoked)
+    patch.setattr(PartitionListener, "revoked", revoked)
 
 
 def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None:
@@ -316,7 +323,7 @@ def the_cache_outlives_a_rebalance(patch: pytest.MonkeyPatch) -> None:
     A write on it is refused, and what ends without a write is decided anew. Clearing it only saves refused writes.
     """
     for way in ("revoked", "lost"):
-        rewritten(patch, Partitions, way, "self.cache.clear()", "pass")
+        rewritten(patch, PartitionListener, way, "self.cache.clear()", "pass")
 
 
 def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from saga import Retry, Saga, Service
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.errors import BrokerUnavailable, StoreUnavailable
 from saga.messages import Outgoing, Partition, Position
 from saga.store.port import Document
@@ -313,7 +313,7 @@ async def test_a_step_that_nobody_waits_for_does_not_hold_up_the_end(tmp_path: P
         return reserved(order)
 
     async with workplace(tmp_path) as place:
-        async with at_work(place, inventory, limits=Limits(drain_s=0.05)):
+        async with at_work(place, inventory, limits=FlowLimits(drain_s=0.05)):
             await place.publish(an_order())
             await begun.wait()
         (stopped,) = place.told(Stopped)
@@ -324,7 +324,7 @@ async def test_a_step_that_nobody_waits_for_does_not_hold_up_the_end(tmp_path: P
 async def test_a_lane_goes_on_as_ever_after_a_handler_that_would_not_be_left() -> None:
     begun, seen = asyncio.Event(), list[int]()
 
-    async def handle(item: Item) -> bool:
+    async def handle(item: WorkItem) -> bool:
         if not begun.is_set():
             begun.set()
             try:
@@ -336,12 +336,12 @@ async def test_a_lane_goes_on_as_ever_after_a_handler_that_would_not_be_left() -
         seen.append(task.cancelling())
         return True
 
-    async with asyncio.TaskGroup() as tasks, Lanes(tasks, handle, handle) as lanes:
+    async with asyncio.TaskGroup() as tasks, KeyedExecutor(tasks, handle, handle) as lanes:
         for topic in ("a", "b"):
-            prefix = Prefix(0)
-            prefix.begun(0)
-            lanes.add(Item(message_of(an_order(), started=None), Position(topic, 0, 0), prefix, 0.0))
+            prefix = OffsetTracker(0)
+            prefix.begin(0)
+            lanes.add(WorkItem(message_of(an_order(), started=None), Position(topic, 0, 0), prefix, 0.0))
         await begun.wait()
-        await lanes.drained(0.01)
+        await lanes.drain(0.01)
     assert seen == [0]
     assert lanes.inflight == 0

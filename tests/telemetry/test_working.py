@@ -9,8 +9,8 @@ import pytest
 
 from saga import Saga, Service
 from saga.engine.consumer import timer_buffer
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.outage_watch import QUIET_S, OutageWatch
 from saga.engine.prepared_service import prepare, topics_of
 from saga.engine.worker import Worker
@@ -63,10 +63,10 @@ async def watched(place: Workplace, service: Service) -> AsyncIterator[WorkerVie
                 prepare(service.declared),
                 store=place.store,
                 broker=place.broker,
-                options=Options(
+                options=ServiceOptions(
                     clock=place.clock,
                     report=place.moments.append,
-                    limits=Limits(inflight_max=400, inflight_min=400),
+                    limits=FlowLimits(inflight_max=400, inflight_min=400),
                     stop=stop,
                     watch=watch,
                 ),
@@ -134,7 +134,7 @@ async def test_wakes_that_lie_in_the_log_until_their_time_are_no_lag(
         await place.until(lambda: worker.lag() is not None)
         assert isinstance(worker, Worker)
         await place.broker.publish(wakes[:1])
-        await place.until(lambda: bool(worker.held.full))
+        await place.until(lambda: bool(worker.timers.full))
         await place.broker.publish(wakes[1:])
         await place.until(lambda: sum((worker.sources.lag() or {}).values()) == 4)
         assert sum((worker.lag() or {}).values()) == 0

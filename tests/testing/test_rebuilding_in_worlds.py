@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from saga.broker.port import RECORD_BYTES_MAX
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.prepared_service import PreparedService
 from saga.engine.rebuild import Around, Taken, Unknowable, rebuilt
 from saga.messages import Message, Partition, Position, Record
@@ -51,7 +51,7 @@ def of_saga(witnessed: Witnessed, log: list[Record], saga: str) -> tuple[list[Ta
         if own is not None:
             said[own.id] = own
         elif record.topic in service.topics and record.topic not in service.wakes:
-            message = received(record, service)
+            message = route_record(record, service)
             if isinstance(message, Message):
                 assert record.offset < witnessed.committed[Partition(*record[:2])]
                 taken.append(Taken(message, Position(*record[:3]), record.time_ms))

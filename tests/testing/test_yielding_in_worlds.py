@@ -8,8 +8,8 @@ from itertools import cycle
 import pytest
 
 from saga.engine.consumer import flow_control
-from saga.engine.consumer.keyed_executor import Item
-from saga.engine.consumer.low_priority import Yielding
+from saga.engine.consumer.keyed_executor import WorkItem
+from saga.engine.consumer.low_priority import LowPriorityBuffer
 from tests.mutants.party_services import hall
 from tests.mutants.runtime_mutants import Plant, rewritten
 from tests.mutants.scenarios import SCENARIOS, first_failing
@@ -33,39 +33,41 @@ def _notes_may_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_parties_whose_notes_may_wait_end_as_all_others(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    yielded, add = list[str](), Yielding.add
+    yielded, add = list[str](), LowPriorityBuffer.add
 
-    def added(self: Yielding, item: Item) -> None:
+    def added(self: LowPriorityBuffer, item: WorkItem) -> None:
         before = self.count
         add(self, item)
         yielded.extend([item.message.type] * (self.count - before))
 
-    monkeypatch.setattr(Yielding, "add", added)
+    monkeypatch.setattr(LowPriorityBuffer, "add", added)
     SCENARIO.run(seed)
     assert set(yielded) == {"NoteLeft"}
 
 
 def overtaken(patch: pytest.MonkeyPatch) -> None:
     """A later message of the saga goes in front of those that yield."""
-    add = Yielding.add
+    add = LowPriorityBuffer.add
 
-    def added(self: Yielding, item: Item) -> None:
+    def added(self: LowPriorityBuffer, item: WorkItem) -> None:
         if self.is_saturated():
             add(self, item)
         else:
-            self.lanes.add(item)
+            self.executor.add(item)
 
-    patch.setattr(Yielding, "add", added)
+    patch.setattr(LowPriorityBuffer, "add", added)
 
 
 def turned_round(patch: pytest.MonkeyPatch) -> None:
     """The last of a saga that yields goes first."""
-    rewritten(patch, Yielding, "add", "held.append(", "held.appendleft(")
+    rewritten(patch, LowPriorityBuffer, "add", "held.append(", "held.appendleft(")
 
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:
     """What has yielded is taken for finished."""
-    rewritten(patch, Yielding, "_release", "self.lanes.add(item)", "item.prefix.finished(item.position.offset)")
+    rewritten(
+        patch, LowPriorityBuffer, "_release", "self.executor.add(item)", "item.tracker.finish(item.position.offset)"
+    )
 
 
 @pytest.mark.parametrize("mutant", [overtaken, turned_round, forgotten], ids=lambda mutant: mutant.__name__)

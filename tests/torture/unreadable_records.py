@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from saga.broker.port import Broker
-from saga.engine.consumer.record_router import Letter, received
+from saga.engine.consumer.record_router import BadRecord, route_record
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BrokerUnavailable
 from saga.messages import Outgoing, Record, texts_of
@@ -78,7 +78,7 @@ def _unreadable(seed: int, bytes_max: int) -> Iterator[Outgoing]:
 
 
 def _is_unreadable(record: Record, service: str) -> bool:
-    return isinstance(received(record, _prepared()[service]), Letter)
+    return isinstance(route_record(record, _prepared()[service]), BadRecord)
 
 
 @cache

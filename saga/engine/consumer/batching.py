@@ -1,4 +1,4 @@
-"""Batches: one lane does for several what they want done to one thing, while the others wait."""
+"""Batching: one task acts for all that want the same thing done to one document, while the others wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,20 +9,20 @@ Item = TypeVar("Item")
 T = TypeVar("T")
 
 BATCH_MAX = 100
-"""Items that are acted on together, at most."""
+"""Maximum number of items in one batch."""
 
 
 @dataclass(slots=True)
-class Batches:
-    """Lanes that wait, for each thing that is acted on. Nothing is kept of a thing at rest."""
+class Batcher:
+    """Collects the items that arrive while a batch for the same target is under way."""
 
     _waiting: dict[str, list[tuple[Any, asyncio.Future[Any]]]] = field(default_factory=dict)
-    """Lanes behind the one that acts, for each thing that is acted on now."""
+    """Waiting items by target. A target without a batch under way has no entry."""
 
-    async def together(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
-        """Return what `act` gives for `item`; with it go the items that came up while the batch before was under way.
+    async def submit(self, what: str, item: Item, act: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> T:
+        """Return the result of `act` for `item`, batched with the items that arrived during the previous batch.
 
-        Raises what `act` raises to the one who called it; the others of its batch then act by themselves.
+        If `act` raises, its caller gets the exception, and the other items of the batch are tried again without it.
         """
         if what in self._waiting:
             answer: asyncio.Future[list[T] | None] = asyncio.get_running_loop().create_future()
@@ -31,7 +31,7 @@ class Batches:
                 found = await answer
             except asyncio.CancelledError:
                 if answer.done() and not answer.cancelled() and answer.result() is None:
-                    self._hand_over(what)  # it was this one's turn
+                    self._hand_over(what)  # it was chosen to run the next batch
                 raise
             if found is not None:
                 return found[0]
@@ -50,7 +50,7 @@ class Batches:
             self._hand_over(what)
 
     def _hand_over(self, what: str) -> None:
-        """Have the next one act; without one the thing is at rest."""
+        """Let the next waiting task run a batch, or forget the target if there is none."""
         waiting = self._waiting[what]
         while waiting:
             _, answer = waiting.pop(0)

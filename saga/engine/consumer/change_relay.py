@@ -1,11 +1,11 @@
-"""Relay of changes: from the store that has noted them, in order, to the topic from which workers take them.
+"""Relay document changes, in order, from the store that recorded them to the topic that workers consume.
 
-Published first, forgotten then: whoever dies in between publishes again, and a change has the same id wherever it comes
-from, so receivers drop it. Of several processes of a service one relays; what lies there for `STALE_MS` any of them
-takes on, for the one may be frozen.
+A change is published first and deleted from the store afterwards. After a crash in between it is published again;
+receivers recognize the duplicate by its id, which is the same each time. One process of a service relays; any other
+takes over changes older than `STALE_MS`, because the first may be frozen.
 
-No change keeps back those behind it because of what is in it. One that the log does not take goes without the document
-before, then without the document, but with the reason: the service makes a dead letter of it.
+A change that the log rejects does not block the changes behind it. It is published without the previous document, or
+else without any document but with the reason; the service then makes a dead letter of it.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from saga.messaging.names import changes_of
 from saga.support.clock import Clock
 
 AT_ONCE_MAX = 500
-"""Most changes that are published together."""
+"""Maximum number of changes published in one batch."""
 IDLE_S_MIN, IDLE_S_MAX = 0.002, 0.05
-"""Pauses between two looks while nothing changes: they grow, for a look costs some 10 us."""
+"""First and longest pause between two reads while nothing changes. A read costs some 10 us."""
 AGAIN_S = 0.2
-"""Pause after a failure."""
+"""Pause after a failed read or publication."""
 STALE_MS = 5000
-"""Age of a change from which on any process of the service takes it on."""
+"""Age from which any process of the service may relay a change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
-    """Relay of one service in one process."""
+class ChangeRelay:
+    """Relays the changes of one service in one process."""
 
     service: str
     source: ChangeSource
@@ -44,14 +44,17 @@ class Relay:
     watching: OutageWatch
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay until `stop`, or until it is cancelled. Raises `Broken` for a file that no waiting mends."""
+        """Relay until `stop` is set or the task is cancelled. Raises `Broken` for a damaged file."""
         pause_s, away = IDLE_S_MIN, dict[str, SagaError]()
         while not stop.is_set():
             try:
-                count = await self.once()
+                count = await self.relay_once()
             except Broken:
                 raise
-            except (BrokerUnavailable, StoreError) as why:  # also if it may be forgotten already: it is published again
+            except (
+                BrokerUnavailable,
+                StoreError,
+            ) as why:  # also if the deletion may have worked: publishing again is harmless
                 operation = "publish" if isinstance(why, BrokerError) else "get"
                 away[operation] = why
                 self.watching.unavailable(operation, why)
@@ -64,26 +67,28 @@ class Relay:
             if count < AT_ONCE_MAX:
                 await self.source.pause(pause_s)
 
-    async def once(self) -> int:
-        """Relay what there is, up to a bound; returns how many changes."""
+    async def relay_once(self) -> int:
+        """Relay one batch. Returns the number of changes."""
         stale_ms = None if self.source.leads(self.service) else self.clock.now_ms() - STALE_MS
         noted = self.source.noted(self.service, AT_ONCE_MAX, before_ms=stale_ms)
         if noted:
             try:
-                await self.broker.publish([next(self._forms(each)) for each in noted])
+                await self.broker.publish([next(self._candidate_records(each)) for each in noted])
             except BrokerUnavailable:
                 raise
-            except BrokerError:  # which of them the log does not take, each shows alone
+            except BrokerError:  # publish one at a time, to find those that the log rejects
                 for each in noted:
                     await self._publish(each)
             await self.source.forget(self.service, noted[-1].number)
         return len(noted)
 
     async def _publish(self, noted: Noted) -> None:
-        """Publish one change, in the first form that the log takes. Raises `BrokerUnavailable` if it takes none: then
-        it is not because of what is in it, and a person has to look."""
+        """Publish one change in the first form that the log accepts.
+
+        Raises `BrokerUnavailable` if it accepts none: then the content is not the reason, and an operator has to look.
+        """
         refusal: BrokerError | None = None
-        for form in self._forms(noted):
+        for form in self._candidate_records(noted):
             try:
                 return await self.broker.publish([form])
             except BrokerUnavailable:
@@ -92,9 +97,9 @@ class Relay:
                 refusal = why
         raise BrokerUnavailable(f"relaying changes of {noted.collection!r}: {refusal}") from refusal
 
-    def _forms(self, noted: Noted) -> Iterator[Outgoing]:
-        """Records of a change, each smaller than the one before: whole, without the document before, and with the
-        reason in place of the document; none that is larger than the log takes."""
+    def _candidate_records(self, noted: Noted) -> Iterator[Outgoing]:
+        """Yield the forms of a change that fit into a record of the log: the whole change, the change without the
+        previous document, and the reason in place of any document."""
         topic, changed = changes_of(self.service, noted.collection), noted.changed
         refused = changed.refused or (
             f"it has {len(changed.after or b'')} bytes, more than a record of the log takes: keep less in it, or raise "

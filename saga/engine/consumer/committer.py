@@ -1,48 +1,51 @@
-"""Commits in the background: the position of each partition moves to the end of what is finished without a gap."""
+"""Commit offsets in the background: each partition up to its first unfinished message."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from saga.engine.consumer.sources import Sources
+from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.persistence.transition_publisher import Telling
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 
 AGAIN_S = 0.02
-"""Pause before the beginning of partitions is noted again, which could not be noted."""
+"""Pause before opening partitions is tried again after the broker was unavailable."""
 COMMIT_S = 0.05
-"""Pause before a commit, so that it commits what many lanes have finished."""
+"""Pause before a commit, so that one commit covers the messages of many sagas."""
 
 
 @dataclass(slots=True)
-class Commits:
-    """Positions of a worker's groups."""
+class Committer:
+    """Commits the offsets of a worker's consumer groups."""
 
     assignment: WorkerAssignment
-    sources: Sources
+    sources: WorkerSources
     due: asyncio.Event
     """Set when there may be something to commit."""
-    telling: Telling | None = None
+    transition_publisher: Telling | None = None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
-        """Commit whenever something is finished, until cancelled."""
+        """Commit whenever messages have been finished, until cancelled."""
         while True:
             await self.due.wait()
-            await self.assignment.watching.clock.sleep(COMMIT_S)
+            await self.assignment.outage_watch.clock.sleep(COMMIT_S)
             self.due.clear()
             await self.commit()
 
-    async def begin(
+    async def open_partitions(
         self, offsets: Mapping[Partition, int], is_current: Callable[[Partition], bool]
     ) -> Collection[Partition]:
-        """Note that messages of these partitions may be in hand from here on; return those that were not left in good
-        order. Goes on until that is durable, without those that are not current any more: while it waits a topic may be
-        created again, where these offsets would count as ones of the new log."""
-        watching, left = self.assignment.watching, set[Partition]()
+        """Record durably that messages of these partitions may be in progress. Returns the partitions whose previous
+        owner did not close them: it may have crashed.
+
+        Retries until the broker has recorded it. A partition that is no longer current is left out: its topic may have
+        been created again meanwhile, and these offsets would count in the new log.
+        """
+        watching, left = self.assignment.outage_watch, set[Partition]()
         todo = dict(offsets)
         while todo := {partition: at for partition, at in todo.items() if is_current(partition)}:
             for source, membership in self.sources.joined:
@@ -50,7 +53,7 @@ class Commits:
                 try:
                     left |= set(await membership.begin(ours)) if ours else set()
                 except Fenced:
-                    pass  # somebody else's by now; `lost` says so
+                    pass  # another member owns it now; `lost` reports that
                 except BrokerUnavailable as why:
                     watching.unavailable("commit", why)
                     continue
@@ -59,9 +62,9 @@ class Commits:
                 await watching.clock.sleep(AGAIN_S)
         return left
 
-    async def end(self, partitions: Collection[Partition]) -> None:
-        """Note that nothing of these partitions is in hand any more, if it can be noted now."""
-        prefixes = self.assignment.prefixes
+    async def close_partitions(self, partitions: Collection[Partition]) -> None:
+        """Record that no message of these partitions is in progress. One attempt: failures are ignored."""
+        prefixes = self.assignment.trackers
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
                 ours = {p: prefixes[p].position for p in partitions if p.topic in source.topics and p in prefixes}
@@ -69,29 +72,29 @@ class Commits:
                     await membership.end(ours)
 
     async def commit(self) -> None:
-        """Commit what has moved, as far as it can be committed now. What was written for it is told before: whoever
-        gets a message again tells it."""
-        watching = self.assignment.watching
-        if self.telling is not None and not await self.telling.tell():
+        """Commit every offset that has moved. Transition events are published first: once an offset is committed, no
+        redelivery would publish them."""
+        watching = self.assignment.outage_watch
+        if self.transition_publisher is not None and not await self.transition_publisher.tell():
             self.due.set()
             return
         async with self._one_at_a_time:
             for source, membership in self.sources.joined:
                 moved = {
                     partition: (prefix, offset)
-                    for partition, prefix in self.assignment.prefixes.items()
-                    if (offset := prefix.to_commit()) is not None and partition.topic in source.topics
+                    for partition, prefix in self.assignment.trackers.items()
+                    if (offset := prefix.offset_to_commit()) is not None and partition.topic in source.topics
                 }
                 if not moved:
                     continue
                 try:
                     await membership.commit({partition: offset for partition, (_, offset) in moved.items()})
                 except Fenced:
-                    continue  # the partitions are somebody else's by now; `lost` says which
+                    continue  # another member owns these partitions now; `lost` reports which
                 except BrokerUnavailable as why:
                     watching.unavailable("commit", why)
                     self.due.set()
                     continue
                 watching.answered("broker")
                 for prefix, offset in moved.values():
-                    prefix.committed(offset)
+                    prefix.acknowledge(offset)

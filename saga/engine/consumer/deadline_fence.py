@@ -1,13 +1,13 @@
-"""Fence of a worker's deadlines: how far the log has been handled, saga by saga.
+"""Keep a deadline from firing before the answer that already lies in the log.
 
-A time that has passed does not say that nobody answered: the answer may lie in the log, unread. So the ends of the log
-are noted at or after a deadline's due time, and the deadline runs once everything below them has come to its place
-here: handled, pending, queued or dead. One look at the ends serves all deadlines that were due before it; where the
-ends are reached already, which is the normal case, that one question is all it takes.
+After an outage a deadline may be due although the event that closes it is in the log, unread. So the worker looks up
+the end offsets of the log at or after the due time, and fires the deadline once every record below them was processed:
+handled, pending, queued or dead. One lookup serves all deadlines that were due before it. Normally the ends are reached
+already, and the lookup is the only cost.
 
-Of a partition of ours everything below an end has come to its place once it was taken and nothing of the saga waits
-behind the turn that asks, for a saga's messages go one after another. Of a partition that another worker has, the
-group's committed position tells.
+In a partition of this worker a record counts as processed when it was taken in and no message of the saga waits behind
+the current one, because the messages of a saga are handled in order. In a partition of another worker the committed
+offset of the group decides.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from saga.broker.partitioner import partition_of
-from saga.engine.consumer.keyed_executor import Lanes
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.sources import Sources
+from saga.engine.consumer.keyed_executor import KeyedExecutor
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
@@ -28,104 +28,106 @@ from saga.support.clock import Clock
 from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog
 
 AGAIN_S = 1.0
-"""Pause after a broker did not tell the ends of the log before it is asked again."""
+"""Pause after a failed lookup of the end offsets."""
 PENDING_MAX = 16
-"""Ends of one partition that are noted and not reached, at most: a later one takes the place of the last."""
+"""Maximum number of unreached end offsets for each partition; a new one then replaces the latest."""
 TELL_EVERY_S = 60.0
-"""Pause before people are told again that deadlines wait for a partition."""
+"""Interval between two reports that deadlines wait for a partition."""
 
 
-class Look(NamedTuple):
-    """Time of a look at the ends of the log: by the date, and by the clock that never goes back."""
+class EndsLookup(NamedTuple):
+    """Time of a lookup of the end offsets, by the wall clock and by the monotonic clock."""
 
     at_ms: int
     at_s: float
 
 
 @dataclass(slots=True)
-class Fence:
-    """Knowledge of one worker about how far the log has been handled."""
+class DeadlineFence:
+    """Knows up to which time one worker's part of the log has been processed."""
 
     clock: Clock
     topics: Collection[str]
     """Topics of events that the service consumes."""
-    sources: Sources
+    sources: WorkerSources
     assignment: WorkerAssignment
-    lanes: Lanes
+    lanes: KeyedExecutor
     wakes: Mapping[str, Tier]
-    """Topics of the service's wakes."""
-    yields: Callable[[str], bool] | None = None
-    """Tells whether a message of a saga was taken and is held back for others; `None`: none ever is."""
+    """Topics of the service's timers."""
+    is_low_priority: Callable[[str], bool] | None = None
+    """Returns whether a message of a saga is in the low-priority buffer; `None`: there is no such buffer."""
     _counts: dict[str, int] = field(default_factory=dict)
-    """Number of partitions of each topic, as last heard."""
+    """Number of partitions of each topic, as of the last lookup."""
     _unknown: set[Partition] = field(default_factory=set)
-    """Partitions whose end could not be told."""
-    _pending: dict[Partition, list[tuple[int, Look]]] = field(default_factory=dict)
-    """Ends that are noted and not reached, oldest first."""
-    _reached: dict[Partition, tuple[Look, float]] = field(default_factory=dict)
-    """The last look whose end is reached, and the monotonic time at which that was seen."""
+    """Partitions whose end offset is not known."""
+    _pending: dict[Partition, list[tuple[int, EndsLookup]]] = field(default_factory=dict)
+    """End offsets that are not reached yet, oldest first."""
+    _reached: dict[Partition, tuple[EndsLookup, float]] = field(default_factory=dict)
+    """The last lookup whose end offset is reached, and the monotonic time at which that was noticed."""
     _positions: dict[Partition, int] = field(default_factory=dict)
-    """Committed positions of partitions that others have, as last heard."""
-    _looked: Look | None = None
-    """The last look that was answered."""
+    """Committed offsets of other workers' partitions, as of the last query."""
+    _looked: EndsLookup | None = None
+    """The last successful lookup."""
     _forgotten: int = 0
-    """Number of times that partitions went."""
+    """How many times partitions were taken away from this worker."""
     _refused_until_s: float = 0.0
     _told_s: dict[Partition, float] = field(default_factory=dict)
-    """Time at which people were last told that deadlines wait for a partition."""
+    """Monotonic time of the last report that deadlines wait for a partition."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def watching(self) -> OutageWatch:
-        return self.assignment.watching
+        return self.assignment.outage_watch
 
-    # ---------------------------------------------------------------- what a turn asks
+    # ---------------------------------------------------------------- used while a message is processed
 
     async def handled_ms(self, saga: str, due_ms: int) -> int:
-        """See `saga.engine.ports.Assignment`. Asks the broker for the ends of the log, unless that was done since."""
+        """See `saga.engine.ports.Assignment`. Looks up the end offsets unless that was done since `due_ms`."""
         if not self._is_since(self._looked, due_ms):
-            await self._look(due_ms)
-        self._settle()
-        handled_ms, seen_s = self._handled(saga)
+            await self._look_up_ends(due_ms)
+        self._move_reached_ends()
+        handled_ms, seen_s = self._handled_until(saga)
         if handled_ms < due_ms or self._is_behind(saga, seen_s):
             return 0
-        for partition in self._standing(saga):
-            self._tell_passed(saga, due_ms, partition)
+        for partition in self._stalled_partitions(saga):
+            self._report_passed(saga, due_ms, partition)
         return handled_ms
 
     def is_at_home(self, saga: str, position: Position) -> bool:
-        """See `saga.engine.ports.Assignment`. A wake that lies among those of its saga stays: the worker that has them
-        has the saga's events, too, unless the topics have other numbers of partitions."""
+        """See `saga.engine.ports.Assignment`. A timer without a delay is local: it lies in the saga's own partition,
+        and the worker that owns it owns the saga's events, unless the topics have different numbers of partitions."""
         tier = self.wakes.get(position.topic)
         return tier is None or not tier.seconds or all(map(self._is_ours, self._partitions(saga)))
 
-    # ---------------------------------------------------------------- what waiting wakes ask
+    # ---------------------------------------------------------------- used by waiting timers
 
-    def has(self, position: Position, prefix: Prefix) -> bool:
-        """Return whether a message that was taken in this assignment of its partition is still ours."""
-        return self.assignment.prefixes.get(Partition(*position[:2])) is prefix
+    def owns(self, position: Position, prefix: OffsetTracker) -> bool:
+        """Return whether the assignment under which a message was received still holds."""
+        return self.assignment.trackers.get(Partition(*position[:2])) is prefix
 
-    async def refresh(self) -> None:
-        """See how far the group is by now in partitions that others have."""
+    async def refresh_positions(self) -> None:
+        """Query the committed offsets of the partitions of other workers that are still awaited."""
         others = [partition for partition, pending in self._pending.items() if pending and not self._is_ours(partition)]
         if others and self.clock.monotonic_s() >= self._refused_until_s:
             try:
                 await self._ask_positions(others)
             except BrokerUnavailable as why:
-                self._refused(why)
-        self._settle()
+                self._pause_lookups(why)
+        self._move_reached_ends()
 
     def is_handled(self, saga: str, due_ms: int) -> bool:
-        """Return whether everything that the log held then has been taken here, or handled elsewhere: a turn that
-        begins now, behind the saga's other messages, finds it in its place."""
-        return self._handled(saga)[0] >= due_ms
+        """Return whether everything that the log held at `due_ms` was received here or processed elsewhere.
 
-    def is_noted(self, due_ms: int) -> bool:
-        """Return whether the ends of the log were noted at this time or later: without that nothing is reached."""
+        A message processed now, behind the saga's other messages, then sees the effect of all of them.
+        """
+        return self._handled_until(saga)[0] >= due_ms
+
+    def has_ends_since(self, due_ms: int) -> bool:
+        """Return whether the end offsets were looked up at this time or later."""
         return self._is_since(self._looked, due_ms)
 
-    def tell_behind(self, sagas: Iterable[str]) -> None:
-        """Tell people, once a minute for each partition, that deadlines of these sagas wait for it."""
+    def report_behind(self, sagas: Iterable[str]) -> None:
+        """Report each partition that deadlines of these sagas wait for, once a minute."""
         now_s = self.clock.monotonic_s()
         waiting = {p: None for saga in sagas for p in self._partitions(saga) if self._pending.get(p)}
         for partition in waiting:
@@ -142,10 +144,10 @@ class Fence:
                     )
                 )
 
-    # ---------------------------------------------------------------- what becomes of partitions
+    # ---------------------------------------------------------------- rebalances
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Forget what was taken of these partitions: it may not have come to its place here."""
+        """Drop what is known of these partitions: messages received from them may not be processed here."""
         for partition in partitions:
             self._pending.pop(partition, None)
             self._reached.pop(partition, None)
@@ -153,37 +155,37 @@ class Fence:
         self._looked = None
         self._forgotten += 1
 
-    # ---------------------------------------------------------------- looks
+    # ---------------------------------------------------------------- lookups
 
-    async def _look(self, due_ms: int) -> None:
-        """Note the ends of the log as they are now, if that has not been done since then. A broker that does not answer
-        is asked again in a moment: nothing is handled as far as anybody knows."""
+    async def _look_up_ends(self, due_ms: int) -> None:
+        """Look up the end offsets unless that was done since `due_ms`. After a failure no lookup starts for
+        `AGAIN_S`; until one succeeds, no deadline fires."""
         async with self._one_at_a_time:
             if self._is_since(self._looked, due_ms) or self.clock.monotonic_s() < self._refused_until_s:
                 return
-            look = Look(self.clock.now_ms(), self.clock.monotonic_s())
+            look = EndsLookup(self.clock.now_ms(), self.clock.monotonic_s())
             before = self._forgotten
             try:
                 ends = await self.sources.ends()
                 self._counts, self._unknown = {}, set()
-                self._note(ends, look)
+                self._add_ends(ends, look)
                 others = [
                     partition for partition, end in ends.items() if end is not None and not self._is_ours(partition)
                 ]
                 if others := [partition for partition in others if partition.topic in self.topics]:
                     await self._ask_positions(others)
             except BrokerUnavailable as why:
-                self._refused(why)
+                self._pause_lookups(why)
                 return
-            except BrokerError as why:  # nothing can be said, and the polls tell why
+            except BrokerError as why:  # the poll loop reports the reason
                 self._refused_until_s = self.clock.monotonic_s() + AGAIN_S
                 self.watching.unavailable("ends", BrokerUnavailable(str(why)))
                 return
             self.watching.answered("broker")
-            if self._forgotten == before:  # else partitions went meanwhile: what was noted of them is gone
+            if self._forgotten == before:  # else a rebalance dropped what was just recorded
                 self._looked = look
 
-    def _note(self, ends: Mapping[Partition, int | None], look: Look) -> None:
+    def _add_ends(self, ends: Mapping[Partition, int | None], look: EndsLookup) -> None:
         for partition, end in ends.items():
             if partition.topic not in self.topics:
                 continue
@@ -199,23 +201,23 @@ class Fence:
     async def _ask_positions(self, partitions: Collection[Partition]) -> None:
         self._positions.update(await self.sources.positions(partitions))
 
-    def _refused(self, why: BrokerUnavailable) -> None:
+    def _pause_lookups(self, why: BrokerUnavailable) -> None:
         self._refused_until_s = self.clock.monotonic_s() + AGAIN_S
         self.watching.unavailable("ends", why)
 
-    def _is_since(self, look: Look | None, due_ms: int) -> bool:
+    def _is_since(self, look: EndsLookup | None, due_ms: int) -> bool:
         return look is not None and self._time_of(look) >= due_ms
 
-    def _time_of(self, look: Look) -> int:
-        """Date of a look, as it is told by the date of then and by the time that has passed since: the earlier one. A
-        date that was ahead then says nothing of now, nor does a clock that stood still while the machine slept."""
+    def _time_of(self, look: EndsLookup) -> int:
+        """Return the wall-clock time of a lookup: the earlier of the time recorded then, and of now minus the time
+        that has passed. So neither a clock that was ahead nor one that stopped in sleep makes the lookup too late."""
         passed_ms = round((self.clock.monotonic_s() - look.at_s) * 1000)
         return min(look.at_ms, self.clock.now_ms() - passed_ms)
 
-    # ---------------------------------------------------------------- how far it is handled
+    # ---------------------------------------------------------------- progress
 
-    def _settle(self) -> None:
-        """See which of the noted ends are reached."""
+    def _move_reached_ends(self) -> None:
+        """Move the end offsets that have been passed to `_reached`."""
         read_to, now_s = self.sources.read_to(), self.clock.monotonic_s()
         for partition, pending in self._pending.items():
             if not pending:
@@ -227,20 +229,21 @@ class Fence:
                 self._told_s.pop(partition, None)
 
     def _read_to(self, partition: Partition, read_to: Mapping[Partition, int]) -> int:
-        """Offset below which everything was taken here, or handled elsewhere."""
+        """Return the offset below which everything was received here or processed elsewhere."""
         if self._is_ours(partition):
-            return max(self.assignment.prefixes[partition].end, read_to.get(partition, 0))
+            return max(self.assignment.trackers[partition].end, read_to.get(partition, 0))
         return self._positions.get(partition, -1)
 
     def _is_ours(self, partition: Partition) -> bool:
-        return partition in self.assignment.prefixes and partition not in self.assignment.leaving
+        return partition in self.assignment.trackers and partition not in self.assignment.leaving
 
-    def _handled(self, saga: str) -> tuple[int, float]:
-        """Time up to which all has been taken here or handled elsewhere, and the latest time at which that was seen."""
+    def _handled_until(self, saga: str) -> tuple[int, float]:
+        """Return the time up to which the log is processed for this saga, and when the last partition was seen to
+        be."""
         if self._looked is None:
             return 0, 0.0
         handled_ms, seen_s = self._time_of(self._looked), 0.0
-        standing = set(self._standing(saga))
+        standing = set(self._stalled_partitions(saga))
         for partition in self._partitions(saga):
             if partition in standing:
                 continue
@@ -251,7 +254,7 @@ class Fence:
         return handled_ms, seen_s
 
     def _partitions(self, saga: str) -> list[Partition]:
-        """Partitions in which messages of the saga may lie."""
+        """Return the partitions that may hold messages of the saga."""
         key = saga.encode()
         return [
             Partition(topic, number)
@@ -259,8 +262,8 @@ class Fence:
             for number in (range(count) if topic in self.assignment.scattered else (partition_of(key, count),))
         ]
 
-    def _standing(self, saga: str) -> list[Partition]:
-        """Partitions of the saga that cannot be read now: no deadline waits for them."""
+    def _stalled_partitions(self, saga: str) -> list[Partition]:
+        """Return the partitions of the saga that cannot be read now. No deadline waits for them."""
         still = {(each.topic, each.partition) for each in self.sources.standstills()}
         if not still and not self._unknown:
             return []
@@ -271,12 +274,12 @@ class Fence:
         ]
 
     def _is_behind(self, saga: str, seen_s: float) -> bool:
-        """True if a message of the saga that was taken by then waits for its turn: it may not be passed."""
+        """Return whether a message of the saga that was received by then still waits to be processed."""
         if self.lanes.has_waiting(saga, seen_s):
             return True
-        return self.yields is not None and self.yields(saga)
+        return self.is_low_priority is not None and self.is_low_priority(saga)
 
-    def _tell_passed(self, saga: str, due_ms: int, partition: Partition) -> None:
+    def _report_passed(self, saga: str, due_ms: int, partition: Partition) -> None:
         topic, number = partition
         if self.watching.is_news(f"{saga} {due_ms} {topic}/{number}"):
             why = "it cannot be read now, and no deadline waits for it"

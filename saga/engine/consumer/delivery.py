@@ -1,11 +1,11 @@
-"""Delivery of one message: from its lane to the end of its turn, however often that takes."""
+"""Deliver one message to the engine, and retry until it is processed."""
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 
 from msgspec.structs import replace
 
-from saga.engine.consumer.keyed_executor import Item
+from saga.engine.consumer.keyed_executor import WorkItem
 from saga.engine.errors import Draining
 from saga.engine.execution import control_log, value_codec
 from saga.engine.execution.beginning import begin
@@ -23,24 +23,24 @@ from saga.support.clock import from_iso
 from saga.telemetry.events import Handled, Stuck
 
 STUCK_S_FIRST, STUCK_S_MAX = 0.5, 30.0
-"""Pauses of a lane that cannot decide: nothing of it is lost, and other lanes go on."""
+"""First and longest pause after an unexpected error. Only this saga waits; no message is skipped."""
 
 
 @dataclass(slots=True)
-class Delivery:
-    """Brings messages to their end, on progresses that it remembers."""
+class MessageDelivery:
+    """Processes messages, with a cache of progress documents."""
 
     service: ServiceRuntime
     cache_max: InitVar[int]
-    keep: Callable[[Item, AwaitLog], None]
-    """Keeps a wake until the log has been handled: then its turn is taken again."""
+    keep_timer: Callable[[WorkItem, AwaitLog], None]
+    """Keeps a timer until the log is processed far enough; then it is delivered again."""
     cache: ProgressCache = field(init=False)
 
     def __post_init__(self, cache_max: int) -> None:
         self.cache = ProgressCache(cache_max, self.service.memory_s / 2)
 
-    async def deliver(self, item: Item) -> bool:
-        """Return whether the message is finished: if not, it is left to whoever has its partition next."""
+    async def deliver(self, item: WorkItem) -> bool:
+        """Process a message. Returns false if it is left to the next owner of its partition."""
         pause_s, service, saga = STUCK_S_FIRST, self.service, item.message.saga
         ports = service.ports
         while True:
@@ -49,27 +49,29 @@ class Delivery:
                 ports.assignment.check_running(item.position)
                 if isinstance(item.message, Control):
                     await control_log.write_control(service, item.position, item.message)
-                    self._tell(item, stages)
+                    self._report_handled(item, stages)
                     return True
                 cached = self.cache.take(saga, stages.begun_s)
                 if ports.outage_watch.tracing is not None:
-                    stages.spans = self._spans(item, ports.outage_watch.tracing)
+                    stages.spans = self._start_spans(item, ports.outage_watch.tracing)
                 message = item.message
                 if ports.keys is not None:
                     message = await value_codec.encrypt_message(service, message, item.position)
                 turn = begin(service, message, item.position, cached and cached[:2], stages)
                 if item.deaths:
                     turn = replace(turn, deaths=item.deaths)
-                while not turn.is_complete:  # as `take_turn`, with one coroutine less around each write
+                while not turn.is_complete:  # the loop of `take_turn`, inlined: one coroutine less around each write
                     turn = await advance(service, turn)
                 if turn.progress is not None and turn.is_cacheable:
-                    written_s = stages.begun_s if stages.outcomes else self._written_s(turn.progress, cached, stages)
+                    written_s = (
+                        stages.begun_s if stages.outcomes else self._find_write_time(turn.progress, cached, stages)
+                    )
                     self.cache.put(saga, turn.progress, turn.cas, written_s)
             except Draining:
                 return False
             except Broken:
-                raise  # ends the service
-            except Exception as why:  # noqa: BLE001 - a lane that cannot decide waits and tells; it never skips a message
+                raise  # a damaged store ends the service
+            except Exception as why:  # noqa: BLE001 - report, wait and retry: no message is ever skipped
                 ports.outage_watch.report(
                     Stuck(
                         service=service.name,
@@ -80,29 +82,29 @@ class Delivery:
                     )
                 )
                 if any(outcome == "dead" for _, outcome, _ in stages.outcomes):
-                    item.deaths = 0  # it is given up: what else is ready is not
-                if item.survived is not None:
-                    item.survived()
+                    item.deaths = 0  # the deadly run is given up; other runs of the saga are not
+                if item.on_survived is not None:
+                    item.on_survived()
                 try:
                     await ports.assignment.pause(pause_s, item.position)
                 except Draining:
                     return False
                 pause_s = min(pause_s * 2, STUCK_S_MAX)
             else:
-                return self._is_finished(item, turn, stages)
+                return self._finish(item, turn, stages)
 
-    def _is_finished(self, item: Item, turn: ProcessingState, stages: Measurements) -> bool:
-        """Return whether nothing is left to do, and tell so; a wake that waits for the log is kept."""
+    def _finish(self, item: WorkItem, turn: ProcessingState, stages: Measurements) -> bool:
+        """Report the outcome. A timer that has to wait for the log is kept, and is not finished."""
         if turn.awaited_log is None or stages.outcomes:
-            self._tell(item, stages)
+            self._report_handled(item, stages)
         if turn.awaited_log is not None:
-            self.keep(item, turn.awaited_log)
+            self.keep_timer(item, turn.awaited_log)
         return turn.awaited_log is None
 
-    def _written_s(
+    def _find_write_time(
         self, p: SagaProgress, cached: tuple[SagaProgress, int, float] | None, stages: Measurements
     ) -> float:
-        """Time at which a progress was written that was not written now: as the cache knows, or as it tells itself."""
+        """Return when a progress that this message did not change was written: from the cache, or from its journal."""
         if cached is not None and p is cached[0]:
             return cached[2]
         if not p.transitions:
@@ -110,7 +112,7 @@ class Delivery:
         age_ms = self.service.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)
         return stages.begun_s - max(0, age_ms) / 1000
 
-    def _tell(self, item: Item, stages: Measurements) -> None:
+    def _report_handled(self, item: WorkItem, stages: Measurements) -> None:
         ports, message = self.service.ports, item.message
         now = ports.clock.monotonic_s()
         topic, partition, offset, _ = item.position
@@ -136,8 +138,8 @@ class Delivery:
         if stages.spans is not None and (traced := stages.spans.told(message, item.position)) is not None:
             ports.outage_watch.report(traced)
 
-    def _spans(self, item: Item, tracing: Tracing) -> TurnSpans | None:
-        """Spans to be noted down of a message; `None`: it is of a trace that is not sampled."""
+    def _start_spans(self, item: WorkItem, tracing: Tracing) -> TurnSpans | None:
+        """Start recording spans; `None` if the message's trace is not sampled."""
         service, message = self.service, item.message
         place = place_of(message) if message.type in service.consumed else None
         if place is not None and not tracing.is_sampled(place):

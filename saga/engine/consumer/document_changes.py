@@ -1,4 +1,4 @@
-"""Changes of documents as messages: each becomes the event that stands for it, and is handled as any other. Pure."""
+"""Turn changes of documents into messages, which are handled like any other event. Pure."""
 
 from typing import Any
 
@@ -15,26 +15,34 @@ from saga.messaging.message_ids import id_of_change, identity
 from saga.support.clock import iso
 
 SOURCE = "documents/"
-"""Beginning of the source of these messages, before the name of the collection."""
+"""Prefix of the message source; the name of the collection follows."""
 _fields = msgspec.json.Decoder(dict[str, Any])
 
 
-def message_in(record: Record, event: type[Event]) -> Message | None:
-    """The change that a record tells of; `None` if it is none of the document. Raises `BadInput`."""
+def parse_change(record: Record, event: type[Event]) -> Message | None:
+    """Parse a record of a change topic. Returns `None` if the document itself did not change. Raises `BadInput`."""
     changed = changed_in(record)
     if changed is None:
         return None
     appended_ms = record.time_ms if record.time_ms in TIMES_MS else changed.time_ms
-    return message_of(changed, event, max(appended_ms, changed.time_ms))
+    return make_change_message(changed, event, max(appended_ms, changed.time_ms))
 
 
-def message_of(changed: Changed, event: type[Event], started_ms: int) -> Message:
-    """The message of a change. `event`: the class that stands for it. `started_ms`: when a saga that it begins began:
-    when it was told, for a document may be older than any saga that is remembered. Raises `BadInput`."""
+def make_change_message(changed: Changed, event: type[Event], started_ms: int) -> Message:
+    """Make the message of a change.
+
+    Args:
+        event: The class declared for changes of this collection.
+        started_ms: Start time of a saga that the change starts: when the change was published, because the document
+            may be older than the retention of sagas.
+
+    Raises:
+        BadInput: The document has no valid saga id.
+    """
     kind = kind_of(event)
     assert kind is not None
     contract, name = event.__contract__, name_of(event)
-    saga = _saga(changed, kind)
+    saga = _find_saga(changed, kind)
     fields = {KEY: changed.key, KIND: changed.kind, BEFORE: changed.before, AFTER: changed.after}
     id_ = id_of_change(changed.key, changed.version, is_gone=changed.after is None)
     value = codec.encode(event(**fields, **{_key_of(event): saga}))
@@ -55,8 +63,8 @@ def _key_of(event: type[Event]) -> str:
     return key
 
 
-def _saga(changed: Changed, kind: DocumentKind) -> str:
-    """Saga that a change belongs to: by the document's key, or by the field that is declared."""
+def _find_saga(changed: Changed, kind: DocumentKind) -> str:
+    """Return the saga of a change: the document's key, or the declared field of the document."""
     if kind.saga is None:
         return changed.key
     content = changed.before if changed.after is None else changed.after

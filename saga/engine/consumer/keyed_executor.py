@@ -1,7 +1,8 @@
-"""Lanes: one for each saga in flight. Its messages go one after another, and all lanes side by side.
+"""Handle the messages of one saga in order, and all sagas concurrently.
 
-Each lane is a task, and most have one message. A task group takes part in the end of each of its tasks, which costs as
-much as to begin one: so the lanes have one task there for all of them, their keeper.
+Each saga in flight has a queue and a task, mostly for a single message. A task group does work at the end of each of
+its tasks, which costs as much as starting one. So the executor puts a single keeper task into the group, and watches
+the tasks of the sagas itself.
 """
 
 import asyncio
@@ -13,190 +14,192 @@ from typing import Self
 
 from msgspec import Struct
 
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.messages import Message, Partition, Position
 from saga.messaging.timers import Wake
 
 
-class Item(Struct, eq=False):
-    """A message on its way through the worker."""
+class WorkItem(Struct, eq=False):
+    """A message that the worker has received."""
 
     message: Message
     position: Position
-    prefix: Prefix
-    """Told that it is finished; belongs to the assignment under which it came."""
+    tracker: OffsetTracker
+    """Offsets of its partition, in the assignment under which it was received."""
     received_s: float
     deaths: int = 0
-    """Number of deaths for which it is given up, where something of the service's would run; 0: it is not."""
-    survived: Callable[[], None] | None = None
-    """Told that nobody has died of it so far, though it is not finished: its lane waits."""
-    left: asyncio.Future[None] | None = None
-    """Done when the message is finished or left; made when somebody waits for that."""
+    """Number of crashes for which its next run is given up; 0: it may run."""
+    on_survived: Callable[[], None] | None = None
+    """Called when the message did not crash the process although it is not finished, because its saga waits."""
+    done: asyncio.Future[None] | None = None
+    """Done when the message is finished or abandoned; created on demand."""
 
 
-class Lane(Struct, eq=False):
-    """Messages of one saga that are here."""
+class SagaQueue(Struct, eq=False):
+    """Messages of one saga that the worker has received."""
 
-    waiting: deque[Item]
-    current: Item | None = None
-    """Message in hand."""
+    waiting: deque[WorkItem]
+    current: WorkItem | None = None
+    """Message that is being handled."""
     task: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True)
-class Lanes:
-    """Sagas in flight. To be used in an `async with`, which ends when no message is in any lane."""
+class KeyedExecutor:
+    """Runs one task for each saga in flight. Leaving the `async with` block waits for all of them."""
 
     tasks: asyncio.TaskGroup
-    """Tasks of the service: they end, and the lanes with them, when one of all these fails."""
-    handle: Callable[[Item], Awaitable[bool]]
-    """Brings one message to its end: true if it is finished. Else the lane forgets it: it is somebody else's."""
-    guarded: Callable[[Item], Awaitable[bool]]
-    """Does so with one that may end the process."""
+    """Task group of the service. If any of its tasks or any saga's task fails, all end."""
+    handle: Callable[[WorkItem], Awaitable[bool]]
+    """Handles one message; false if it was left to the next owner of the partition."""
+    handle_guarded: Callable[[WorkItem], Awaitable[bool]]
+    """The same for a message that may crash the process."""
     inflight: int = 0
-    """Messages taken in and neither finished nor left."""
+    """Number of messages received and neither finished nor abandoned."""
     inflight_bytes: int = 0
-    """Bytes of the values of those messages."""
+    """Total size of the values of these messages."""
     freed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever there may be room for more: a message has left."""
+    """Set whenever a message has left, so that there may be room for more."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set whenever there may be something to commit: a message is finished."""
-    _lanes: dict[str, "Lane"] = field(default_factory=dict)
-    _late: set[Item] = field(default_factory=set)
-    """Messages in hand that are to be left as by a crash."""
+    """Set whenever a message is finished, so that there may be something to commit."""
+    _queues: dict[str, "SagaQueue"] = field(default_factory=dict)
+    _late: set[WorkItem] = field(default_factory=set)
+    """Messages being handled that are to be abandoned, as by a crash."""
     _failed: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: list[BaseException] = field(default_factory=list)
-    """Exceptions that lanes have raised: they end the service."""
+    """Exceptions raised by the tasks of sagas: they end the service."""
     _keeper: asyncio.Task[None] | None = None
     _cancelled: set[asyncio.Task[None]] = field(default_factory=set)
-    """Lanes that have been cancelled: once is enough, and more would break off how they end."""
+    """Tasks already cancelled: a second cancellation would interrupt their cleanup."""
 
     async def __aenter__(self) -> Self:
-        self._keeper = self.tasks.create_task(self._kept(), name="lanes")
+        self._keeper = self.tasks.create_task(self._keep_tasks(), name="lanes")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._keeper is not None
         try:
-            while kind is None and (running := self._running()):
+            while kind is None and (running := self._running_tasks()):
                 await asyncio.wait(running)
         finally:
             self._keeper.cancel()
-            await self._ended()
+            await self._cancel_all()
 
-    async def _kept(self) -> None:
-        """Wait until a lane fails, and raise what it has raised. No lane goes on then, nor when this is cancelled."""
+    async def _keep_tasks(self) -> None:
+        """Wait until a task fails, cancel the others and raise its exception. Cancellation cancels them, too."""
         try:
             await self._failed.wait()
         finally:
-            await self._ended()
+            await self._cancel_all()
             if self._failures:
                 raise self._failures[0] if len(self._failures) == 1 else BaseExceptionGroup("lanes", self._failures)
 
-    async def _ended(self) -> None:
-        """Cancel all lanes, and return when none is left: those, too, that begin meanwhile."""
-        while running := self._running():
+    async def _cancel_all(self) -> None:
+        """Cancel all tasks and wait until none is left, including those that start meanwhile."""
+        while running := self._running_tasks():
             for task in running:
                 if task not in self._cancelled:
                     task.cancel()
             self._cancelled.update(running)
-            with suppress(asyncio.CancelledError):  # as task groups do: whoever cancels again waits for them, too
+            with suppress(asyncio.CancelledError):  # as task groups do: a second cancellation still waits for the tasks
                 await asyncio.wait(running)
 
-    def _running(self) -> list[asyncio.Task[None]]:
-        # One that is cancelled before it begins never runs, and so never leaves.
-        return [lane.task for lane in self._lanes.values() if lane.task is not None and not lane.task.done()]
+    def _running_tasks(self) -> list[asyncio.Task[None]]:
+        # A task that is cancelled before its first step never runs, and never removes its queue.
+        return [lane.task for lane in self._queues.values() if lane.task is not None and not lane.task.done()]
 
-    def add(self, item: Item) -> None:
-        """Put a message behind the others of its saga."""
+    def add(self, item: WorkItem) -> None:
+        """Queue a message behind the others of its saga."""
         self.inflight += 1
         self.inflight_bytes += len(item.message.value)
         saga = item.message.saga
-        lane = self._lanes.get(saga)
+        lane = self._queues.get(saga)
         if lane is not None:
             lane.waiting.append(item)
             return
-        lane = self._lanes[saga] = Lane(deque((item,)))
+        lane = self._queues[saga] = SagaQueue(deque((item,)))
         lane.task = asyncio.get_running_loop().create_task(self._run(saga, lane), name=f"lane {saga}")
 
-    def has(self, saga: str) -> bool:
+    def has_saga(self, saga: str) -> bool:
         """Return whether a message of the saga is in flight."""
-        return saga in self._lanes
+        return saga in self._queues
 
     def has_waiting(self, saga: str, until_s: float) -> bool:
-        """Return whether a message of the saga, taken in by this time of the monotonic clock, waits behind the one in
-        hand. A wake says nothing new, and does not count."""
-        lane = self._lanes.get(saga)
+        """Return whether a message of the saga that was received by this monotonic time waits behind the current one.
+        Timers do not count: they bring nothing new."""
+        lane = self._queues.get(saga)
         return lane is not None and any(
             item.received_s <= until_s and type(item.message) is not Wake for item in lane.waiting
         )
 
-    async def _run(self, saga: str, lane: "Lane") -> None:
+    async def _run(self, saga: str, lane: "SagaQueue") -> None:
         waiting = lane.waiting
         try:
             while waiting:
                 item = lane.current = waiting.popleft()
                 try:
-                    finished = await (self.guarded if item.prefix.guarded else self.handle)(item)
-                    if item in self._late and lane.task is not None:  # its handler came to its end in spite of it
+                    finished = await (self.handle_guarded if item.tracker.guarded else self.handle)(item)
+                    if (
+                        item in self._late and lane.task is not None
+                    ):  # the handler finished in spite of the cancellation
                         lane.task.uncancel()
                 except asyncio.CancelledError:
                     if item not in self._late or lane.task is None or lane.task.uncancel():
                         raise
-                    finished = False  # it took too long to drain: it is left, and the lane goes on
+                    finished = False  # draining took too long: abandon the message, go on with the queue
                 finally:
                     self._late.discard(item)
-                    self._leaves(item)
-                    if item.left is not None and not item.left.done():
-                        item.left.set_result(None)
+                    self._release(item)
+                    if item.done is not None and not item.done.done():
+                        item.done.set_result(None)
                 if finished:
-                    self.finish(item.prefix, item.position.offset)
+                    self.finish(item.tracker, item.position.offset)
         except asyncio.CancelledError:
             raise
-        except BaseException as why:  # noqa: BLE001 - raised by the keeper
+        except BaseException as why:  # noqa: BLE001 - the keeper raises it
             self._failures.append(why)
             self._failed.set()
         finally:
             for item in waiting:
-                self._leaves(item)
-            del self._lanes[saga]
+                self._release(item)
+            del self._queues[saga]
 
-    def _leaves(self, item: Item) -> None:
+    def _release(self, item: WorkItem) -> None:
         self.inflight -= 1
         self.inflight_bytes -= len(item.message.value)
         self.freed.set()
 
-    def finish(self, prefix: Prefix, offset: int) -> None:
-        """Note that nothing of a message is left to do."""
-        prefix.finished(offset)
+    def finish(self, prefix: OffsetTracker, offset: int) -> None:
+        """Mark a message as finished."""
+        prefix.finish(offset)
         self.finished.set()
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop what has not begun of these partitions: it is not ours any more."""
-        for lane in self._lanes.values():
-            # A position's first two are as good as a `Partition`.
+        """Drop the queued messages of these partitions: another member has them now."""
+        for lane in self._queues.values():
+            # The first two fields of a position compare equal to a `Partition`.
             gone = [item for item in lane.waiting if item.position[:2] in partitions]
             if gone:
                 kept = [item for item in lane.waiting if item.position[:2] not in partitions]
                 for item in gone:
-                    self._leaves(item)
+                    self._release(item)
                 lane.waiting.clear()
                 lane.waiting.extend(kept)
 
-    async def waited(self, limit_s: float) -> set[asyncio.Future[None]]:
-        """Return when no message is in hand, or at the limit: what is in hand then, done when it has left."""
+    async def wait_until_idle(self, limit_s: float) -> set[asyncio.Future[None]]:
+        """Wait until no message is being handled, or for `limit_s`. Returns the futures of those still running."""
         loop, left = asyncio.get_running_loop(), list[asyncio.Future[None]]()
-        for lane in self._lanes.values():
+        for lane in self._queues.values():
             if (item := lane.current) is not None:
-                item.left = item.left or loop.create_future()
-                left.append(item.left)
+                item.done = item.done or loop.create_future()
+                left.append(item.done)
         return (await asyncio.wait(left, timeout=limit_s))[1] if left else set()
 
-    async def drained(self, limit_s: float) -> None:
-        """Return when no message is in hand; what is at the limit is left."""
-        late = await self.waited(limit_s)
-        for lane in self._lanes.values():
-            if (item := lane.current) is not None and item.left in late:
+    async def drain(self, limit_s: float) -> None:
+        """Wait until no message is being handled; after `limit_s` the rest is cancelled and abandoned."""
+        late = await self.wait_until_idle(limit_s)
+        for lane in self._queues.values():
+            if (item := lane.current) is not None and item.done in late:
                 self._late.add(item)
                 if lane.task is not None:
                     lane.task.cancel()

@@ -1,9 +1,9 @@
-"""Timers that are lost with their topics, and sent again.
+"""Republish timers that were lost with their topics.
 
-A progress names its current timer, which lies on a topic. If that topic is deleted, or its records are, nobody looks at
-the saga when its time has come. So whoever sees that a log of timers does not go on where it was sends the current
-timer of every saga again: what is not lost comes twice, which does no harm. The position in such a log moves only when
-that is done: a process that dies over it leaves it to the next one.
+A progress names its current timer, whose record lies on a timer topic. If that topic or its records are deleted,
+nothing wakes the saga when the timer is due. So a worker that sees a gap in a timer topic republishes the current timer
+of every saga. A duplicate is harmless. The committed offset moves past the gap only afterwards, so a crash leaves the
+work to the next owner.
 """
 
 import asyncio
@@ -22,58 +22,61 @@ from saga.progress.document import decode, progress_key
 from saga.telemetry.events import PublishedLost, TimersLost
 
 BATCH = 200
-"""Timers that are published at once."""
+"""Number of timers published in one batch."""
 BESIDE = 50
-"""Documents that are looked at before anybody else gets a turn."""
+"""Number of documents scanned before other tasks get to run."""
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.2, 10.0
-"""Pauses before a store or a log that was unavailable is asked again."""
+"""First and longest pause after store or broker was unavailable."""
 
 LogIds = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
-"""Function that asks the broker for the ids of the logs of topics."""
+"""Queries the broker for the log ids of topics."""
 
 
 @dataclass(slots=True)
 class LostTimers:
-    """Timers of a service, as far as topics lose them."""
+    """Republishes the timers of a service that its topics have lost."""
 
     service: ServiceRuntime
     log_ids: LogIds | None
-    """`None`: what positions tell of logs is enough."""
+    """`None`: committed offsets alone show that a log was replaced."""
     _lost: set[str] = field(default_factory=set)
-    """Topics whose timers are to be sent again."""
+    """Topics whose timers have to be republished."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _told: set[tuple[str, str]] = field(default_factory=set)
-    """Topics, with the ids that they have now, of which people know that what was published in them is gone."""
+    """Topics, with their current log ids, that were reported as having lost published events."""
 
-    async def send_again(self, topics: Collection[str]) -> bool:
-        """Return when all timers have been sent since these topics lost theirs; false if that cannot be done."""
+    async def republish(self, topics: Collection[str]) -> bool:
+        """Republish all timers after these topics lost theirs. Returns false if that failed for good."""
         self._lost.update(topics)
         async with self._one_at_a_time:
             if not self._lost.intersection(topics):
-                return True  # somebody else has begun to, after it was known
+                return True  # another task has republished since the loss was known
             lost, self._lost = tuple(sorted(self._lost)), set()
             watching = self.service.ports.outage_watch
             try:
-                sent = await self._patiently(self._send, tells=True)
+                sent = await self._retry(self._republish_all, tells=True)
             except SagaError as why:
                 watching.report(TimersLost(service=self.service.name, topics=lost, error=str(why)))
                 return False
-            except BaseException:  # cancelled: nothing was sent for those who wait behind it
+            except BaseException:  # cancelled: the tasks that wait for the lock still have to do it
                 self._lost.update(lost)
                 raise
             watching.report(TimersLost(service=self.service.name, topics=lost, sent=sent))
             return True
 
-    async def look(self) -> None:
-        """Compare the topics that the service publishes to with those that it knows: they may have been created again
-        while nobody ran, and a broker that deletes a topic forgets its positions."""
+    async def compare_logs(self) -> None:
+        """Compare the log ids of the topics that the service writes with those that its store knows.
+
+        A topic may have been deleted and created again while no worker ran, and the broker forgets the committed
+        offsets of a deleted topic.
+        """
         try:
-            await self._patiently(self._compare, tells=False)
+            await self._retry(self._compare, tells=False)
         except SagaError as why:
             self.service.ports.outage_watch.report(TimersLost(service=self.service.name, topics=(), error=str(why)))
 
     async def _compare(self) -> None:
-        assert self.log_ids is not None, "else nobody looks"
+        assert self.log_ids is not None, "only called if log ids are compared"
         service = self.service
         now = await self.log_ids(writes_of(service.declared))
         replaced = replaced_logs(await known_logs(service.ports.store, service.name), now)
@@ -83,12 +86,12 @@ class LostTimers:
                 self._told.add((topic, now[topic]))
                 service.ports.outage_watch.report(PublishedLost(service=service.name, topic=topic))
         timers = [topic for topic in replaced if topic in service.wakes]
-        if timers and not await self.send_again(timers):
+        if timers and not await self.republish(timers):
             return
         await note_logs(service.ports.store, service.name, now, but=events)
 
-    async def _send(self) -> int:
-        """Send the current timer of each saga again; how many."""
+    async def _republish_all(self) -> int:
+        """Publish the current timer of each saga. Returns their number."""
         service, batch, sent, looked = self.service, list[Outgoing](), 0, 0
         ports, prefix = service.ports, progress_key(service.name, "")
         async for key, document in ports.store.scan(PROGRESS, prefix):
@@ -99,7 +102,7 @@ class LostTimers:
                 continue
             try:
                 p = decode(document.content)
-            except SagaError:  # the lane of its next message tells
+            except SagaError:  # reported when the saga's next message is handled
                 continue
             due_ms = timers.earliest_ms(p)
             if p.wake is None or due_ms is None:
@@ -113,9 +116,9 @@ class LostTimers:
             await ports.publisher.publish(batch)
         return sent
 
-    async def _patiently(self, work: Callable[[], Awaitable[int | None]], *, tells: bool) -> int:
-        """Do it until store and log can be reached. `tells`: whether people are told that they cannot. Raises
-        `SagaError` for what waiting cannot mend."""
+    async def _retry(self, work: Callable[[], Awaitable[int | None]], *, tells: bool) -> int:
+        """Retry until store and broker are available. `tells`: whether outages are reported. Raises `SagaError` for an
+        error that waiting does not cure."""
         ports, pause_s = self.service.ports, AGAIN_S_FIRST
         while True:
             try:

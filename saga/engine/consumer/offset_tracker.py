@@ -1,4 +1,4 @@
-"""Offsets that may be committed: the contiguous prefix of finished messages of one partition. Pure.
+"""Track which offset of a partition may be committed: that of its first unfinished message. Pure.
 
 >>> prefix = Prefix(5)
 >>> for offset in (5, 6, 9):
@@ -15,69 +15,70 @@ True
 """
 
 
-class Prefix:
-    """Messages of one partition during one assignment; another assignment gets another prefix."""
+class OffsetTracker:
+    """Messages of one partition during one assignment. Each assignment gets a tracker of its own."""
 
     __slots__ = ("_committed", "_end", "guarded", "log_id", "taken", "unfinished")
 
     def __init__(self, committed: int, log_id: str = "") -> None:
-        """`committed`: the group's position at the assignment. `log_id`: the log in which all offsets count."""
+        """`committed`: the group's committed offset at the assignment. `log_id`: id of the log these offsets refer
+        to."""
         self._committed = self._end = committed
         self.log_id = log_id
         self.guarded = 0
-        """Number of messages yet to be taken in hand that may be those with which a process has died."""
+        """Number of messages still to come that may have crashed a process."""
         self.unfinished = 0
-        """Number of messages begun and not finished."""
+        """Number of messages received and not finished."""
         self.taken: dict[int, bool] = {}
-        """Offsets begun and not below the prefix, in order; true for those that are finished."""
+        """Offsets received and not yet committable, in order; true if finished."""
 
     def __len__(self) -> int:
-        """Number of messages begun that cannot be committed yet."""
+        """Return the number of received messages that cannot be committed yet."""
         return len(self.taken)
 
-    def begun(self, offset: int) -> None:
-        """Note that a message was taken. Offsets may have gaps; they never go back."""
+    def begin(self, offset: int) -> None:
+        """Register a received message. Offsets may have gaps, and only grow."""
         self.taken[offset] = False
         self._end = offset + 1
         self.unfinished += 1
 
-    def skipped(self, after: int) -> None:
-        """Count offsets below `after` that have not begun as done: nothing is to be done there, or they never come."""
+    def skip_to(self, after: int) -> None:
+        """Count all offsets below `after` that were not received as finished: they need no work, or do not exist."""
         self._end = max(self._end, after)
 
-    def finished(self, offset: int) -> None:
-        """Note that nothing of the message is left to do."""
+    def finish(self, offset: int) -> None:
+        """Mark a message as finished."""
         if not self.taken[offset]:
             self.taken[offset] = True
             self.unfinished -= 1
 
-    def to_commit(self) -> int | None:
-        """Position to commit, if it has moved since the last `committed`."""
+    def offset_to_commit(self) -> int | None:
+        """Return the offset to commit, or `None` if it has not moved since the last acknowledged commit."""
         for offset in list(self.taken):
             if not self.taken[offset]:
                 return offset if offset > self._committed else None
             del self.taken[offset]
         return self._end if self._end > self._committed else None
 
-    def committed(self, offset: int) -> None:
-        """Note that the broker has acknowledged this position."""
+    def acknowledge(self, offset: int) -> None:
+        """Record that the broker has acknowledged this commit."""
         self._committed = max(self._committed, offset)
 
     @property
     def done(self) -> int:
-        """Offset below which nothing is left to do."""
+        """Offset below which all messages are finished."""
         return next((offset for offset, finished in self.taken.items() if not finished), self._end)
 
     @property
     def end(self) -> int:
-        """Offset after the last message that was taken."""
+        """Offset after the last received message."""
         return self._end
 
     @property
     def position(self) -> int:
-        """Position that the broker has acknowledged."""
+        """Committed offset that the broker has acknowledged."""
         return self._committed
 
     def is_committed(self, offset: int) -> bool:
-        """Return whether the offset lies below the acknowledged position."""
+        """Return whether the offset lies below the committed one."""
         return offset < self._committed

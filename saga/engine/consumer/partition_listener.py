@@ -1,15 +1,15 @@
-"""Partitions of a worker: what begins when one is assigned, and what ends when one goes."""
+"""React to rebalances: start partitions that are assigned, stop those that are revoked or lost."""
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 
-from saga.engine.consumer.committer import Commits
-from saga.engine.consumer.keyed_executor import Lanes
+from saga.engine.consumer.committer import Committer
+from saga.engine.consumer.keyed_executor import KeyedExecutor
 from saga.engine.consumer.lost_timers import LostTimers
-from saga.engine.consumer.low_priority import Yielding
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.timer_buffer import HELD_MAX, Held
+from saga.engine.consumer.low_priority import LowPriorityBuffer
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.timer_buffer import HELD_MAX, TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.progress_cache import ProgressCache
@@ -20,101 +20,105 @@ from saga.telemetry.events import Assigned, Expired, LogReplaced, Lost, Partitio
 
 
 @dataclass(slots=True)
-class Partitions:
-    """Listener of all memberships of a worker: see `saga.broker.port.Listener` for the promises."""
+class PartitionListener:
+    """Handles the rebalances of all memberships of a worker. Implements `saga.broker.port.Listener`."""
 
     assignment: WorkerAssignment
-    watching: OutageWatch
-    lanes: Lanes
-    held: Held
+    outage_watch: OutageWatch
+    executor: KeyedExecutor
+    timers: TimerBuffer
     cache: ProgressCache
-    commits: Commits
+    committer: Committer
     guarded_max: int
-    """Messages of a partition that was not left in good order that may have been in hand then."""
-    timers: LostTimers
-    yielding: Yielding | None = None
+    """Maximum number of messages that a crashed owner may have been handling."""
+    lost_timers: LostTimers
+    low_priority: LowPriorityBuffer | None = None
     _anew: set[Partition] = field(default_factory=set)
-    """Partitions of timers whose log was replaced, and whose timers are not sent again yet."""
+    """Timer partitions whose log was replaced and whose timers are not republished yet."""
     _looking: set[asyncio.Task[None]] = field(default_factory=set)
     _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
-    """Partitions that are ours, and not read yet."""
+    """Partitions that are assigned and not polled yet, with the task that opens them."""
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
-        """Begin to read partitions, once it is durable that their messages may be in hand: else the next owner would
-        not guard itself against one of which this process dies."""
-        # Where timers are sent again first, nobody else waits for it.
+        """Start polling partitions once it is durable that their messages may be in progress.
+
+        Otherwise the next owner would not guard itself against a message that crashes this process.
+        """
+        # Partitions whose timers are republished first must not delay the others.
         anew = {partition: at for partition, at in partitions.items() if partition in self._anew}
         for some in (anew, {partition: at for partition, at in partitions.items() if partition not in anew}):
             if some:
-                beginning = self.lanes.tasks.create_task(self._begun(some), name="begin partitions")
+                beginning = self.executor.tasks.create_task(self._start_partitions(some), name="begin partitions")
                 self._beginning.update(dict.fromkeys(some, beginning))
-        first = Partition(wakes_of(self.watching.service, TIERS[0].name), 0)
-        if self.timers.log_ids is not None and first in partitions:  # one of the workers looks
-            self._beside(self.timers.look(), "look at logs")
-        self.watching.report(Assigned(service=self.watching.service, partitions=tuple(partitions)))
+        first = Partition(wakes_of(self.outage_watch.service, TIERS[0].name), 0)
+        if self.lost_timers.log_ids is not None and first in partitions:  # one of the workers compares
+            self._start_task(self.lost_timers.compare_logs(), "look at logs")
+        self.outage_watch.report(Assigned(service=self.outage_watch.service, partitions=tuple(partitions)))
 
-    async def _begun(self, partitions: Mapping[Partition, int]) -> None:
+    async def _start_partitions(self, partitions: Mapping[Partition, int]) -> None:
         if lost := {partition.topic for partition in partitions if partition in self._anew}:
-            await self.timers.send_again(lost)
+            await self.lost_timers.republish(lost)
             self._anew.difference_update(partitions)
         task = asyncio.current_task()
 
-        def is_current(partition: Partition) -> bool:  # else it has gone meanwhile, or begun anew
+        def is_current(partition: Partition) -> bool:  # else it was revoked meanwhile, or assigned again
             return self._beginning.get(partition) is task
 
-        left = await self.commits.begin(partitions, is_current)
+        left = await self.committer.open_partitions(partitions, is_current)
         for partition, offset in partitions.items():
             if not is_current(partition):
                 continue
             del self._beginning[partition]
-            log_id = self.commits.sources.log_id(partition)
-            prefix = self.assignment.prefixes[partition] = Prefix(offset, log_id)
+            log_id = self.committer.sources.log_id(partition)
+            prefix = self.assignment.trackers[partition] = OffsetTracker(offset, log_id)
             if partition in left:
-                prefix.guarded = self._guarded(partition)
+                prefix.guarded = self._guarded_messages_max(partition)
             self.assignment.leaving.discard(partition)
-        self.look_again()
+        self.wake_polls()
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        """Let go at once: no message begins, and what is finished is committed. Nothing in hand is waited for.
+        """Stop at once: no further message starts, and finished ones are committed. Running handlers are not awaited.
 
-        A run goes on until `lost` says that its partition is another member's. If it comes back instead, the message
-        comes again, waits in its lane behind the run, and finds it in the inbox.
+        A run goes on until `lost` reports another owner. If the partition comes back instead, the message is delivered
+        again, waits behind the run in its saga's queue, and is recognized as a duplicate.
         """
-        self._let_go(partitions)
-        prefixes = self.assignment.prefixes
+        self._release(partitions)
+        prefixes = self.assignment.trackers
         try:
-            await self.commits.commit()
-            # Of one that was to be guarded, and had nothing to be taken, the next owner has to know, too. What is in
-            # hand makes no difference: nobody has died of it.
-            await self.commits.end([p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded(p)])
-        finally:  # also if that takes so long that the group does not wait for it
+            await self.committer.commit()
+            # A guarded partition of which nothing was delivered stays open, so that the next owner guards it, too.
+            # Messages in progress make no difference: they crashed nobody.
+            await self.committer.close_partitions(
+                [p for p in partitions if p in prefixes and prefixes[p].guarded < self._guarded_messages_max(p)]
+            )
+        finally:  # also if the commit takes longer than the group waits
             for partition in partitions:
                 prefixes.pop(partition, None)
             self.cache.clear()
-            self.look_again()
-        self.watching.report(Revoked(service=self.watching.service, partitions=tuple(partitions)))
+            self.wake_polls()
+        self.outage_watch.report(Revoked(service=self.outage_watch.service, partitions=tuple(partitions)))
 
     def lost(self, partitions: Collection[Partition]) -> None:
         unwarned = tuple(partition for partition in partitions if partition not in self.assignment.leaving)
-        self._let_go(partitions)
+        self._release(partitions)
         self.assignment.lose(partitions)
         self.cache.clear()
-        self.look_again()
+        self.wake_polls()
         if unwarned:
-            self.watching.report(Lost(service=self.watching.service, partitions=unwarned))
+            self.outage_watch.report(Lost(service=self.outage_watch.service, partitions=unwarned))
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
-        prefix = self.assignment.prefixes.get(partition)
+        prefix = self.assignment.trackers.get(partition)
         if is_wakes(partition.topic):
             if prefix is not None:
-                prefix.begun(first)
-            self._beside(self._past_lost_timers(partition, prefix, first), "lost timers")
+                prefix.begin(first)
+            self._start_task(self._republish_expired_timers(partition, prefix, first), "lost timers")
         if prefix is not None:
-            prefix.skipped(after)
-        self.commits.due.set()  # the position moves behind them, so that this is told once
-        self.watching.report(
+            prefix.skip_to(after)
+        self.committer.due.set()  # commit behind the gap, so that it is reported once
+        self.outage_watch.report(
             Expired(
-                service=self.watching.service,
+                service=self.outage_watch.service,
                 topic=partition.topic,
                 partition=partition.number,
                 first=first,
@@ -123,53 +127,55 @@ class Partitions:
             )
         )
 
-    def _beside(self, work: Coroutine[object, object, None], name: str) -> None:
-        task = self.lanes.tasks.create_task(work, name=name)
+    def _start_task(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = self.executor.tasks.create_task(work, name=name)
         self._looking.add(task)
         task.add_done_callback(self._looking.discard)
 
-    def stop_looking(self) -> None:
-        """End what looks after timers: the next worker does it."""
+    def cancel_timer_tasks(self) -> None:
+        """Cancel the tasks that republish timers: the next worker does it."""
         for task in self._looking:
             task.cancel()
 
-    async def _past_lost_timers(self, partition: Partition, prefix: Prefix | None, first: int) -> None:
-        """Send timers again that were removed; only then the position moves behind them."""
-        await self.timers.send_again([partition.topic])
+    async def _republish_expired_timers(self, partition: Partition, prefix: OffsetTracker | None, first: int) -> None:
+        """Republish timers whose records expired; only then may the committed offset pass the gap."""
+        await self.lost_timers.republish([partition.topic])
         if prefix is not None:
-            self.lanes.finish(prefix, first)
+            self.executor.finish(prefix, first)
 
     def replaced(self, partition: Partition, position: int) -> None:
         if is_wakes(partition.topic):
             self._anew.add(partition)
-        self.watching.report(
+        self.outage_watch.report(
             LogReplaced(
-                service=self.watching.service, topic=partition.topic, partition=partition.number, first=position
+                service=self.outage_watch.service, topic=partition.topic, partition=partition.number, first=position
             )
         )
 
     def raised(self, topic: str, before: int, now: int) -> None:
         self.assignment.scattered.add(topic)
-        self.watching.report(PartitionsRaised(service=self.watching.service, topic=topic, before=before, now=now))
+        self.outage_watch.report(
+            PartitionsRaised(service=self.outage_watch.service, topic=topic, before=before, now=now)
+        )
 
-    def _guarded(self, partition: Partition) -> int:
-        """Messages of a partition that may have been in hand, at most."""
+    def _guarded_messages_max(self, partition: Partition) -> int:
+        """Return how many messages of a partition a crashed owner may have been handling."""
         return self.guarded_max + (HELD_MAX if is_wakes(partition.topic) else 0)
 
-    def look_again(self) -> None:
-        """Have each poll loop see what has changed: that the worker stops, or that partitions have come or gone."""
-        self.lanes.freed.set()
-        self.commits.sources.wake()
+    def wake_polls(self) -> None:
+        """Wake the poll loops: the worker stops, or its partitions have changed."""
+        self.executor.freed.set()
+        self.committer.sources.wake()
 
-    def _let_go(self, partitions: Collection[Partition]) -> None:
+    def _release(self, partitions: Collection[Partition]) -> None:
         for task in dict.fromkeys([self._beginning.pop(p, None) for p in partitions]):
             if task is not None and task not in self._beginning.values():
                 task.cancel()
         self._anew.difference_update(partitions)
         self.assignment.let_go(partitions)
-        self.lanes.forget(partitions)
-        self.held.forget(partitions)
+        self.executor.forget(partitions)
+        self.timers.forget(partitions)
         if self.assignment.fence is not None:
             self.assignment.fence.forget(partitions)
-        if self.yielding is not None:
-            self.yielding.forget(partitions)
+        if self.low_priority is not None:
+            self.low_priority.forget(partitions)

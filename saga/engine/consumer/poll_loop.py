@@ -1,5 +1,5 @@
-"""Polling of one source: the loop that takes in as many records as there is room for. Messages go into lanes, and what
-is no message of any saga becomes a dead letter beside them."""
+"""Poll one source for as many records as flow control allows, and pass each to the executor, to a buffer, or to the
+dead letters."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Membership
-from saga.engine.consumer.flow_control import Room
-from saga.engine.consumer.keyed_executor import Item, Lanes
-from saga.engine.consumer.low_priority import Yielding
-from saga.engine.consumer.offset_tracker import Prefix
-from saga.engine.consumer.record_router import Skip, received
-from saga.engine.consumer.timer_buffer import Held
+from saga.engine.consumer.flow_control import FlowControl
+from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
+from saga.engine.consumer.low_priority import LowPriorityBuffer
+from saga.engine.consumer.offset_tracker import OffsetTracker
+from saga.engine.consumer.record_router import SkippedRecord, route_record
+from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.errors import Draining
 from saga.engine.execution import value_codec
@@ -40,58 +40,60 @@ Place: TypeAlias = tuple[str, int | None]
 """Topic, and the number of a partition of it, or `None` for all."""
 
 POLL_S = 86_400.0
-"""Longest wait of an idle poll: whatever changes wakes it."""
+"""Timeout of an idle poll. Any change wakes it."""
 TELL_EVERY_S = 60.0
-"""Pause before people are told again of members that do not belong in the group."""
+"""Interval between two reports of foreign members in the group."""
 AGAIN_S = 0.2
-"""Pause before a log that cannot be read is read again."""
+"""Pause after a failed poll."""
 FULL_S = 0.005
-"""Longest wait while a partition is left out because it has its share of what is in flight."""
+"""Poll timeout while a partition is left out because it has used up its share of the messages in flight."""
 UNKNOWN_MAX = 200
-"""Types that no contract has of which people are told, at most."""
+"""Maximum number of unknown types that are reported."""
 GATHER_S = 0.002
-"""Time that a worker without room waits for more of it, once there is some."""
+"""Pause of a full worker after the first message has left, so that one poll fetches several."""
 
 
 @dataclass(slots=True)
-class Polling:
-    """Takes records from where they come to where they go."""
+class PollLoop:
+    """Receives records from one source and routes them."""
 
     service: ServiceRuntime
     assignment: WorkerAssignment
-    room: Room
-    lanes: Lanes
-    held: Held
-    unreadable: "Unreadable"
-    yielding: Yielding | None = None
-    """Messages that yield; `None`: none ever does."""
+    flow: FlowControl
+    executor: KeyedExecutor
+    timers: TimerBuffer
+    unreadable: "UnreadableRecords"
+    low_priority: LowPriorityBuffer | None = None
+    """Low-priority messages; `None`: all handlers have the same priority."""
     _unknown: set[tuple[str, str]] = field(default_factory=set)
-    """Topics and types that no contract has, of which people were told."""
+    """Unknown types that were reported, with their topics."""
 
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
-        """Take from one source until `stop`."""
-        ports, prefixes, yielding = self.service.ports, self.assignment.prefixes, self.yielding
+        """Poll until `stop` is set."""
+        ports, prefixes, yielding = self.service.ports, self.assignment.trackers, self.low_priority
         away, told, met_s = False, dict[Place, Standstill](), -inf
         idle_s = POLL_S
         while not stop.is_set():
-            open_, room = self.room.open()
-            if not open_ and prefixes:  # without any, what keeps it so comes out of the poll
-                self.lanes.freed.clear()
-                await self.lanes.freed.wait()
+            open_, room = self.flow.choose_partitions()
+            if not open_ and prefixes:  # without an assignment, poll: that is how partitions arrive
+                self.executor.freed.clear()
+                await self.executor.freed.wait()
                 if not stop.is_set():
                     await ports.clock.sleep(GATHER_S)
                 continue
             try:
-                # One that has its share may have room again in a moment: then the others are not waited for for long.
-                # What yields goes on as soon as nothing else comes.
-                timeout_s = FULL_S if self.room.soon or (yielding is not None and yielding.count) else idle_s
+                # Poll briefly if a full partition may have room again soon, or if low-priority messages wait for an
+                # idle moment.
+                timeout_s = (
+                    FULL_S if self.flow.has_full_partition or (yielding is not None and yielding.count) else idle_s
+                )
                 records = await membership.poll(open_, records_max=max(1, room), timeout_s=timeout_s)
             except BrokerUnavailable as why:
                 away = True
                 ports.outage_watch.unavailable("poll", why)
                 await ports.clock.sleep(AGAIN_S)
                 continue
-            told = _tell_standstills(ports.outage_watch, told, membership.standstills())
+            told = _report_stalled_partitions(ports.outage_watch, told, membership.standstills())
             if strangers := membership.strangers():
                 idle_s, now_s = TELL_EVERY_S, ports.clock.monotonic_s()
                 if now_s - met_s >= TELL_EVERY_S:
@@ -99,48 +101,48 @@ class Polling:
                     ports.outage_watch.report(StrangersMet(service=self.service.name, members=tuple(strangers)))
             else:
                 idle_s = POLL_S
-            if away:  # else nothing is said: a log that can be read may be full
+            if away:  # not after each poll: a broker that can be read may reject writes
                 away = False
                 ports.outage_watch.answered("broker")
             if yielding is not None:
-                self.room.is_behind = len(records) >= room
-                self.lanes.freed.set()
-            self._take(records)
+                self.flow.is_behind = len(records) >= room
+                self.executor.freed.set()
+            self._route_records(records)
 
-    def _take(self, records: Iterable[Record]) -> None:
-        """Begin records, and see each to where it goes."""
-        service, assignment, lanes = self.service, self.assignment, self.lanes
+    def _route_records(self, records: Iterable[Record]) -> None:
+        """Route each record, and register its offset."""
+        service, assignment, lanes = self.service, self.assignment, self.executor
         now_s, partition, prefix = service.ports.clock.monotonic_s(), ("", -1), None
-        add = lanes.add if self.yielding is None else self.yielding.add
-        for record in records:  # those of one partition come together
+        add = lanes.add if self.low_priority is None else self.low_priority.add
+        for record in records:  # the records of one partition come together
             if record[:2] != partition:
                 partition = record[:2]  # as good as a `Partition`
                 place = Partition(*partition)
-                prefix = None if place in assignment.leaving else assignment.prefixes.get(place)
+                prefix = None if place in assignment.leaving else assignment.trackers.get(place)
                 if record.topic not in assignment.scattered:
                     self._check_partitioner(record)
             if prefix is None:
                 continue
-            taken, offset = received(record, service), record.offset
-            if isinstance(taken, Skip):  # of others there are many, and they leave nothing to remember
-                prefix.skipped(offset + 1)
+            taken, offset = route_record(record, service), record.offset
+            if isinstance(taken, SkippedRecord):  # skipped records are many: their offsets are not registered
+                prefix.skip_to(offset + 1)
                 lanes.finished.set()
                 if taken.why is not None:
-                    self._pass_over(record, taken)
+                    self._report_passed_over(record, taken)
                 continue
-            prefix.begun(offset)
+            prefix.begin(offset)
             if isinstance(taken, Message):
-                item = Item(taken, Position(*partition, offset, record.log_id), prefix, now_s)
+                item = WorkItem(taken, Position(*partition, offset, record.log_id), prefix, now_s)
                 if type(taken) is Wake:
-                    self.held.add(item, record, service.wakes[record.topic])
+                    self.timers.add(item, record, service.wakes[record.topic])
                 else:
                     add(item)
             else:
                 self.unreadable.give_up(record, prefix, taken.reason)
 
     def _check_partitioner(self, record: Record) -> None:
-        """Report a topic of events, once, in which a key lies where our partitioner would not have put it: the order of
-        its sagas is lost. The first record of each partition in a batch is looked at, which costs next to nothing."""
+        """Report an event topic, once, whose producer uses another partitioner: the order within its sagas is lost.
+        Only the first record of each partition in a batch is checked."""
         topic = self.service.schemas.library.topics.get(record.topic)
         if topic is None or not record.key or record.partition >= topic.partitions:
             return
@@ -157,8 +159,8 @@ class Polling:
                 )
             )
 
-    def _pass_over(self, record: Record, skip: Skip) -> None:
-        """Tell of a record that may have been meant for us: of a type the first time, of what is counted each time."""
+    def _report_passed_over(self, record: Record, skip: SkippedRecord) -> None:
+        """Report a skipped record that may have been meant for this service; an unknown type only the first time."""
         watching, name = self.service.ports.outage_watch, self.service.name
         topic, partition, offset = record[:3]
         assert skip.why is not None
@@ -170,27 +172,27 @@ class Polling:
 
 
 @dataclass(slots=True)
-class Unreadable:
-    """Dead letters under way of records that belong to no lane. They count as messages in flight."""
+class UnreadableRecords:
+    """Publishes dead letters of records that belong to no saga. They count as messages in flight."""
 
     service: ServiceRuntime
-    lanes: Lanes
+    lanes: KeyedExecutor
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def give_up(self, record: Record, prefix: Prefix, reason: str) -> None:
-        """Send its dead letter from here on; other records go on meanwhile, within what may be in flight."""
+    def give_up(self, record: Record, prefix: OffsetTracker, reason: str) -> None:
+        """Start publishing the dead letter; other records are handled meanwhile."""
         self.lanes.inflight += 1
-        letter = self.lanes.tasks.create_task(self._sent(record, prefix, reason), name="dead letter")
+        letter = self.lanes.tasks.create_task(self._send_dead_letter(record, prefix, reason), name="dead letter")
         self._under_way.add(letter)
-        letter.add_done_callback(self._is_over)
+        letter.add_done_callback(self._finish)
 
-    async def drained(self, limit_s: float) -> None:
-        """Return when none is under way, or at the limit."""
+    async def drain(self, limit_s: float) -> None:
+        """Wait until all dead letters are published, at most `limit_s`."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=limit_s)
 
-    async def _sent(self, record: Record, prefix: Prefix, reason: str) -> None:
-        """The dead letter is durable before the offset moves."""
+    async def _send_dead_letter(self, record: Record, prefix: OffsetTracker, reason: str) -> None:
+        """Publish a dead letter, then mark the record as finished: the offset never moves first."""
         position = Position(*record[:3], record.log_id)
         contract, now_ms = self.service.contracts.get(type_of(record) or ""), self.service.ports.clock.now_ms()
         try:
@@ -210,17 +212,16 @@ class Unreadable:
             )
         )
 
-    def _is_over(self, letter: asyncio.Task[None]) -> None:
+    def _finish(self, letter: asyncio.Task[None]) -> None:
         self._under_way.discard(letter)
         self.lanes.inflight -= 1
         self.lanes.freed.set()
 
 
-def _tell_standstills(
+def _report_stalled_partitions(
     watching: OutageWatch, before: Mapping[Place, Standstill], standstills: Iterable[Standstill]
 ) -> dict[Place, Standstill]:
-    """Tell of what stands still from now on, and of what goes on again: each once. `before`: what people know of;
-    returns what they know of by now."""
+    """Report partitions that have stalled or recovered since `before`. Returns the ones stalled now."""
     now = {(each.topic, each.partition): each for each in standstills}
     for (topic, partition), each in now.items():
         if before.get((topic, partition)) != each:

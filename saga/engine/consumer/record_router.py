@@ -1,4 +1,4 @@
-"""Intake of records: each is skipped, becomes a dead letter, or goes into a lane. Pure."""
+"""Route records: each is skipped, becomes a dead letter, or becomes a message for its saga. Pure."""
 
 from typing import Literal, TypeAlias
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.contracts import codec
-from saga.engine.consumer.document_changes import message_in
+from saga.engine.consumer.document_changes import parse_change
 from saga.engine.consumer.event_recognition import recognize
 from saga.engine.errors import describe_exception
 from saga.engine.foreign_values import identify_message, taken
@@ -22,54 +22,54 @@ from saga.messaging.timers import wake_in
 from saga.support.printable import printable, shortened
 
 
-class Skip(Struct, frozen=True, gc=False):
-    """Nothing for this service: finished at once."""
+class SkippedRecord(Struct, frozen=True, gc=False):
+    """A record that does not concern this service: finished at once."""
 
     reason: str
     why: Literal["tombstone", "unknown type"] | None = None
-    """Kind of what is counted, for it may be meant for us; `None`: it is certainly not."""
+    """Kind of a record that may have been meant for us and is counted; `None`: it certainly was not."""
     type: str = ""
-    """Type of which no contract is, for people."""
+    """Type that no contract has, for reports."""
 
 
-class Letter(Struct, frozen=True, gc=False):
-    """Bad input, of which not even the saga can be told: it becomes a dead letter."""
+class BadRecord(Struct, frozen=True, gc=False):
+    """Bad input whose saga may not even be known: it becomes a dead letter."""
 
     reason: str
 
 
-Received: TypeAlias = Skip | Letter | Message
-"""All that a record can be. A message goes into a lane and sets off a turn."""
+RoutedRecord: TypeAlias = SkippedRecord | BadRecord | Message
+"""What becomes of a record. A message goes to the executor."""
 
 TYPE_BYTES_MAX = 100
-"""Longest part of a type of somebody else's that people are shown."""
+"""Maximum size of an unknown type in reports."""
 CONTROL = TYPE.rpartition(".")[2]
-"""Type of a control, as it is looked at."""
-UNTOUCHED = Skip("no change of the document: the toolkit's marks in it alone are others")
-UNKNOWN = Skip("no handler here names its type")
-TOMBSTONE = Skip("it has no value: the log may forget what has its key, and nobody says anything", "tombstone")
-OWN = Skip("a copy of an own event: the progress has it")
-FORGED = Letter(
+"""Type header of a control, without its namespace."""
+UNTOUCHED = SkippedRecord("no change of the document: the toolkit's marks in it alone are others")
+UNKNOWN = SkippedRecord("no handler here names its type")
+TOMBSTONE = SkippedRecord("it has no value: the log may forget what has its key, and nobody says anything", "tombstone")
+OWN = SkippedRecord("a copy of an own event: the progress has it")
+FORGED = BadRecord(
     "its sender calls itself as this service does, which never makes such an id: it is no copy of an own event; have "
     "the sender use a name of its own"
 )
 
 
-def _of_another_kind(record: Record, service: PreparedService) -> Received:
-    """A record of a topic of its own: a wake, the change of a document, or the wish of a person."""
+def _route_special_record(record: Record, service: PreparedService) -> RoutedRecord:
+    """Route a record of a timer topic, a change topic or the command topic."""
     if record.topic in service.wakes:
         return wake_in(record)
     if record.topic in service.changes:
-        return message_in(record, service.changes[record.topic]) or UNTOUCHED
-    return _wished(record, service)
+        return parse_change(record, service.changes[record.topic]) or UNTOUCHED
+    return _parse_command(record, service)
 
 
-def _wished(record: Record, service: PreparedService) -> Message:
-    """Wish of a person: about a dead letter, or about the service itself."""
+def _parse_command(record: Record, service: PreparedService) -> Message:
+    """Parse an operator command: about a dead letter, or a control of the service itself."""
     if envelope.type_of(record) != CONTROL:
         command = command_in(record)
         if command.original is not None and command.original.source == service.name:
-            raise BadInput(FORGED.reason)  # it has own events in the progress, and never takes one for somebody's
+            raise BadInput(FORGED.reason)  # the service's own events are in the progress already
         return command
     control = control_in(record)
     if control.saga != service.name:
@@ -77,18 +77,18 @@ def _wished(record: Record, service: PreparedService) -> Message:
     return control
 
 
-def _unknown(type_: str) -> Skip:
-    """A record of a type that no contract has: people are told of it, for its sender may mean one of ours."""
+def _skip_unknown_type(type_: str) -> SkippedRecord:
+    """Skip a record of an unknown type. It is reported, because its sender may mean one of our types."""
     shown = shortened(printable(type_), TYPE_BYTES_MAX)
-    return Skip(f"no contract here is called {shown}", "unknown type", shown)
+    return SkippedRecord(f"no contract here is called {shown}", "unknown type", shown)
 
 
-def received(record: Record, service: PreparedService) -> Received:
-    """A record as this service takes it. Records are written by anybody: nothing that they hold raises."""
+def route_record(record: Record, service: PreparedService) -> RoutedRecord:
+    """Route one record. Any program may have written it, so no content makes this raise."""
     schema, library = "", service.schemas.library
     try:
         if record.topic in service.set_apart:
-            return _of_another_kind(record, service)
+            return _route_special_record(record, service)
         value = record.value
         if value is None:
             return TOMBSTONE
@@ -96,15 +96,15 @@ def received(record: Record, service: PreparedService) -> Received:
         if foreign:
             record = in_binary_mode(record)
         type_ = envelope.type_of(record)
-        if foreign or type_ is None or type_ not in service.consumed:  # what it says of itself is not all there is
+        if foreign or type_ is None or type_ not in service.consumed:  # the type header alone does not decide
             version = library.by_fingerprint.get(value[2 : codec.HEADER_SIZE])
             if version is not None and version.name == type_ and type_ not in service.consumed:
-                return UNKNOWN  # nearly always
+                return UNKNOWN  # the usual case
             found = recognize(record, library)
             if found.name not in service.consumed:
-                return UNKNOWN if found.name else _unknown(found.said)
+                return UNKNOWN if found.name else _skip_unknown_type(found.unknown_type)
             if found.doubt:
-                return Letter(found.doubt)
+                return BadRecord(found.doubt)
             type_, schema = found.name, found.schema
         contract = service.contracts[type_]
         message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
@@ -113,17 +113,19 @@ def received(record: Record, service: PreparedService) -> Received:
         if contract.id_field is not None:
             message = identify_message(message, record.topic, contract, library)
     except BadInput as why:
-        return Letter(str(why))
-    except Exception as why:  # noqa: BLE001 - see above: none of them ends a worker
-        return Letter(f"it cannot be read as a message: {describe_exception(why)}")
+        return BadRecord(str(why))
+    except Exception as why:  # noqa: BLE001 - no record may end a worker
+        return BadRecord(f"it cannot be read as a message: {describe_exception(why)}")
     if message.source != service.name:
-        return _note_foreign_time(message, service) if type_ in service.roles.opening else message
+        return _mark_foreign_time(message, service) if type_ in service.roles.opening else message
     return OWN if could_be_own(message.id, message.type) else FORGED
 
 
-def _note_foreign_time(message: Message, service: PreparedService) -> Message:
-    """An event that opens a deadline, with a note if its time says nothing of when it was published: a sender that is
-    none of ours may write any, as that of an order which it exports days later."""
+def _mark_foreign_time(message: Message, service: PreparedService) -> Message:
+    """Mark an event that opens a deadline if its time cannot be trusted as the time of publication.
+
+    A foreign sender may write any time, such as that of an order which it exports days later.
+    """
     is_ours = message.source == CLIENT or could_be_own(message.id, message.type)
     if is_ours or service.contracts[message.type].trusts_time:
         return message

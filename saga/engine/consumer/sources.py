@@ -1,4 +1,4 @@
-"""Sources of a worker: all that it takes from, each as a member of a group."""
+"""Sources of records of a worker, each joined as a member of a consumer group."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -9,15 +9,15 @@ from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.messages import Partition, Standstill
 
 
-class Source(Protocol):
-    """Topics that a worker takes from. Once it has joined, the membership polls, commits, and tells how far it is."""
+class TopicSource(Protocol):
+    """Topics that a worker consumes. The membership polls, commits, and knows the offsets."""
 
     @property
     def topics(self) -> Sequence[str]:
-        """Names of the topics: no two sources of a worker share one."""
+        """Names of the topics. No two sources of a worker share a topic."""
 
     def join(self, listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        """Be a member inside the block. Leaving it revokes what the member has."""
+        """Join the group for the duration of the block. Leaving it revokes the partitions."""
 
 
 class EventTopics(NamedTuple):
@@ -35,44 +35,44 @@ class EventTopics(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sources:
-    """All that a worker takes from."""
+class WorkerSources:
+    """All sources of a worker."""
 
-    all: Sequence[Source]
-    joined: list[tuple[Source, Membership]] = field(default_factory=list)
-    """Sources that the worker has joined, also after it has left them."""
+    sources: Sequence[TopicSource]
+    joined: list[tuple[TopicSource, Membership]] = field(default_factory=list)
+    """Sources that the worker has joined; they stay here after it has left them."""
 
-    async def join(self, source: Source, listener: Listener, groups: AsyncExitStack) -> Membership:
-        """Be a member of its group until `groups` are left."""
+    async def join(self, source: TopicSource, listener: Listener, groups: AsyncExitStack) -> Membership:
+        """Join the group of a source until `groups` is closed."""
         membership = await groups.enter_async_context(source.join(listener))
         self.joined.append((source, membership))
         return membership
 
     def wake(self) -> None:
-        """Have each poll that is under way, or else the next one, return at once."""
+        """Make the current poll of each source, or else its next one, return at once."""
         for _, membership in self.joined:
             membership.wake()
 
     def log_id(self, partition: Partition) -> str:
-        """Id of the log in which a partition is read."""
+        """Return the id of the log in which a partition is read."""
         return next((id_ for _, membership in self.joined if (id_ := membership.log_id(partition))), "")
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Records that lie behind those taken, by partition; `None`: a group has not said yet what is ours."""
+        """Return the records not yet polled, by partition; `None` before every group has assigned partitions."""
         lags = [membership.lag() for _, membership in self.joined]
         known = [lag for lag in lags if lag is not None]
-        return {p: n for lag in known for p, n in lag.items()} if len(known) == len(self.all) else None
+        return {p: n for lag in known for p, n in lag.items()} if len(known) == len(self.sources) else None
 
     def read_to(self) -> Mapping[Partition, int]:
-        """Offset of each of our partitions below which everything has come out of a poll."""
+        """Return the offset of each assigned partition below which everything was polled."""
         return {p: offset for _, membership in self.joined for p, offset in membership.read_to().items()}
 
     async def ends(self) -> Mapping[Partition, int | None]:
-        """Ask for the ends of all that lies in the topics, as they are now: see `saga.broker.port.Membership`."""
+        """Query the current end offsets of all partitions: see `saga.broker.port.Membership`."""
         return {p: end for _, membership in self.joined for p, end in (await membership.ends()).items()}
 
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """Ask for the committed positions of these partitions, whoever has them."""
+        """Query the committed offsets of these partitions, whichever member owns them."""
         found: dict[Partition, int] = {}
         for source, membership in self.joined:
             if ours := [partition for partition in partitions if partition.topic in source.topics]:
@@ -80,5 +80,5 @@ class Sources:
         return found
 
     def standstills(self) -> Sequence[Standstill]:
-        """Parts of the log that cannot be read now."""
+        """Return the partitions that cannot be read now."""
         return [each for _, membership in self.joined for each in membership.standstills()]

@@ -1,4 +1,4 @@
-"""Ports of a running worker: a store and a broker, and the partitions that its group has assigned to it."""
+"""Ports of a running worker: a store, a broker, and the partitions assigned to the worker."""
 
 import asyncio
 from collections.abc import Collection
@@ -7,8 +7,8 @@ from typing import Protocol
 
 from saga.broker.port import Broker
 from saga.encryption.port import Keys
-from saga.engine.consumer.batching import Batches
-from saga.engine.consumer.offset_tracker import Prefix
+from saga.engine.consumer.batching import Batcher
+from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread
 from saga.engine.outage_watch import OutageWatch
@@ -19,8 +19,8 @@ from saga.registry.edge import RegistryEdge
 from saga.store.port import Store
 
 
-class Fence(Protocol):
-    """How far the log has been handled: see `saga.engine.consumer.deadline_fence`."""
+class LogProgress(Protocol):
+    """How far the log is processed: see `saga.engine.consumer.deadline_fence`."""
 
     async def handled_ms(self, saga: str, due_ms: int, /) -> int:
         """See `saga.engine.ports.Assignment`."""
@@ -29,39 +29,39 @@ class Fence(Protocol):
         """See `saga.engine.ports.Assignment`."""
 
     def forget(self, partitions: Collection[Partition], /) -> None:
-        """Forget what was taken of these partitions."""
+        """Drop what is known of these partitions."""
 
 
 @dataclass(slots=True)
 class WorkerAssignment:
-    """See `saga.engine.ports.Assignment` for the promises."""
+    """Partitions of a worker. Implements `saga.engine.ports.Assignment`."""
 
-    watching: OutageWatch
-    prefixes: dict[Partition, Prefix] = field(default_factory=dict)
-    """Partitions that are ours, each with what of it is done."""
+    outage_watch: OutageWatch
+    trackers: dict[Partition, OffsetTracker] = field(default_factory=dict)
+    """Assigned partitions, each with its offsets."""
     leaving: set[Partition] = field(default_factory=set)
-    """Partitions that were let go, and may come back: no message of them begins, what is in hand goes on."""
-    fence: Fence | None = None
-    """How far the log has been handled; `None`: nobody here reads it."""
+    """Revoked partitions that may come back: no message of them starts, running handlers go on."""
+    fence: LogProgress | None = None
+    """How far the log is processed; `None`: the service has no deadlines."""
     scattered: set[str] = field(default_factory=set)
-    """Topics in which a key may lie in any partition: somebody writes there with another partitioner, or the partitions
-    were raised. Each was reported once."""
+    """Topics in which a key may lie in any partition: a producer uses another partitioner, or partitions were added.
+    Each was reported once."""
     _stopping: bool = False
     _pauses: dict[asyncio.Future[None], None] = field(default_factory=dict)
 
     def is_committed(self, position: Position) -> bool:
-        prefix = self.prefixes.get(Partition(position.topic, position.partition))
-        # An offset of another log says nothing of this one: what it names may never have been published.
+        prefix = self.trackers.get(Partition(position.topic, position.partition))
+        # An offset of another log means nothing in this one: that record may never have been published.
         return prefix is not None and prefix.log_id == position.log_id and prefix.is_committed(position.offset)
 
     def is_of_current_log(self, position: Position) -> bool:
         return any(
-            p.topic == position.topic and prefix.log_id == position.log_id for p, prefix in self.prefixes.items()
+            p.topic == position.topic and prefix.log_id == position.log_id for p, prefix in self.trackers.items()
         )
 
     def check_running(self, position: Position) -> None:
-        partition = position[:2]  # as good as a `Partition`, and asked for with every message
-        if self._stopping or (partition not in self.prefixes and partition not in self.leaving):
+        partition = position[:2]  # compares equal to a `Partition`, without making one for each message
+        if self._stopping or (partition not in self.trackers and partition not in self.leaving):
             raise Draining
 
     async def handled_ms(self, saga: str, due_ms: int) -> int:
@@ -74,12 +74,12 @@ class WorkerAssignment:
         self.check_running(position)
         woken = asyncio.get_running_loop().create_future()
         self._pauses[woken] = None
-        pause = self.watching.clock.within(seconds, woken)
+        pause = self.outage_watch.clock.within(seconds, woken)
         try:
-            if self.watching.away():  # it waits for store or log, and will come back to them with all others
+            if self.outage_watch.away():  # it waits for store or broker, and will load them again
                 await pause
             else:
-                await self.watching.idling(pause)
+                await self.outage_watch.idling(pause)
         except TimeoutError:
             pass
         finally:
@@ -87,19 +87,19 @@ class WorkerAssignment:
         self.check_running(position)
 
     def stop(self) -> None:
-        """Let nothing new begin from here on."""
+        """Stop: no message, step or attempt starts any more."""
         self._stopping = True
         self._wake()
 
     def let_go(self, partitions: Collection[Partition]) -> None:
-        """Let no message of these begin until they are assigned again."""
+        """Start no message of these partitions until they are assigned again."""
         self.leaving.update(partitions)
 
     def lose(self, partitions: Collection[Partition]) -> None:
-        """Forget these: another member has them. Nothing new of what is in hand begins either."""
+        """Remove these partitions: another member has them. Running handlers may start no further step either."""
         self.leaving.difference_update(partitions)
         for partition in partitions:
-            self.prefixes.pop(partition, None)
+            self.trackers.pop(partition, None)
         self._wake()
 
     def _wake(self) -> None:
@@ -108,7 +108,7 @@ class WorkerAssignment:
                 woken.set_result(None)
 
 
-def worker_ports(  # what a worker stands on
+def make_worker_ports(  # everything a worker depends on
     store: Store,
     broker: Broker,
     assignment: WorkerAssignment,
@@ -118,17 +118,22 @@ def worker_ports(  # what a worker stands on
     keys: Keys | None = None,
     telling: TransitionListener | None = None,
 ) -> Ports:
-    """Ports of whoever runs turns on a real store and a real broker. `through`: the way of steps to the outside.
-    `worker`: its name, for people. `contracts`: the way to what is deployed by now. `telling`: told of all that is
-    written and loaded."""
-    watching = assignment.watching
+    """Make the ports for a real store and a real broker.
+
+    Args:
+        through: Makes the external calls of steps.
+        worker: Name of the worker, for reports.
+        contracts: Reads the contracts that are deployed now.
+        telling: Is notified of everything that is written and loaded.
+    """
+    watching = assignment.outage_watch
     return Ports(
         store=store,
         publisher=broker,
         clock=watching.clock,
         outage_watch=watching,
         assignment=assignment,
-        batch=Batches().together,
+        batch=Batcher().submit,
         overflow_cache=OverflowCache(),
         worker=worker,
         call_external=lambda step: watching.idling(through(step)),

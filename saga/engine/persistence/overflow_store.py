@@ -26,7 +26,8 @@ store keeps a document for thousands of years."""
 
 
 async def recall(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-    """Look up what pages hold of the message in hand: from here on `turn.known` says of it what a whole one would."""
+    """Look up what pages hold of the message in hand: from here on `turn.loaded_progress` says of it what a whole one
+    would."""
     had, kept = await _find_entries(service, turn, turn.loaded_progress, [turn.message])
     return replace(turn, recalled=had, paged=tuple(sorted(kept)))
 

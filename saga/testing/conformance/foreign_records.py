@@ -21,7 +21,7 @@ from saga.broker.port import Broker
 from saga.contracts.codegen import event_class
 from saga.contracts.library import Library
 from saga.contracts.registered import id_of
-from saga.engine.consumer.record_router import Letter, received
+from saga.engine.consumer.record_router import BadRecord, route_record
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Event, Headers, Message, Outgoing, Record, Writer
@@ -523,8 +523,8 @@ class Seen:
         id_ = id_of(record)
         if id_ is not None:
             record = record._replace(writer=_writer(id_))
-        taken = received(record, self.prepared)
-        if isinstance(taken, Letter):
+        taken = route_record(record, self.prepared)
+        if isinstance(taken, BadRecord):
             return "letter", taken.reason
         if not isinstance(taken, Message):
             return "passed", taken.reason

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace as with_
 
 from saga.encryption.port import Keys
-from saga.engine.consumer.record_router import received
+from saga.engine.consumer.record_router import route_record
 from saga.engine.errors import Halted
 from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import begin
@@ -320,7 +320,7 @@ def _in_hand(service: PreparedService, step: _Step, log: _Log) -> Iterator[tuple
 
 def _messages(service: PreparedService, records: Sequence[Record]) -> Iterator[tuple[Message, Position]]:
     for record in records:
-        message = received(record, service)
+        message = route_record(record, service)
         if isinstance(message, Message):
             yield message, Position(*record[:3], record.log_id)
 

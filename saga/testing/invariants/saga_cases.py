@@ -10,7 +10,7 @@ import msgspec
 from saga.contracts import codec
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
-from saga.engine.consumer.document_changes import message_in
+from saga.engine.consumer.document_changes import parse_change
 from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput, SagaError
 from saga.messages import Event, Record, name_of, texts_of
@@ -168,7 +168,7 @@ def cases_of(evidence: Evidence, frame: Frame) -> SagaCases:
             continue
         if record.topic in changes:
             try:
-                change = message_in(record, changes[record.topic])
+                change = parse_change(record, changes[record.topic])
             except BadInput:
                 unreadable.append((record, name_of(changes[record.topic])))
                 continue

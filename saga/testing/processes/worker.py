@@ -15,8 +15,8 @@ from pathlib import Path
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Broker
 from saga.configuration.settings import Settings
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare
 from saga.errors import SagaError
 from saga.store.port import Store
@@ -65,10 +65,10 @@ async def _run(setup: WorkerSetup) -> None:
             store=store,
             broker=broker,
             use=use,
-            options=Options(
+            options=ServiceOptions(
                 clock=clock,
                 report=Log(sys.stderr, Settings(log="json")).report,
-                limits=Limits(drain_s=DRAIN_S, deaths_max=1000),
+                limits=FlowLimits(drain_s=DRAIN_S, deaths_max=1000),
                 stop=stop,
                 worker=f"{declared.name}:{os.getpid()}",
             ),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared
-from saga.engine.consumer.flow_control import Limits
+from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.known_schemas import reload_now
-from saga.engine.lifecycle import Options, serve
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.persistence.service_record import ServiceRecord
 from saga.engine.ports import ExternalCall
 from saga.engine.prepared_service import PreparedService, prepare
@@ -41,7 +41,7 @@ ROLLOUT_S = 3.0
 """Longest time until a worker is restarted as a release that is deployed; most are much sooner."""
 EVERYDAY = (Handled, StepDone, Assigned, Revoked, Started, Stopped)
 """Moments that a timeline leaves out."""
-LIMITS = Limits(deaths_max=1000)
+LIMITS = FlowLimits(deaths_max=1000)
 """Limits of the workers. Processes die of the world here, not of their messages, and more often than any other."""
 OUTSIDE = Backend("outside", ConnectionError, ConnectionError)
 
@@ -204,15 +204,15 @@ class Workers(Disruptions):
                 store=store,
                 broker=broker,
                 use=release.fakes,
-                options=Options(
+                options=ServiceOptions(
                     clock=SimulatedClock(process, self._chance),
                     report=lambda moment: self._reported(process, moment),
                     limits=LIMITS,
                     stop=life.stop,
                     worker=process.name,
-                    tells=self.tells,
-                    through=lambda step: self._outside(process, step),
-                    contracts=reload_now,
+                    transitions_topic=self.tells,
+                    call_external=lambda step: self._outside(process, step),
+                    reload_contracts=reload_now,
                     compares_logs=False,  # its broker keeps positions whose topics are gone
                     waits_for_schemas=False,  # else a world with a schema of nobody would never be quiet
                     keys=self.keys,

@@ -11,8 +11,8 @@ import pytest
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
-from saga.engine.consumer.flow_control import Limits
-from saga.engine.lifecycle import Options, serve
+from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare
 from saga.errors import ConfigurationError, StoreError
 from saga.ops.doctor import diagnose
@@ -183,5 +183,7 @@ async def test_a_service_does_not_start_on_a_store_that_forgets(
                 prepare(payment.declared),
                 store=store,
                 broker=broker,
-                options=Options(clock=clock, report=lambda moment: None, limits=Limits(), stop=asyncio.Event()),
+                options=ServiceOptions(
+                    clock=clock, report=lambda moment: None, limits=FlowLimits(), stop=asyncio.Event()
+                ),
             )

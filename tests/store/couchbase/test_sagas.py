@@ -11,7 +11,7 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.clients.events import to_record
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
-from saga.engine.lifecycle import Options
+from saga.engine.lifecycle import ServiceOptions
 from saga.engine.prepared_service import topics_of
 from saga.store.couchbase.store import CouchbaseStore
 from saga.support.clock import SystemClock
@@ -72,7 +72,7 @@ async def test_orders_end_once_and_the_books_balance_although_the_store_froze(
                     SERVICES,
                     broker,
                     opened,
-                    Options(clock=clock, report=told.append, limits=wiring.limits_of(Settings()), stop=stop),
+                    ServiceOptions(clock=clock, report=told.append, limits=wiring.limits_of(Settings()), stop=stop),
                     use={"payment": [bank], "shipping": [carrier]},
                 )
             )

@@ -13,8 +13,8 @@ from msgspec.structs import replace as with_
 from saga import Service
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clients.events import to_record
-from saga.engine.consumer.batching import Batches
-from saga.engine.consumer.record_router import Letter, received
+from saga.engine.consumer.batching import Batcher
+from saga.engine.consumer.record_router import BadRecord, route_record
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
 from saga.engine.isolated_ports import SetClock, Undisturbed
@@ -137,7 +137,7 @@ class Shop:
             clock=self.clock,
             outage_watch=OutageWatch(name, self.clock, lambda moment: None),
             assignment=Undisturbed(),
-            batch=Batches().together,
+            batch=Batcher().submit,
             overflow_cache=OverflowCache(bytes_max=0),
         )
 
@@ -179,8 +179,8 @@ class Shop:
         """Take a record as `saga.engine.consumer.poll_loop` does."""
         if record.topic not in service.topics:
             return
-        taken = received(record, service)
-        if isinstance(taken, Letter):
+        taken = route_record(record, service)
+        if isinstance(taken, BadRecord):
             self.append(dead_letters.unreadable(service.name, record, taken.reason, self.clock.now, None))
         elif isinstance(taken, Message):
             position = Position(record.topic, record.partition, record.offset)
