@@ -126,7 +126,7 @@ def decode_message(record: Record, library: Library) -> Message:
     `BadInput`: it is none, or no contract is known of it."""
     record, found = recognize_record(record, library)
     if not found.name:
-        raise BadInput(f"no contract {found.said} is in {library.folder}")
+        raise BadInput(f"no contract {found.unknown_type} is in {library.folder}")
     if found.doubt:
         raise BadInput(found.doubt)
     contract = library.contracts[found.name]
