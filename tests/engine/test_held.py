@@ -602,19 +602,19 @@ class Log:
         self.handled_ms, self.noted = 0, True
         self.told: list[set[str]] = []
 
-    async def refresh(self) -> None:
+    async def refresh_positions(self) -> None:
         return None
 
     def is_handled(self, saga: str, due_ms: int) -> bool:
         return self.handled_ms >= due_ms
 
-    def is_noted(self, due_ms: int) -> bool:
+    def has_ends_since(self, due_ms: int) -> bool:
         return self.noted
 
-    def has(self, position: Position, prefix: OffsetTracker) -> bool:
-        return self.assignment.trackers.get(Partition(*position[:2])) is prefix
+    def owns(self, position: Position, tracker: OffsetTracker) -> bool:
+        return self.assignment.trackers.get(Partition(*position[:2])) is tracker
 
-    def tell_behind(self, sagas: set[str]) -> None:
+    def report_behind(self, sagas: set[str]) -> None:
         self.told.append(sagas)
 
 

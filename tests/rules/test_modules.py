@@ -40,7 +40,7 @@ MORE_PARAMETERS = {
     "to_record": 9,
     "told_of": 7,
     "trial": 7,
-    "worker_ports": 8,
+    "make_worker_ports": 8,
 }
 """Functions that take more parameters than `PARAMETERS_MAX`, with how many. Commands take one for each option."""
 
