@@ -105,7 +105,7 @@ class Position(NamedTuple):
         return f"{self.topic}/{self.partition}/{self.offset}"
 
 
-class Standstill(NamedTuple):
+class StalledPartition(NamedTuple):
     """Part of the log that cannot be read for now; everything else goes on."""
 
     topic: str

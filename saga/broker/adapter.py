@@ -1,4 +1,4 @@
-"""Description of a kind of broker: addresses, settings, opening, and what tools may look at."""
+"""Description of a broker adapter: its addresses and settings, and how to create the broker."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,43 +12,43 @@ from saga.support.clock import Clock
 
 
 class Copies(NamedTuple):
-    """Copies of each record that topics are to have, on different servers."""
+    """Required replicas of each record."""
 
     replication: int = 3
     in_sync: int = 2
-    """Copies with fewer than which nothing counts as written."""
+    """In-sync replicas below which no write is accepted."""
 
 
 class BrokerAdapter(Adapter, Protocol):
-    """Kind of broker. Nothing of this opens or makes one, and a driver is loaded by `at` and `administration`."""
+    """A kind of broker. Nothing here connects; only `at` and `administration` load a driver."""
 
     @property
     def makes_topics(self) -> bool:
-        """True if services make the topics that they miss, as `Broker.makes_topics` of `saga.broker.port` says."""
+        """True if services create missing topics: see `saga.broker.port.Broker.makes_topics`."""
 
     def at(self, settings: Chosen, clock: Clock) -> Broker:
-        """Make the broker, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
+        """Create the broker without opening it. Raises `ConfigurationError` if the driver is not installed."""
 
     def administration(self, settings: Chosen, clock: Clock) -> Administration:
-        """Make the same broker for tools, not yet open. Raises `ConfigurationError` for a driver that is not
+        """Create the same broker for tools, without opening it. Raises `ConfigurationError` if the driver is not
         installed."""
 
     def unmade(self, settings: Chosen) -> Path | None:
-        """File that the first service will make, and looking must not; `None` if there is nothing to be made."""
+        """Return the missing file that the first service will create and a tool must not; `None` without one."""
 
     def copies(self, settings: Chosen) -> Copies:
-        """Copies that the settings demand of each topic."""
+        """Return the replicas that the settings require of each topic."""
 
 
 class TokenProvider(Protocol):
-    """Giver of tokens, as aiokafka asks for them."""
+    """Source of tokens, as aiokafka expects it."""
 
     async def token(self) -> str:
-        """Token as it is now."""
+        """Return the current token."""
 
 
 class ClientOptions(TypedDict):
-    """Options that every client of aiokafka takes."""
+    """Options of every aiokafka client."""
 
     bootstrap_servers: list[str]
     client_id: str
@@ -62,16 +62,15 @@ class ClientOptions(TypedDict):
 
 @runtime_checkable
 class TakesClients(Protocol):
-    """Ability of brokers to which other libraries connect by themselves."""
+    """A broker to which other libraries can connect by themselves."""
 
     def client_options(self, settings: Chosen) -> ClientOptions:
-        """Options with which a client of aiokafka connects now. Raises `ConfigurationError`, `BrokerUnavailable`."""
+        """Return the current options for an aiokafka client. Raises `ConfigurationError`, `BrokerUnavailable`."""
 
 
 @runtime_checkable
-class AsksWho(Protocol):
-    """Ability of brokers that ask who one is, and do what each user was allowed: people give rights there, with tools
-    that need to know the servers."""
+class HasBrokerUsers(Protocol):
+    """A broker that authenticates users and checks their rights. The tools that grant rights need its servers."""
 
     def servers(self, address: str) -> Sequence[str]:
-        """Servers to ask first, each as host and port. Raises `ValueError` as `check`."""
+        """Return the bootstrap servers, each as host and port. Raises `ValueError` as `check`."""

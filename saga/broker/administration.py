@@ -1,13 +1,14 @@
-"""Broker as tools see it: beyond the port, what is there, how far groups are, and the few changes that people make.
+"""Port of the broker for tools: topics, groups and positions, and the few changes that operators make.
 
-Promises, each shown by a test of `tests/broker/test_administration.py`, on every adapter:
-- Looking changes nothing: no topic comes into being because it was asked for.
-- `move` is refused while the group has a member that may be alive, by the broker itself and not by an earlier look.
-- `grow` never takes partitions away.
-- Whoever reads outside any group gets each record of its partitions from where it begins on, in the order of each, and
-  is told of nothing twice; what is removed meanwhile is passed over, and what cannot be read holds up its partition
-  alone. No group, and no position of one, comes into being by it.
-Not promised: that what was seen is still so a moment later.
+Promised by every adapter, each promise with a test in `tests/broker/test_administration.py`:
+- Queries change nothing: asking for a topic does not create it.
+- The broker itself refuses `move` while the group has a member that may be alive; an earlier check is not enough.
+- `grow` never removes partitions.
+- A reader outside of groups gets each record of its partitions once, in order, from its start on. It passes over
+  records that are removed meanwhile, and an unreadable record stalls only its partition. Reading creates no group and
+  no position.
+
+Not promised: that an answer is still true a moment later.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,68 +18,68 @@ from typing import NamedTuple, Protocol
 
 from saga.broker.identity import MemberIdentity
 from saga.broker.port import Broker
-from saga.messages import Partition, Record, Standstill
+from saga.messages import Partition, Record, StalledPartition
 
 DAY_MS = 86_400_000
 NO_IDS: Mapping[str, str] = MappingProxyType({})
-"""Ids of logs of which none is known yet."""
+"""Default of `Administration.read`: no log id is known yet."""
 DATED_BY, BY_LOG = "message.timestamp.type", "LogAppendTime"
-"""Setting that says who dates the records of a topic, and its value if the log does. Where a log has no such setting,
-it does."""
+"""Setting that says who assigns the timestamps of a topic's records, and its value if the log does, which is also the
+default here."""
 
 
-class Found(NamedTuple):
-    """Topic as the broker has it."""
+class TopicDescription(NamedTuple):
+    """A topic as it is on the broker."""
 
     partitions: int
     retention_ms: int | None
-    """Milliseconds for which records are kept; `None`: for ever."""
+    """How long records are kept, in milliseconds; `None`: for ever."""
     replicas: int | None = None
-    """Brokers that have each record, of the partition with the fewest; `None`: this log has one place."""
+    """Fewest replicas of any partition; `None`: this log is not replicated."""
     in_sync: int | None = None
-    """Brokers of these that are up to date, likewise."""
+    """Fewest in-sync replicas of any partition, likewise."""
     settings: Mapping[str, str] = {}
-    """Settings of the topic, by the broker's own names."""
+    """Settings of the topic, under the broker's names."""
     may: frozenset[str] | None = None
-    """Rights that we have: `read`, `write`; `None` where nobody asks who we are."""
+    """Rights that this user has: `read`, `write`; `None` on a broker without users."""
     hidden: bool = False
-    """True if we may not see its settings: then they are empty, and `retention_ms` means nothing."""
+    """True if this user may not see the settings: then they are empty, and `retention_ms` is meaningless."""
 
     @property
     def is_dated_by_log(self) -> bool:
-        """True if the log dates its records, as far as is known."""
+        """True if, as far as known, the log assigns the timestamps of the records."""
         return self.settings.get(DATED_BY, BY_LOG) == BY_LOG
 
 
-class Bounds(NamedTuple):
-    """Bounds of a partition: the offset of its oldest record, and the one that the next record gets."""
+class OffsetBounds(NamedTuple):
+    """Offsets of a partition's oldest record and of the next one to be appended."""
 
     begin: int
     end: int
 
 
-class Group(NamedTuple):
-    """Group as the broker knows it; without members and positions it may never have been there."""
+class GroupDescription(NamedTuple):
+    """A consumer group as it is on the broker. One without members and positions may never have existed."""
 
     members: tuple[str, ...] = ()
-    """Members, each in a few words for people: who it is, and where."""
+    """Members, each described in a few words: who it is, and where it runs."""
     positions: Mapping[Partition, int] = {}
-    """Positions that were committed. A partition that is not in here begins at its oldest record; so does one whose
-    position was committed in the log of a topic that has been deleted and created again since."""
+    """Committed positions. A partition without one begins at its oldest record; so does a partition whose topic was
+    deleted and created again since the commit."""
     reads: frozenset[str] = frozenset()
-    """Topics that its members read now, those too in which nothing was committed yet."""
+    """Topics that its members read now, also those without a committed position."""
     identities: frozenset[MemberIdentity] = frozenset()
-    """Identities that its members state."""
+    """Identities that its members report."""
 
 
-class Unreadable(NamedTuple):
+class UnreadableRange(NamedTuple):
     """Part of a partition that cannot be read."""
 
     begin: int
     end: int
-    """Offset of the first record behind it that can be read, or of the next one that comes."""
+    """Offset of the next readable record, or of the next record to be appended."""
     size: int | None
-    """Bytes of it, as far as that can be known."""
+    """Its size in bytes, if known."""
     reason: str
 
     def __str__(self) -> str:
@@ -86,96 +87,95 @@ class Unreadable(NamedTuple):
         return f"offsets {self.begin} to {self.end - 1}{size}: {self.reason}"
 
 
-class Reading(Protocol):
-    """Reader of partitions that is in no group, while it is open."""
+class PartitionReader(Protocol):
+    """A reader of partitions outside of any group."""
 
     async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Wait for the next records of any of the partitions; empty after `timeout_s`. Never called concurrently.
+        """Return the next records of any of the partitions; empty after `timeout_s`. Not to be called concurrently.
         Raises `BrokerError`."""
 
     def positions(self) -> Mapping[Partition, int]:
-        """Offset that is read next of each partition: everything below it was handed out, or is no record, or is
-        gone."""
+        """Return the next offset to read of each partition. Everything below it was returned, is not a record, or was
+        removed."""
 
     def log_ids(self) -> Mapping[str, str]:
-        """Ids of the logs in which `positions` count, by topic, as far as the broker has told them. One that changes
-        says that its topic was deleted and created again, and is read from its beginning."""
+        """Return the ids, by topic, of the logs to which `positions` belong, as far as the broker has ids. A new id
+        means that the topic was deleted and created again, and is read from its beginning."""
 
-    def standstills(self) -> Sequence[Standstill]:
-        """Parts that cannot be read now. They are tried again."""
+    def standstills(self) -> Sequence[StalledPartition]:
+        """Return the partitions that cannot be read now. They are retried."""
 
 
-class Away(NamedTuple):
-    """Group without members, where nothing but the log itself remembers groups."""
+class InactiveGroup(NamedTuple):
+    """A group without members, on a broker that keeps groups until they are forgotten explicitly."""
 
     group: str
     away_ms: int
-    """Milliseconds for which it has been seen so."""
+    """How long it has been observed without members, in milliseconds."""
     behind: int
-    """Records that it has not handled."""
+    """Records that it has not processed."""
     is_lost: bool
-    """True if retention does not wait for it any more."""
+    """True if retention no longer waits for it."""
 
 
 class Administration(Broker, Protocol):
-    """Broker for tools. Everything may raise `BrokerError`."""
+    """Broker for tools. Every method may raise `BrokerError`."""
 
     can_grow: bool
-    """True if a topic may get more partitions at all."""
+    """True if the broker can add partitions to a topic."""
 
     async def topics(self) -> Collection[str]:
-        """Names of all topics that we may see."""
+        """Return the names of all topics that this user may see."""
 
-    async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
-        """Look for these topics; those that are not there are left out."""
+    async def found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        """Describe these topics; missing ones are left out."""
 
     async def server_settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Settings of each server, by their own names; empty where there is no server."""
+        """Return the settings of each server, under the broker's names; empty without servers."""
 
     async def retain(self, topic: str, retention_ms: int | None) -> None:
-        """Keep the records of a topic for so long from now on."""
+        """Set the retention of a topic."""
 
     async def date_by_log(self, topic: str) -> None:
-        """Have the log date the records of a topic from now on, in the place of their senders."""
+        """Let the log assign the timestamps of a topic's records from now on, instead of the producers."""
 
     async def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic so many partitions. The caller has seen that all who read it are drained."""
+        """Raise a topic's number of partitions. The caller has made sure that all its readers are drained."""
 
-    async def group(self, name: str) -> Group:
-        """Members of a group, and how far it is."""
+    async def group(self, name: str) -> GroupDescription:
+        """Return the members and positions of a group."""
 
-    async def readers(self, topic: str) -> Mapping[str, Group]:
-        """Groups with a position in the topic, or with a member that reads it."""
+    async def readers(self, topic: str) -> Mapping[str, GroupDescription]:
+        """Return the groups that have a position in the topic, or a member that reads it."""
 
-    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
-        """Bounds of all partitions of these topics that are there."""
+    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
+        """Return the offset bounds of all partitions of these topics; missing topics are left out."""
 
     async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
-        """First offset of each partition whose record was appended then or later; its end if there is none."""
+        """Return the first offset of each partition that was appended at this time or later; without one its end."""
 
     def read(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
-    ) -> AbstractAsyncContextManager[Reading]:
-        """Read these partitions from these offsets on, and go on with what comes, inside the block. `log_ids`: the logs
-        in which the offsets count, by topic, as an earlier reading told them: a topic that has another one by now is
-        read from its beginning. Raises `BrokerError`."""
+    ) -> AbstractAsyncContextManager[PartitionReader]:
+        """Open a reader that starts at these offsets and follows the log.
 
-    async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
-        """Extent of what cannot be read there, if the record at that offset cannot; `None`: it can, or there is
-        none."""
+        `log_ids`: the logs to which the offsets belong, by topic, as an earlier reader reported them. A topic with
+        another log id by now is read from its beginning."""
+
+    async def unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
+        """Return the unreadable range at this offset; `None` if the record there can be read, or there is none."""
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
-        """Put these positions in the place of what the group has committed. Raises `BrokerError` while it has
-        members."""
+        """Replace the group's committed positions by these. Raises `BrokerError` while the group has members."""
 
-    async def away(self) -> Sequence[Away]:
-        """Groups without members for which retention waits, or has waited; none where servers forget them by
-        themselves."""
+    async def away(self) -> Sequence[InactiveGroup]:
+        """Return the groups without members for which retention waits, or has waited; none on servers that expire
+        groups by themselves."""
 
     async def forget(self, group: str) -> None:
-        """Forget a group, and how far it came: if it comes again, it begins at the oldest record. Raises `BrokerError`
-        while it has members, and where servers do that."""
+        """Remove a group and its positions: if it returns, it begins at the oldest record. Raises `BrokerError` while
+        it has members, and on servers that expire groups by themselves."""
 
     async def stamp(self) -> int | None:
-        """Append a record, read it again, and tell when it was appended by the broker's clock, in milliseconds since
-        1970; `None` where that is this machine's own clock, and nothing was appended."""
+        """Append a record, read it back, and return its timestamp by the broker's clock, in milliseconds since 1970.
+        `None` if the broker uses this machine's clock; then nothing is appended."""

@@ -35,12 +35,12 @@ class MemberIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"service {quoted(self.service)}{where} with store {quoted(self.store)}"
 
 
-def encode(identity: MemberIdentity | None) -> bytes:
+def encode_identity(identity: MemberIdentity | None) -> bytes:
     """Encode an identity for the group's subscription; empty for a member that states none."""
     return b"" if identity is None else msgspec.json.encode(identity)
 
 
-def decode(content: bytes | None) -> MemberIdentity | None:
+def decode_identity(content: bytes | None) -> MemberIdentity | None:
     """Decode what a member states; `None` if it states nothing that we can read, as another program does."""
     if not content:
         return None
@@ -51,7 +51,7 @@ def decode(content: bytes | None) -> MemberIdentity | None:
     return identity if max(map(len, (identity.service, identity.store, identity.worker))) <= TEXT_MAX else None
 
 
-def strangers_among(ours: MemberIdentity | None, members: Iterable[MemberIdentity | None]) -> tuple[str, ...]:
+def find_disagreeing(ours: MemberIdentity | None, members: Iterable[MemberIdentity | None]) -> tuple[str, ...]:
     """List the members that disagree with us, each in a line. Who states nothing is no stranger: it may be a client of
     an earlier release."""
     if ours is None:
@@ -59,7 +59,7 @@ def strangers_among(ours: MemberIdentity | None, members: Iterable[MemberIdentit
     return tuple(sorted({str(each) for each in members if each is not None and not each.agrees_with(ours)}))
 
 
-def refusal(group: str, ours: MemberIdentity | None, strangers: Iterable[str]) -> ConfigurationError:
+def disagreement_error(group: str, ours: MemberIdentity | None, strangers: Iterable[str]) -> ConfigurationError:
     """Error for a member that must not join a group in which strangers are."""
     return ConfigurationError(
         f"nothing was started: the group {group!r} belongs to somebody else. This is {ours}. Each of the two would "

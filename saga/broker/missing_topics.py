@@ -9,7 +9,7 @@ APPLY = "saga topics apply"
 """Command that makes topics where nobody else does."""
 
 
-async def topic_problems(
+async def find_topic_problems(
     topics: Sequence[Topic],
     broker: Broker,
     reads: Collection[str] = (),

@@ -1,27 +1,27 @@
-"""Port of the broker, as the runtime sees it: an ordered, replayable log of partitioned topics, read by groups of
-members.
+"""Port of the broker: an ordered, replayable log of partitioned topics, read by groups of members.
 
-Promises, each shown by a test of `saga.testing.conformance.broker`:
-- Records of one key lie in one partition, in the order in which they were published; equal keys of topics with equal
-  partition counts lie in partitions of equal number.
-- `publish` returns when all is durable; if it raises, any of it may be there, now or later.
-- A member sees every record of its partitions from the group's committed position on, in order, at least once. A group
-  without a position begins at the oldest record.
-- At any time a partition is given to at most one member of the group that is alive and listening. A paused or cut-off
-  member may go on for a while with what it has (a zombie): its commits are refused with `Fenced`.
-- `Listener.revoked` comes before another member gets the partition, which waits for it to return, within bounds. Then
-  the partition is assigned to this member again, or lost: whoever runs something of it need not wait to know.
-- `commit` moves the group's position; when it returns, the position survives what the log survives.
-- What is noted of a partition as it is begun is there until it is ended, or its position is moved by people.
-- Members that state an identity and disagree do not work in one group: `join` raises `ConfigurationError` while such a
-  member is there, and one that meets another later is told by `strangers`.
-- `ends` and `positions` tell how the log and the group stand after the call began, to every member.
-- Records that were removed before the group had them are told: of each partition which. The others lose nothing.
-- A position belongs to one log. A topic that is deleted and created again has another log, with another id: its members
-  notice within seconds, whether they were running or not, and read it from its beginning. What they had read of it
-  before they noticed comes again.
-- Records that cannot be read hold up those behind them in their partition, and nothing else; nothing is stepped over.
-Not promised: that a record comes once; an order between partitions; that a position never goes back.
+Promised, each promise with a test in `saga.testing.conformance.broker`:
+- Records with the same key are in the same partition, in the order in which they were published. Topics with the same
+  partition count put the same key into partitions of the same number.
+- `publish` returns when all records are durable. If it raises, any of them may be in the log, now or later.
+- A member receives every record of its partitions at least once, in order, from the group's committed position on. A
+  group without a position begins at the oldest record.
+- A partition is assigned to at most one live member of the group. A member that was paused or cut off may go on for a
+  while with what it has (a zombie); its commits are refused with `Fenced`.
+- `Listener.revoked` is called before another member gets the partition, and that member waits, within bounds, until it
+  returns. Then the partition is assigned to this member again, or lost. Nothing that runs has to wait for the outcome.
+- `commit` moves the group's position. When it returns, the position is as durable as the log.
+- The "in progress" mark that `begin` sets on a partition stays until `end`, or until an operator moves the position.
+- Members with disagreeing identities do not work in one group. `join` raises `ConfigurationError` while such a member
+  is there; a member that meets one later reports it in `strangers`.
+- `ends` and `positions` answer for any member, and are as new as the call.
+- Records that were removed before the group received them are reported, per partition. Nothing else is lost.
+- A position belongs to one log. A topic that is deleted and created again has a new log with a new id. Its members
+  notice within seconds, or at their start, and read the new log from its beginning. What they read of it before they
+  noticed is delivered again.
+- A record that cannot be read stalls its own partition and nothing else. It is never skipped.
+
+Not promised: that a record is delivered once; an order between partitions; that a position never goes back.
 """
 
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
@@ -30,24 +30,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 from saga.broker.identity import MemberIdentity
-from saga.messages import Outgoing, Partition, Record, Standstill, Topic
+from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 
 RECORD_BYTES_MAX = 1_000_000
-"""Largest record, in bytes, unless a setting says otherwise: a topic of Kafka takes as much by default."""
+"""Default of the largest record, in bytes: what a Kafka topic accepts by default."""
 RECORD_BYTES_LEAST, RECORD_BYTES_LIMIT = 100_000, 1 << 24
-"""Bounds of that setting: less leaves no room beside an event for a dead letter's headers, more holds up everybody."""
+"""Bounds of that setting: less leaves no room for a dead letter's headers, more delays all other records."""
 BESIDE_BYTES = 1 << 15
-"""Bytes kept free beside an event's value: for its key and headers, and for those that it gets as a dead letter, all of
-which have bounds of their own."""
+"""Bytes reserved beside an event's value for its key and headers, and for the headers of a dead letter. All of these
+have bounds of their own."""
 FRAME_BYTES = 100
-"""Most bytes that a log adds to a record: the frames of the record and of a batch that holds it alone."""
+"""Most bytes that a log adds to a record: the frame of the record, and of a batch that contains only this record."""
 
 FROM_THE_OLDEST: Mapping[str, int] = MappingProxyType({})
-"""Starts of a group that begins in every topic at the oldest record."""
+"""Default of `Subscription.starts`: the group begins at the oldest record of every topic."""
 
 
-def size_of(message: Outgoing) -> int:
-    """Bytes that count against `Broker.record_bytes_max`."""
+def record_size(message: Outgoing) -> int:
+    """Return the size of a record, in bytes, as `Broker.record_bytes_max` counts it."""
     size = len(message.key) + len(message.value or b"") + FRAME_BYTES
     for name, content in message.headers:
         size += len(name.encode()) + len(content or b"") + 10
@@ -55,7 +55,7 @@ def size_of(message: Outgoing) -> int:
 
 
 def value_bytes_max(record_bytes_max: int) -> int:
-    """Largest value of an event, so that with headers it is a record, and one day a dead letter."""
+    """Return the largest value of an event that still fits into a record with its headers, also as a dead letter."""
     return record_bytes_max - BESIDE_BYTES
 
 
@@ -65,135 +65,137 @@ class Subscription(NamedTuple):
     group: str
     topics: Sequence[str]
     identity: MemberIdentity | None = None
-    """Identity of the member, which the group compares with those of the others; `None`: nobody is compared."""
+    """Identity of the member, which is compared with those of the other members; `None`: it is not compared."""
     starts: Mapping[str, int] = FROM_THE_OLDEST
-    """Time by topic, in milliseconds since 1970, at which a group without a position begins: at the first record
-    appended then or later. 0, or no entry: at the oldest record."""
+    """Where a group without a position begins, by topic: at the first record appended at this time or later, in
+    milliseconds since 1970. 0, or no entry: at the oldest record."""
 
 
 class Listener(Protocol):
-    """Listener that a membership tells which partitions it has."""
+    """Callbacks by which a membership reports which partitions it has."""
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
-        """Take on partitions that are ours from now on; each with the offset of the first record that is not
-        committed."""
+        """Start to process these partitions; each comes with the offset of its first uncommitted record."""
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        """Let go of partitions that may go to another member: commit what is finished before returning, and wait for
-        nothing that runs. The group stands still meanwhile. They are assigned again, or lost, or this member leaves."""
+        """Commit what is finished of partitions that may go to another member, and do not wait for running handlers.
+
+        The group is paused until this returns. Afterwards each partition is assigned again or lost, or this member
+        leaves."""
 
     def lost(self, partitions: Collection[Partition]) -> None:
-        """Forget partitions that are gone: after `revoked`, because another member gets them; or without warning,
-        because this one was taken for dead. Commits would be refused."""
+        """Forget these partitions: another member gets them after `revoked`, or this member was taken for dead. Commits
+        would be refused."""
 
     def expired(self, partition: Partition, first: int, after: int) -> None:
-        """Take note of records of a partition of ours that were removed before this group had them, by retention or by
-        people: those from offset `first` to before `after`, where reading goes on. They never come."""
+        """React to records that retention or an operator removed before this group received them: offsets `first` to
+        `after` (exclusive), where reading goes on. They will not be delivered."""
 
     def replaced(self, partition: Partition, position: int) -> None:
-        """Take note that a partition has another log than the one in which `position` was reached, because its topic
-        was deleted and created again. What the old log held from there on is lost. The new one is read from its
-        beginning: `assigned` follows, after `lost` if the partition was ours."""
+        """React to a partition whose topic was deleted and created again. Records of the old log from `position` on are
+        lost. The new log is read from its beginning: `assigned` follows, after `lost` if the partition was ours."""
 
     def raised(self, topic: str, before: int, now: int) -> None:
-        """Take note that a topic has more partitions than before, which are assigned soon: a key may lie in another one
-        from now on."""
+        """React to a topic that has more partitions than before. They are assigned soon; from now on a key may be in
+        another partition."""
 
 
 class Membership(Protocol):
-    """Member of a group, while it is joined."""
+    """A member of a group, between joining and leaving."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
-        """Wait for the next records of those of `partitions` that are ours; empty after `timeout_s`. A partition that
-        is left out is paused, and nothing of it is lost. Never called concurrently. Raises `BrokerUnavailable`."""
+        """Return the next records of these partitions, as far as they are ours; empty after `timeout_s`.
+
+        A partition that is left out is paused and loses nothing. Not to be called concurrently. Raises
+        `BrokerUnavailable`."""
 
     def wake(self) -> None:
-        """Have the poll that is under way, or else the next one, return at once."""
+        """Make the current poll return at once, or else the next one."""
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit that everything below these offsets is done. Raises `Fenced`, `BrokerUnavailable`."""
+        """Commit these offsets: everything below them is processed. Raises `Fenced`, `BrokerUnavailable`."""
 
     async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        """Note with the group's positions, which are these, that messages of the partitions may be in hand from now on.
-        Gives those of which that was noted already: whoever had them did not `end`. Raises as `commit`, which leaves
-        the note as it is."""
+        """Mark the partitions as in progress, beside the group's positions, which are these.
+
+        Returns the partitions that were marked already: their previous owner did not call `end`, so it may have died
+        while it processed a message. Raises as `commit`, which does not change the mark."""
 
     async def end(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit these offsets, and take the note away: nothing of the partitions is in hand. Raises as `commit`."""
+        """Commit these offsets and remove the mark: no message of the partitions is in progress. Raises as `commit`."""
 
     def log_id(self, partition: Partition) -> str:
-        """Return the id of the log in which the partition is read; empty where the broker does not say. It is known
-        from `assigned` on, and stays the same until the next `assigned`."""
+        """Return the id of the partition's log; empty if the broker has none. It is known from `assigned` on, and does
+        not change until the next `assigned`."""
 
     def lag(self) -> Mapping[Partition, int] | None:
-        """Count the records of each of our partitions that lie behind what `poll` has given: as last heard, for nobody
-        is asked; a partition of which nothing was heard yet is left out. `None`: the group has not said yet what is
-        ours, which may be nothing."""
+        """Return how many records of each of our partitions `poll` has not returned yet, as last known: no request is
+        made. A partition with unknown lag is left out. `None`: nothing has been assigned yet."""
 
     def strangers(self) -> Sequence[str]:
-        """List the members of the group whose identity disagrees with ours, as last seen; each in a line."""
+        """Return the members whose identity disagrees with ours, as last seen; each in a line."""
 
     def read_to(self) -> Mapping[Partition, int]:
-        """Give for each of our partitions the offset below which `poll` has handed out every record, transactions that
-        have ended behind the last one included. Nobody is asked."""
+        """Return for each of our partitions the offset below which `poll` has returned every record. It includes the
+        ends of transactions behind the last record. No request is made."""
 
     async def ends(self) -> Mapping[Partition, int | None]:
-        """Ask for the end of every partition of our topics as it is now, whoever has the partition: the offset after
-        its last record that can be read. `None`: it cannot be told now, for nobody leads the partition or we may not
-        read it; of a topic that is gone there is nothing. Raises `BrokerUnavailable` if nobody answers."""
+        """Request the current end of every partition of our topics, assigned to us or not: the offset after its last
+        readable record. `None`: unknown now, because the partition has no leader or we may not read it. A deleted topic
+        is left out. Raises `BrokerUnavailable`."""
 
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        """Ask for the group's committed position of these partitions, whoever has them; those of which it cannot be
-        told now are left out. Raises `BrokerUnavailable`."""
+        """Request the group's committed positions of these partitions, assigned to us or not; unknown ones are left
+        out. Raises `BrokerUnavailable`."""
 
-    def standstills(self) -> Sequence[Standstill]:
-        """Parts of what is ours, or ought to be, that cannot be read now. They are tried again; and whenever they
-        become different, the poll under way, or else the next one, returns."""
+    def standstills(self) -> Sequence[StalledPartition]:
+        """Return the partitions, ours or due to be ours, that cannot be read now. They are retried. When this list
+        changes, the current poll returns, or else the next one."""
 
 
 class Broker(Protocol):
-    """Log of partitioned topics."""
+    """A log of partitioned topics."""
 
     record_bytes_max: int
-    """Largest record, by `size_of`: `publish` refuses a larger one with a `BrokerError` before anything is sent. A
-    topic may take less, where somebody has configured it so: `saga doctor` compares."""
+    """Largest record, in bytes, by `record_size`. `publish` refuses a larger one with `BrokerError` before it sends
+    anything. A topic may be configured to accept less: `saga doctor` compares."""
     makes_topics: bool
-    """True if those who run services or publish make the topics that they miss. So it is where the log is theirs alone:
-    a file. On servers that others use as well, people make them, by `saga topics apply`, with rights that no service
-    needs: else a wrong address would give new, empty topics, and nobody would notice that it is the wrong log."""
+    """True if services and clients create missing topics, which fits a file of their own. On shared servers an operator
+    creates them with `saga topics apply`, with rights that no service needs. Otherwise a wrong address would silently
+    give new, empty topics."""
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises `SagaError`, saying why and what to do, if it cannot be reached or used: before
-        `SAGA_OPEN_S` has passed, for whoever waits cannot tell why."""
+        """Connect. Raises `SagaError` with reason and remedy if the broker cannot be used. It does so before
+        `SAGA_OPEN_S` has passed, because the caller's timeout could not name the reason."""
 
     async def __aexit__(self, *exc: object) -> None:
-        """Disconnect after everything handed to `publish` has come to its end."""
+        """Wait until every `publish` has ended, then disconnect."""
 
     async def ensure(self, topics: Sequence[Topic]) -> None:
-        """Create the topics that are missing. Raises `SagaError` for one that is there with other partitions."""
+        """Create the missing topics. Raises `SagaError` for one that exists with another number of partitions."""
 
     async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
-        """Count the partitions of each of these topics; those that are not there are left out. Asking makes none.
-        Raises `BrokerError`."""
+        """Return the number of partitions of these topics; missing topics are left out and not created. Raises
+        `BrokerError`."""
 
     async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return the id of the log of each of these topics that is there, if the broker tells it. A topic that is
-        deleted and created again gets another id, which no topic ever had. Raises `BrokerError`."""
+        """Return the log ids of these topics, as far as they exist and the broker has ids. A topic that is deleted and
+        created again gets a new id, which is never reused. Raises `BrokerError`."""
 
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
-        """Say what we may not do of this, each in a line with what to allow: read these topics, write those, join these
-        groups. Nothing where nobody asks who we are, or where it cannot be known beforehand; nor of a topic that is not
-        there. Raises `BrokerError`."""
+        """Return the rights that this user lacks to read and write these topics and join these groups; each in a line
+        with what to allow. Empty on a broker without users, or one that does not tell beforehand; missing topics are
+        left out. Raises `BrokerError`."""
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
-        """Append all messages, in this order per key. Raises `BrokerUnavailable`; `BrokerError` for a topic that is not
-        there, a record that is too large: then nothing was appended."""
+        """Append the messages, in this order per key. Raises `BrokerUnavailable`; and `BrokerError`, with nothing
+        appended, for a missing topic or a record that is too large."""
 
     def join(self, subscription: Subscription, listener: Listener) -> AbstractAsyncContextManager[Membership]:
-        """Be a member of a group inside the block. Leaving it revokes what the member has. Raises `ConfigurationError`
-        if the group has a member with another identity of the service."""
+        """Join a group inside the block; leaving it revokes the member's partitions. Raises `ConfigurationError` if a
+        member of the group has a disagreeing identity."""
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
-        """Read all records of a topic that are there now, partition by partition. For tools only."""
+        """Read all current records of a topic, partition by partition. For tools only."""

@@ -1,61 +1,61 @@
-"""Port of change sources: stores that note the changes of their documents themselves, for the services beside them.
+"""Port of change sources: stores that record the changes of their documents, for change data capture.
 
-Promises, each shown by a test of `saga.testing.conformance.changes`:
-- A change of a watched collection is noted in the same write as the document, whoever writes it: neither is there
-  without the other.
-- Those of one document are noted in the order in which they were made, each with the version that it made; versions of
-  one document only grow, after its removal, too.
-- What was noted stays until it is forgotten: whoever dies in between finds it again.
-- Each service has its own: what one forgets, the others still have.
-- A collection is watched for a service, and not for one process or release of it: what one of them watches, another one
-  that knows nothing of it goes on noting. Only `unwatch`, which a person asks for, ends that.
-- A collection that is watched from the beginning has an insertion of each document that is there.
-- A change whose key no message can have is noted with the reason, like any other: it keeps back nothing behind it.
-Not promised: an order between documents. A burst of changes is noted change by change here; other sources merge it.
+Promised, each promise with a test in `saga.testing.conformance.changes`:
+- A change of a watched collection is recorded in the same transaction as the document, whichever program writes it.
+- The changes of one document are recorded in order, each with the version that it made. Versions of a document only
+  grow, also after its removal.
+- A recorded change stays until it is forgotten: after a crash it is found again.
+- Each service has its own list: what one service forgets, the others still have.
+- A collection is watched for a service, not for one of its processes or releases. Only `unwatch`, which an operator
+  calls, ends it.
+- A collection that is watched from the beginning yields an insertion of each existing document.
+- A change whose key cannot be a message key is recorded with the reason, and does not block the changes behind it.
 
-Couchbase has no such table: its Kafka connector writes the records, in the forms of `saga.changes.records`.
+Not promised: an order between documents. A burst of changes is recorded change by change here; other sources merge it.
+
+Couchbase has no such table: its Kafka connector writes the records, in the formats of `saga.changes.records`.
 """
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from saga.changes.records import Changed
+from saga.changes.records import DocumentChange
 
 
-class Noted(NamedTuple):
-    """Change that a source has noted."""
+class RecordedChange(NamedTuple):
+    """A change that a source has recorded."""
 
     number: int
-    """Place among the changes of its source: it grows."""
+    """Sequence number among the changes of its source."""
     collection: str
-    changed: Changed
+    changed: DocumentChange
 
 
 @runtime_checkable
 class ChangeSource(Protocol):
-    """Ability of stores that note changes."""
+    """A store that records changes."""
 
     async def watch(self, service: str, collections: Collection[str], *, from_beginning: bool) -> None:
-        """Note changes of these collections for a service from now on, beside those that are watched already.
-        `from_beginning`: what is there already, too, of those that were not watched before. Raises `StoreError`."""
+        """Record changes of these collections for a service, in addition to those that are watched already.
+        `from_beginning`: of newly watched collections also record the existing documents. Raises `StoreError`."""
 
     def watched(self, service: str) -> Collection[str]:
-        """Read the collections that are watched for a service. Raises `StoreError`."""
+        """Return the collections that are watched for a service. Raises `StoreError`."""
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
-        """Note changes of these collections for a service no more, and drop those that are noted. Raises
+        """Stop to record changes of these collections for a service, and drop the recorded ones. Raises
         `StoreError`."""
 
-    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
-        """Read the oldest changes for a service that it has not forgotten. `before_ms`: nothing, unless the oldest was
-        made before that time. Raises `StoreError`."""
+    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
+        """Read the oldest recorded changes for a service. `before_ms`: none unless the oldest was made before that
+        time. Raises `StoreError`."""
 
     async def forget(self, service: str, number: int) -> None:
-        """Forget the changes for a service up to this one. Raises `StoreError`."""
+        """Drop the changes for a service up to and including this one. Raises `StoreError`."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait between two looks: so long, or less, if something may have been noted."""
+        """Wait for so long, or less if changes may have been recorded."""
 
     def leads(self, service: str) -> bool:
-        """Return whether this process is the one that is to take them on: of several at most one, until it closes the
-        store or dies."""
+        """Return whether this process is the leader that publishes the changes of a service: at most one process is,
+        until it closes the store or dies."""

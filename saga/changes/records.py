@@ -30,7 +30,7 @@ _NOTHING = Raw(b"null")
 _HEADERS: Headers = (("content-type", b"application/json"),)
 
 
-class Changed(Struct, frozen=True, kw_only=True):
+class DocumentChange(Struct, frozen=True, kw_only=True):
     """One change of a document, whoever tells of it."""
 
     kind: Kind
@@ -46,7 +46,7 @@ class Changed(Struct, frozen=True, kw_only=True):
     """Reason why no service can take the change, where its source knows one already: it becomes a dead letter."""
 
 
-class _Told(Struct):
+class _ChangeRecord(Struct):
     event: Literal["insert", "update", "mutation", "deletion", "expiration"]
     key: str
     cas: int
@@ -57,17 +57,17 @@ class _Told(Struct):
     refused: str = ""
 
 
-class _Enveloped(Struct):
+class _Envelope(Struct):
     payload: Raw
 
 
-_told = msgspec.json.Decoder(_Told)
-_enveloped = msgspec.json.Decoder(_Enveloped)
+_told = msgspec.json.Decoder(_ChangeRecord)
+_enveloped = msgspec.json.Decoder(_Envelope)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _ANY = msgspec.json.Decoder()
 
 
-def to_record(topic: str, changed: Changed) -> Outgoing:
+def to_record(topic: str, changed: DocumentChange) -> Outgoing:
     """Record of a change, on the topic of its collection; the document's key is the record's, or as much of it as a key
     may have."""
     event = {"delete": "deletion", "expiry": "expiration", "change": "mutation"}.get(changed.kind, changed.kind)
@@ -90,7 +90,7 @@ def to_record(topic: str, changed: Changed) -> Outgoing:
     return Outgoing(topic, key.encode(), msgspec.json.encode(told), _HEADERS)
 
 
-def changed_in(record: Record) -> Changed | None:
+def from_record(record: Record) -> DocumentChange | None:
     """The change in a record; `None` if it tells of no change of the document, but of the toolkit's marks in it.
 
     Raises `BadInput` for a record that is none, or that lacks what tells one change from another.
@@ -105,7 +105,7 @@ def changed_in(record: Record) -> Changed | None:
     before = _document(told.before, told.key)
     if (after is None and not is_gone) or (after is not None and after == before):
         return None
-    return Changed(
+    return DocumentChange(
         kind=_kind(told, before),
         key=told.key,
         version=told.cas,
@@ -123,7 +123,7 @@ def _is_json(content: bytes) -> bool:
     return not content.startswith(b'"')
 
 
-def _read(value: bytes | None) -> _Told:
+def _read(value: bytes | None) -> _ChangeRecord:
     if not value:
         raise BadInput(
             "the change is empty: nothing tells its version: have the connector use "
@@ -140,7 +140,7 @@ def _read(value: bytes | None) -> _Told:
         raise BadInput(f"the record is no change of a document: {why}") from None
 
 
-def _kind(told: _Told, before: bytes | None) -> Kind:
+def _kind(told: _ChangeRecord, before: bytes | None) -> Kind:
     match told.event:
         case "deletion":
             return "delete"
@@ -156,7 +156,7 @@ def _kind(told: _Told, before: bytes | None) -> Kind:
             return "update" if before is not None or told.event == "update" else "insert"
 
 
-def _time_ms(told: _Told, record: Record) -> int:
+def _time_ms(told: _ChangeRecord, record: Record) -> int:
     """Time of the change: as told; else Couchbase's CAS, which is one in nanoseconds; else the log's."""
     for time_ms in (told.time_ms, None if told.revision is None else told.cas // 1_000_000):
         if time_ms is not None and time_ms in TIMES_MS and time_ms > 0:

@@ -24,7 +24,7 @@ from saga.cli.options import (
 )
 from saga.cli.printing import tell, tell_json
 from saga.configuration.settings import Settings
-from saga.encryption.sensitive_fields import hidden
+from saga.encryption.sensitive_fields import hide_marked
 from saga.messaging.names import TRANSITIONS
 from saga.ops.event_fields import EventDecoder, EventFields, make_decoder, read_event_fields
 from saga.ops.history_verifier import VerificationReport, read_published_histories, verify_histories
@@ -260,7 +260,7 @@ def _as_json(saga: str, seen: SagaDetails, values: Values | None) -> dict[str, o
             s.service: {
                 **asdict(s),
                 "transitions": h.progress.n,
-                "fields": hidden(h.progress.state),
+                "fields": hide_marked(h.progress.state),
             }
             for h, s in zip(seen.histories, seen.statuses, strict=True)
         },

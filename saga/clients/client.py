@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Self, TypeVar, overload
 
-from saga.broker.missing_topics import APPLY, topic_problems
+from saga.broker.missing_topics import APPLY, find_topic_problems
 from saga.clients.event_reader import Hearing, check_heard, check_outcomes, outcomes_here
 from saga.clients.events import check_principal, seal_of, to_record
 from saga.clients.outcomes import Outcomes
@@ -182,7 +182,7 @@ class Client:
     async def _check_topics(self, topics: Mapping[str, Topic], *, writes: bool) -> None:
         nothing = "nothing was published" if writes else "nothing can be heard"
         reads, written = ((), topics) if writes else (topics, ())
-        problems = await topic_problems(list(topics.values()), self._broker, reads, written)
+        problems = await find_topic_problems(list(topics.values()), self._broker, reads, written)
         if problems:
             raise ConfigurationError(
                 f"{nothing}: whoever runs the services has to make the topics as the contracts want them: "

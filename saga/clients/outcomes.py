@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Generic, TypeVar
 
-from saga.broker.administration import Administration, Bounds, Reading
+from saga.broker.administration import Administration, OffsetBounds, PartitionReader
 from saga.broker.partitioner import partition_of
 from saga.clients.event_reader import Hearing
 from saga.errors import BrokerError, BrokerUnavailable
@@ -96,7 +96,7 @@ class Asker:
 
     key: bytes
     partitions: tuple[Partition, ...]
-    ends: Mapping[Partition, Bounds] | None = None
+    ends: Mapping[Partition, OffsetBounds] | None = None
     """Bounds of its partitions when it was asked, or a moment later; `None`: not looked up yet."""
     caught_up: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when all that was there has been looked through."""
@@ -104,7 +104,7 @@ class Asker:
     """Record of an outcome that came while it was asked."""
 
 
-async def _polled(reading: Reading) -> Sequence[Record]:
+async def _polled(reading: PartitionReader) -> Sequence[Record]:
     return await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
 
 
@@ -171,7 +171,7 @@ class Outcomes(Generic[E]):
             for asker in self._askers:
                 asker.partitions, asker.ends = self._places_of(asker.key), None
 
-    async def _sample(self, bounds: Mapping[Partition, Bounds]) -> None:
+    async def _sample(self, bounds: Mapping[Partition, OffsetBounds]) -> None:
         """Look at the oldest records of topics that are new to us: partitions that were raised since show there."""
         for topic in {partition.topic for partition in bounds} - self._sampled - self._scattered:
             oldest = Partition(topic, 0)

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
-from saga.broker.administration import Administration, Reading
+from saga.broker.administration import Administration, PartitionReader
 from saga.broker.port import Membership, Subscription
 from saga.clients.event_reader import Hearing
 from saga.errors import BadInput, BrokerUnavailable, Fenced, SagaError, UnknownSchema
-from saga.messages import Event, Partition, Record, Standstill
+from saga.messages import Event, Partition, Record, StalledPartition
 from saga.messaging.names import CLIENTS
 from saga.support.clock import Clock
 from saga.support.printable import printable, quoted
@@ -47,7 +47,7 @@ class Alone:
         self._broker, self._topics, self._begin, self._clock = broker, sorted(topics), begin, clock
         self._at: Mapping[Partition, int] | None = None
         self._log_ids: Mapping[str, str] = {}
-        self._reading: Reading | None = None
+        self._reading: PartitionReader | None = None
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
@@ -79,7 +79,7 @@ class Alone:
     async def heard(self, record: Record) -> None:
         """Nobody remembers it."""
 
-    def standstills(self) -> Collection[Standstill]:
+    def standstills(self) -> Collection[StalledPartition]:
         """Partitions that cannot be read now."""
         return () if self._reading is None else self._reading.standstills()
 
@@ -143,7 +143,7 @@ class Shared:
             return
         self._uncommitted = {p for p in self._uncommitted if self._has.get(p) != offsets.get(p)}
 
-    def standstills(self) -> Collection[Standstill]:
+    def standstills(self) -> Collection[StalledPartition]:
         """Partitions that cannot be read now."""
         return () if self._membership is None else self._membership.standstills()
 
@@ -196,7 +196,7 @@ class Listening(Generic[E]):
         self._given: Record | None = None
         """Record whose event was given last: it counts as heard when the next one is asked for."""
         self._is_open, self._begun = True, False
-        self._told: set[Standstill] = set()
+        self._told: set[StalledPartition] = set()
         self._trouble = ""
 
     async def __aenter__(self) -> Self:

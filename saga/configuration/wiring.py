@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from saga.broker.missing_topics import APPLY, topic_problems
+from saga.broker.missing_topics import APPLY, find_topic_problems
 from saga.broker.port import Broker
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
@@ -30,7 +30,7 @@ from saga.engine.prepared_service import emitted_by, heard_by, needs_of, prepare
 from saga.errors import BrokerUnavailable, ConfigurationError, DeclarationError, SagaError
 from saga.messages import Topic
 from saga.messaging.trace_context import Tracing
-from saga.registry.edge import behind, problems_of
+from saga.registry.edge import problems_of, with_registry
 from saga.registry.settings import RegistryOptions
 from saga.service import Service
 from saga.store.port import Store
@@ -101,7 +101,7 @@ def broker_of(
 ) -> AbstractAsyncContextManager[Broker]:
     """Open the broker at `address`, or at the setting `SAGA_BROKER`."""
     settings = settings if settings is not None and not address else Settings.from_environment(broker=address)
-    broker = behind(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock)
+    broker = with_registry(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock)
     return _in_time(broker, f"the broker {settings.broker}", settings.open_s)
 
 
@@ -317,7 +317,7 @@ async def with_topics(
     needs, more = needs_of(services, told), [told] if told else []
 
     async def looked() -> tuple[list[str], Sequence[str]]:
-        each = [await topic_problems(topics_of(d) + more, broker, needs.reads, needs.writes) for d in services]
+        each = [await find_topic_problems(topics_of(d) + more, broker, needs.reads, needs.writes) for d in services]
         missing = [problem for problems in each for problem in problems]
         return missing, await broker.forbidden(needs.reads, needs.writes, needs.groups)
 
@@ -382,7 +382,7 @@ class Opening:
         broker = self._begin(
             services[0],
             f"the broker {settings.broker}",
-            behind(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock),
+            with_registry(adapters.broker_at(settings, clock), settings.of(RegistryOptions), clock),
         )
         stores = {
             name: self._begin(name, f"the store {settings.store}", adapters.store_at(settings, name, clock))

@@ -6,7 +6,7 @@ from typing import Any
 from saga.contracts.library import Binding, binding_of
 from saga.contracts.merged_marks import with_marks_of
 from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type
-from saga.encryption.sensitive_fields import HIDDEN, texts_of
+from saga.encryption.sensitive_fields import HIDDEN, collect_texts
 from saga.messages import Event
 
 __all__ = ["HIDDEN", "has_sensitive", "hidden", "marked", "secrets_of", "texts_in", "with_marks_of"]
@@ -92,4 +92,4 @@ def _texts(value: Any) -> Iterator[str]:
         for part in value:
             yield from _texts(part)
     else:
-        yield from texts_of(value)
+        yield from collect_texts(value)

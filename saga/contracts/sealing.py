@@ -33,7 +33,7 @@ from saga.contracts.schema import (
     without_logical_types,
 )
 from saga.encryption import text as texts
-from saga.encryption.text import ERASED, OtherSecret, Unopened, is_sealed, name_in
+from saga.encryption.text import ERASED, DecryptionFailed, WrongSecret, is_sealed, key_name_of
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 
@@ -78,15 +78,15 @@ def opened(value: bytes, library: Library, saga: str, keys: "Callable[[str], Sub
         said = text.decode("ascii", "replace")
         if not is_sealed(said):
             return text
-        key = keys(name_in(said))
+        key = keys(key_name_of(said))
         if key is None:
             return ERASED.encode()
         field = path.rpartition(".")[2]
         try:
             return key.open(said, f"{version.name}|{path}|{saga}", f"{version.name}|{field}|{saga}")
-        except OtherSecret:
+        except WrongSecret:
             raise KeyMissing(f"{version.name}: {path}: {OTHER_SECRET}") from None
-        except Unopened:
+        except DecryptionFailed:
             raise BadInput(
                 f"{version.name}: {path}: it was sealed for another field or saga, or changed since"
             ) from None
@@ -119,12 +119,12 @@ def subject_in_the_clear(value: bytes, version: Version) -> str | None:
 def names_in(value: bytes, library: Library) -> set[str]:
     """Names of the keys that it takes to open an encoded event: of what is sealed in its sensitive fields."""
     names = set[str]()
-    if texts.names_in(value):
+    if texts.find_key_names(value):
 
         def note(_: str, text: bytes) -> bytes:
             said = text.decode("ascii", "replace")
             if is_sealed(said):
-                names.add(name_in(said))
+                names.add(key_name_of(said))
             return text
 
         with suppress(BadInput):  # who decodes it says what is wrong with it
@@ -163,14 +163,14 @@ def open_whole(value: bytes, name: str, saga: str, keys: "Callable[[str], Subjec
     if parts is None:
         return value
     header, text = parts
-    key = keys(name_in(text))
+    key = keys(key_name_of(text))
     if key is None:
         return ERASED.encode()
     try:
         return header + key.open(text, _place_of_whole(name, header, saga))
-    except OtherSecret:
+    except WrongSecret:
         raise KeyMissing(f"{name}: {OTHER_SECRET}") from None
-    except Unopened:
+    except DecryptionFailed:
         raise BadInput(f"{name}: it was sealed for another saga, or changed since") from None
 
 

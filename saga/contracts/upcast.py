@@ -13,7 +13,7 @@ from saga.contracts.contract import Version
 from saga.contracts.hiding import secrets_of
 from saga.contracts.library import binding_of
 from saga.contracts.schema import meaning_changes
-from saga.encryption.sensitive_fields import without
+from saga.encryption.sensitive_fields import redact_text
 from saga.errors import UpcasterFailed
 from saga.messages import Event
 from saga.support.printable import shortened
@@ -60,7 +60,7 @@ class Upcaster:
 def said_by(why: BaseException, secrets: Iterable[str]) -> str:
     """Words of what an upcaster raised, bounded, without the sensitive values that it was handed."""
     try:
-        return shortened(without(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
+        return shortened(redact_text(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
     except Exception as worse:  # noqa: BLE001 - its text is code of theirs, too
         return f"{type(why).__name__}: (its text raises {type(worse).__name__})"
 

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import msgspec
 
-from saga.encryption.keys import SECRET_BYTES, SubjectKey, name_of_subject, unwrapped, wrapped
+from saga.encryption.keys import SECRET_BYTES, SubjectKey, subject_key_name, unwrap_secret, wrap_secret
 from saga.encryption.port import KeyState
-from saga.encryption.text import Unopened
+from saga.encryption.text import DecryptionFailed
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import Clock, iso
 
@@ -61,7 +61,7 @@ class KeyFolder:
             raise ConfigurationError("nothing was started:", [f"SAGA_KEYS: {said}; make one: saga keys new"]) from why
 
     async def of_subject(self, subject: str) -> SubjectKey | None:
-        return await self._cached(name_of_subject(subject), make=True)
+        return await self._cached(subject_key_name(subject), make=True)
 
     async def named(self, name: str) -> SubjectKey | None:
         return await self._cached(name, make=False)
@@ -131,14 +131,14 @@ class KeyFolder:
     def _secret(self, name: str, content: Mapping[str, Any]) -> bytes:
         by = str(content.get("by"))
         try:
-            return unwrapped(base64.b64decode(str(content["wrapped"])), name, self._wrapping_key(by))
-        except (Unopened, ValueError) as why:
+            return unwrap_secret(base64.b64decode(str(content["wrapped"])), name, self._wrapping_key(by))
+        except (DecryptionFailed, ValueError) as why:
             raise KeysUnavailable(
                 f"{self._place(name)} cannot be opened with {by}: one of them was changed; restore it"
             ) from why
 
     def _wrapped(self, name: str, secret: bytes, by: str) -> dict[str, str]:
-        content = wrapped(secret, name, self._wrapping_key(by), secrets.token_bytes(32))
+        content = wrap_secret(secret, name, self._wrapping_key(by), secrets.token_bytes(32))
         return {"by": by, "wrapped": base64.b64encode(content).decode()}
 
     # ------------------------------------------------------------ keys that wrap
@@ -247,7 +247,7 @@ class KeyFolder:
 
     def forget(self, subject: str, who: str, why: str) -> bool:
         """Remove the secret of a subject for good. Returns whether there was one."""
-        name = name_of_subject(subject)
+        name = subject_key_name(subject)
         with self._alone():
             place = self._place(name)
             with self._trouble(place, "removed"):

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from saga.encryption.text import NAME_LENGTH, PREFIX, OtherSecret, Unopened
+from saga.encryption.text import NAME_LENGTH, PREFIX, DecryptionFailed, WrongSecret
 
 SECRET_BYTES: Final = 32
 """Size of the secret of a subject, and of a key that wraps them."""
@@ -57,7 +57,7 @@ class SubjectKey:
                 return self.open(text, place_before)
             return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
         except (InvalidTag, ValueError) as why:
-            raise Unopened from why
+            raise DecryptionFailed from why
 
     def open(self, text: str, place: str, place_before: str | None = None) -> bytes:
         """Decrypt. `place_before`: where it belongs, if it was sealed by a release that did not tell apart all places,
@@ -67,11 +67,11 @@ class SubjectKey:
             if sealed.startswith(self._mark):
                 return self._seal.decrypt(sealed[_MARK_BYTES:], [place.encode()])[1:]
         except (InvalidTag, ValueError) as why:
-            raise Unopened from why
+            raise DecryptionFailed from why
         try:
             return self._seal.decrypt(sealed, [(place_before or place).encode()])[1:]
         except (InvalidTag, ValueError):
-            raise OtherSecret from None
+            raise WrongSecret from None
 
 
 def _bytes_in(text: str) -> bytes:
@@ -79,23 +79,23 @@ def _bytes_in(text: str) -> bytes:
     return base64.b64decode(text[len(PREFIX) + NAME_LENGTH + 1 :], b"-_", validate=True)
 
 
-def name_of_subject(subject: str) -> str:
+def subject_key_name(subject: str) -> str:
     """Name of a subject's key."""
     return blake2b(subject.encode(), digest_size=NAME_LENGTH // 2, person=b"saga subject").hexdigest()
 
 
-def wrapped(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:
+def wrap_secret(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:
     """Encrypt the secret of a subject with a key that wraps them. `nonce`: random bytes, new each time."""
     nonce = nonce[:_NONCE_BYTES]
     return nonce + AESGCM(by).encrypt(nonce, secret, name.encode())
 
 
-def unwrapped(content: bytes, name: str, by: bytes) -> bytes:
+def unwrap_secret(content: bytes, name: str, by: bytes) -> bytes:
     """Decrypt the secret of a subject. Raises `Unopened`."""
     try:
         return AESGCM(by).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], name.encode())
     except (InvalidTag, ValueError) as why:
-        raise Unopened from why
+        raise DecryptionFailed from why
 
 
 def _derived(secret: bytes, what: bytes, length: int) -> bytes:

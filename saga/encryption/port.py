@@ -1,4 +1,9 @@
-"""Port of the keys of subjects, as runtime and clients see it."""
+"""Port of the key provider: encryption keys of subjects. A subject is a person or a saga.
+
+Promised: a subject has one key for its whole life; a forgotten subject never gets a key again.
+
+Not promised: that keys can be read now. Then `KeysUnavailable` is raised, and the caller tries again.
+"""
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -7,51 +12,52 @@ if TYPE_CHECKING:
 
 
 class KeyState(NamedTuple):
-    """State of all keys, as far as they can be read."""
+    """Summary of all keys that can be read."""
 
     subjects: int
-    """Number of subjects that have a secret."""
+    """Number of subjects with a secret."""
     erased: int
-    """Number of subjects that were forgotten."""
+    """Number of forgotten subjects."""
     troubles: list[str]
-    """Troubles with secrets, each with its place."""
+    """Problems with secrets, each with its place."""
     unneeded: list[str]
-    """Keys, older than the newest, with which no secret is wrapped."""
+    """Older wrapping keys that no secret needs any more."""
     unwritable: str
-    """Place that may not be written; empty: all may."""
+    """A place that this user may not write; empty if there is none."""
 
 
 class Keys(Protocol):
-    """Holder of the keys of subjects. Both raise `KeysUnavailable` where nobody can tell now."""
+    """Provider of keys. Both methods raise `KeysUnavailable` if the keys cannot be read now."""
 
     async def of_subject(self, subject: str) -> "SubjectKey | None":
-        """Key of a subject, made if there is none; `None`: the subject was forgotten."""
+        """Return the key of a subject, created if it has none; `None` if the subject was forgotten."""
 
     async def named(self, name: str) -> "SubjectKey | None":
-        """Key of that name; `None`: its subject was forgotten. Raises `KeyMissing` if all others are there."""
+        """Return the key with this name; `None` if its subject was forgotten. Raises `KeyMissing` if only this key is
+        missing."""
 
 
 class KeyRing(Keys, Protocol):
-    """Keys as people see them. Each change is noted in a book. All raise `KeysUnavailable`."""
+    """Key management for operators. Each change is recorded in an audit log. All methods raise `KeysUnavailable`."""
 
     def check(self) -> None:
-        """Raises `ConfigurationError` for a folder with which nothing can be sealed."""
+        """Raise `ConfigurationError` if nothing can be encrypted with this folder."""
 
     def state(self) -> KeyState:
-        """Look at all of them."""
+        """Read all keys and summarise them."""
 
     def new(self, who: str, why: str) -> str:
-        """Make a key that wraps: from now on new secrets are wrapped with it. Returns its name."""
+        """Create a wrapping key, which wraps new secrets from now on, and return its name."""
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
-        """Wrap all secrets with the newest key. Returns how many there were to be wrapped, and the keys that nothing
-        needs any more."""
+        """Wrap all secrets with the newest key. Return how many were wrapped, and the keys that are no longer
+        needed."""
 
     def forget(self, subject: str, who: str, why: str) -> bool:
-        """Remove the secret of a subject for good. Returns whether there was one."""
+        """Erase the secret of a subject for good. Return whether it had one."""
 
     def note(self, did: str, what: str, who: str, why: str) -> None:
-        """Write a line into the book: durable when this returns."""
+        """Append a line to the audit log; it is durable when this returns."""
 
     def book(self) -> list[dict[str, str]]:
-        """Lines of the book, oldest first."""
+        """Return the lines of the audit log, oldest first."""

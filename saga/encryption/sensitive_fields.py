@@ -55,7 +55,7 @@ _Walk: TypeAlias = Callable[[Any, Any, Change], Any]
 """Function of a value, the same as JSON has it, and a change, to the JSON with all that is sensitive changed."""
 
 
-class Marks:
+class SensitiveMarks:
     """Sensitive parts of one type."""
 
     __slots__ = ("_walk",)
@@ -76,7 +76,7 @@ class Marks:
         found: list[str] = []
 
         def note(plain: Any) -> Any:
-            found.extend(texts_of(plain))
+            found.extend(collect_texts(plain))
             return plain
 
         with suppress(*_UNREAD):  # who looks at a value of another type has nothing to find
@@ -92,7 +92,7 @@ def mark(plain: Any) -> dict[str, Any]:
     return {MARK: plain}
 
 
-def marks_of(hint: Any) -> Marks | None:
+def find_marks(hint: Any) -> SensitiveMarks | None:
     """Sensitive parts of a type; `None` if it has none."""
     try:
         return _marks_of(hint)
@@ -101,59 +101,59 @@ def marks_of(hint: Any) -> Marks | None:
 
 
 @lru_cache(maxsize=4096)
-def _marks_of(hint: Any) -> Marks | None:
-    return Marks(_walk(hint)) if _is_marked(hint, set()) else None
+def _marks_of(hint: Any) -> SensitiveMarks | None:
+    return SensitiveMarks(_walk(hint)) if _is_marked(hint, set()) else None
 
 
-def hidden(recorded: Any) -> Any:
+def hide_marked(recorded: Any) -> Any:
     """Hide what is marked in a recorded value.
 
-    >>> hidden({"paid": True, "card": {"_sensitive": "4242"}})
+    >>> hide_marked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '***'}
     """
-    return replaced(recorded, lambda _: HIDDEN)
+    return replace_marked(recorded, lambda _: HIDDEN)
 
 
-def unmarked(recorded: Any) -> Any:
+def unwrap_marked(recorded: Any) -> Any:
     """Take what is marked out of its objects.
 
-    >>> unmarked({"paid": True, "card": {"_sensitive": "4242"}})
+    >>> unwrap_marked({"paid": True, "card": {"_sensitive": "4242"}})
     {'paid': True, 'card': '4242'}
     """
-    return replaced(recorded, lambda value: value)
+    return replace_marked(recorded, lambda value: value)
 
 
-def secrets_in(recorded: Any) -> list[str]:
+def find_secrets(recorded: Any) -> list[str]:
     """Texts by which what is marked in a recorded value could be read."""
     found: list[str] = []
-    replaced(recorded, lambda value: found.extend(texts_of(value)))
+    replace_marked(recorded, lambda value: found.extend(collect_texts(value)))
     return found
 
 
-def replaced(recorded: Any, change: Change) -> Any:
+def replace_marked(recorded: Any, change: Change) -> Any:
     """Recorded value in which each object that marks a value is replaced by what `change` makes of that value."""
-    return replaced_at(recorded, lambda _, value: change(value))
+    return replace_marked_at(recorded, lambda _, value: change(value))
 
 
-def replaced_at(recorded: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
+def replace_marked_at(recorded: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
     """The same, where the change is told the path of each value, too.
 
-    >>> replaced_at({"cards": [{"_sensitive": "4242"}]}, lambda path, value: f"{value} at {path}")
+    >>> replace_marked_at({"cards": [{"_sensitive": "4242"}]}, lambda path, value: f"{value} at {path}")
     {'cards': ["4242 at ['cards'][0]"]}
     """
     if isinstance(recorded, dict):
         if recorded.keys() == {MARK}:
             return change(path, recorded[MARK])
-        return {name: replaced_at(part, change, f"{path}[{name!r}]") for name, part in recorded.items()}
+        return {name: replace_marked_at(part, change, f"{path}[{name!r}]") for name, part in recorded.items()}
     if isinstance(recorded, list):
-        return [replaced_at(part, change, f"{path}[{n}]") for n, part in enumerate(recorded)]
+        return [replace_marked_at(part, change, f"{path}[{n}]") for n, part in enumerate(recorded)]
     return recorded
 
 
 # ---------------------------------------------------------------- texts
 
 
-def texts_of(plain: Any) -> Iterator[str]:
+def collect_texts(plain: Any) -> Iterator[str]:
     """Texts of all that a value consists of, as JSON or Python has it."""
     match plain:
         case str():
@@ -164,20 +164,20 @@ def texts_of(plain: Any) -> Iterator[str]:
             yield from (repr(plain)[2:-1], plain.hex(), base64.b64encode(plain).decode())
         case Mapping():
             for part in (*plain.keys(), *plain.values()):
-                yield from texts_of(part)
+                yield from collect_texts(part)
         case list() | tuple() | set() | frozenset():
             for part in plain:
-                yield from texts_of(part)
+                yield from collect_texts(part)
         case _:
             yield str(plain)
 
 
-def without(text: str, secrets: Iterable[str]) -> str:
+def redact_text(text: str, secrets: Iterable[str]) -> str:
     """Text in which none of these can be read, however it is written: in other letters, quoted, or encoded.
 
-    >>> without("card 4111-1111 of 1 declined", ["4111-1111", "1"])
+    >>> redact_text("card 4111-1111 of 1 declined", ["4111-1111", "1"])
     'card *** of *** declined'
-    >>> without("GET /pay?name=J%C3%BCrgen&card=4111%201111", ["jürgen", "4111-1111"])
+    >>> redact_text("GET /pay?name=J%C3%BCrgen&card=4111%201111", ["jürgen", "4111-1111"])
     'GET /pay?name=***&card=***'
     """
     length = len(text)

@@ -13,19 +13,19 @@ _SEALED = re.compile(r"sealed:1:[0-9a-f]{32}:[0-9A-Za-z_=-]+")
 _NAMES = re.compile(rb"sealed:1:([0-9a-f]{32}):")
 
 
-class Unopened(Exception):
+class DecryptionFailed(Exception):
     """Raised for a sealed text that was sealed with another key, for another place, or was changed since."""
 
 
-class OtherSecret(Unopened):
+class WrongSecret(DecryptionFailed):
     """Raised for a sealed text of this subject that was sealed with another secret than the one that is there."""
 
 
-def names_in(*contents: bytes) -> set[str]:
+def find_key_names(*contents: bytes) -> set[str]:
     """Names of the keys of all sealed texts in these bytes, and of what only looks like one: anybody may have written
     it into a field that nobody opens.
 
-    >>> names_in(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
+    >>> find_key_names(b'{"card": "sealed:1:0123456789abcdef0123456789abcdef:x-_"}', b"")
     {'0123456789abcdef0123456789abcdef'}
     """
     return {name.decode() for content in contents for name in _NAMES.findall(content)}
@@ -36,12 +36,12 @@ def is_sealed(value: Any) -> bool:
     return isinstance(value, str) and _SEALED.fullmatch(value) is not None
 
 
-def name_in(text: str) -> str:
+def key_name_of(text: str) -> str:
     """Name of the key of a sealed text."""
     return text[len(PREFIX) : len(PREFIX) + NAME_LENGTH]
 
 
-def place_of_recorded(service: str, saga: str, what: str, path: str = "") -> str:
+def recorded_place(service: str, saga: str, what: str, path: str = "") -> str:
     """Place to which a value that a service records is bound. `what`: the state, or which call of which run; `path`:
     of the value in that."""
     return f"{service}|{saga}|{what}|{path}"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType
 
-from saga.encryption.sensitive_fields import without
+from saga.encryption.sensitive_fields import redact_text
 from saga.errors import Permanent
 from saga.support.printable import shortened
 
@@ -62,7 +62,7 @@ def describe_exception(why: Exception, secrets: Sequence[str] = ()) -> str:
     except Exception as worse:  # noqa: BLE001 - a handler may raise anything
         text = f"{type(why).__name__}: (its text raises {type(worse).__name__})"
     if secrets:
-        text = without(text, secrets)
+        text = redact_text(text, secrets)
     return shortened(text[: REASON_BYTES_MAX + 1], REASON_BYTES_MAX)
 
 

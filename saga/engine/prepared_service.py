@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from saga.broker.acls import Needs
+from saga.broker.acls import BrokerUse
 from saga.change import Change
 from saga.contracts import codec
 from saga.contracts.hiding import has_sensitive
@@ -17,7 +17,7 @@ from saga.contracts.upcast import lacking
 from saga.declarations.changes import change_of, is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
-from saga.encryption.sensitive_fields import Marks, marks_of, unmarked
+from saga.encryption.sensitive_fields import SensitiveMarks, find_marks, unwrap_marked
 from saga.engine.foreign_values import single_object
 from saga.engine.known_schemas import KnownSchemas
 from saga.errors import BadInput, DeclarationError, KeyMissing
@@ -57,7 +57,7 @@ class PreparedService:
     schemas: KnownSchemas
     """Schemas of its contracts; of a service that runs, those deployed since its start, too."""
     state: type[Any] | None
-    state_marks: Marks | None = None
+    state_marks: SensitiveMarks | None = None
     """Sensitive parts of the state."""
     sensitive: frozenset[str] = frozenset()
     """Types with sensitive fields, in any version."""
@@ -88,7 +88,7 @@ class PreparedService:
     def state_of(self, fields: dict[str, Any]) -> Any:
         """The state as the service's class, from the fields that were recorded."""
         if self.state_marks is not None:
-            fields = unmarked(fields)
+            fields = unwrap_marked(fields)
         return None if self.state is None else msgspec.convert(fields, self.state, strict=False)
 
     def decode(self, handler: str, message: Message) -> Event:
@@ -127,7 +127,7 @@ def prepare(declared: Declared) -> PreparedService:
     changing = {name_of(e) for e in taken if is_change(e)}  # a document is changed again more often than it is new
     commands, wakes, changes = commands_of(declared.name), tiers_of(declared.name), _changes_of(taken)
     sensitive = frozenset(n for n, c in contracts.items() if any(has_sensitive(v.record) for v in c.versions))
-    state_marks = None if declared.state is None else marks_of(declared.state)
+    state_marks = None if declared.state is None else find_marks(declared.state)
     return PreparedService(
         declared=declared,
         name=declared.name,
@@ -311,11 +311,11 @@ def writes_of(declared: Declared) -> frozenset[str]:
     return frozenset({*emitted, dead_letters_of(declared.name), *tiers_of(declared.name)})
 
 
-def needs_of(services: Iterable[Declared], told: Topic | None = None) -> Needs:
+def needs_of(services: Iterable[Declared], told: Topic | None = None) -> BrokerUse:
     """Use that the workers of these services make of the broker, all together. `told`: topic on which they tell their
     transitions."""
     several, more = list(services), {told.name} if told else set[str]()
-    return Needs(
+    return BrokerUse(
         reads=frozenset(topic for declared in several for topic in reads_of(declared)),
         writes=frozenset(topic for declared in several for topic in writes_of(declared)) | more,
         groups=frozenset(declared.name for declared in several),

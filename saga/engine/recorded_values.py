@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from saga.declarations.annotations import spelt
 from saga.declarations.answers import check_recorded, declared_answer
-from saga.encryption.sensitive_fields import mark, marks_of, unmarked
+from saga.encryption.sensitive_fields import find_marks, mark, unwrap_marked
 from saga.errors import Permanent
 from saga.progress.document import UNENCODABLE, StepRecord
 
@@ -55,7 +55,7 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
 def recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
     """A value as it is recorded. `type_`: says what of it is sensitive. Raises `Permanent` for one that cannot be."""
     try:
-        if type_ is not None and (marks := marks_of(type_)) is not None:
+        if type_ is not None and (marks := find_marks(type_)) is not None:
             return Raw(_encoder.encode(marks.changed(value, msgspec.json.decode(_encoder.encode(value)), mark)))
         return Raw(_encoder.encode(value))
     except UNENCODABLE as why:
@@ -82,10 +82,10 @@ def given_back(handler: str, call: StepRecord, type_: Any, answers: tuple[type[E
             "any more: put it back until no saga is open"
         )
     if call.by is not None:
-        call = replace(call, value=Raw(_encoder.encode(unmarked(msgspec.json.decode(call.value)))))
+        call = replace(call, value=Raw(_encoder.encode(unwrap_marked(msgspec.json.decode(call.value)))))
     try:
-        if marks_of(type_) is not None:
-            return msgspec.convert(unmarked(msgspec.json.decode(call.value)), type_, strict=False)
+        if find_marks(type_) is not None:
+            return msgspec.convert(unwrap_marked(msgspec.json.decode(call.value)), type_, strict=False)
         return msgspec.json.decode(call.value, type=type_)
     except (msgspec.ValidationError, TypeError) as why:
         if call.by is not None:

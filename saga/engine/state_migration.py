@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from saga.declarations.values import Migration
-from saga.encryption.sensitive_fields import mark, marks_of, texts_of, unmarked, without
+from saga.encryption.sensitive_fields import collect_texts, find_marks, mark, redact_text, unwrap_marked
 from saga.engine.prepared_service import PreparedService
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
@@ -32,7 +32,7 @@ def fields_now(service: PreparedService, fields: dict[str, Any], version: int, s
         try:
             fields = _moved(migration, fields)
         except Exception as why:
-            words = without(f"{type(why).__name__}: {why}", _secrets(migration, fields))
+            words = redact_text(f"{type(why).__name__}: {why}", _secrets(migration, fields))
             raise SagaError(
                 f"the state of saga {saga!r} cannot be migrated from version {migration.version}, by "
                 f"{service.name}.{migration.name}: {words}; mend it and deploy, or roll back: nothing of it is written"
@@ -41,10 +41,10 @@ def fields_now(service: PreparedService, fields: dict[str, Any], version: int, s
 
 
 def _moved(migration: Migration, fields: Mapping[str, Any]) -> dict[str, Any]:
-    made = migration.function(msgspec.convert(unmarked(dict(fields)), migration.takes, strict=False))
+    made = migration.function(msgspec.convert(unwrap_marked(dict(fields)), migration.takes, strict=False))
     if type(made) is not migration.gives:
         raise TypeError(f"it returned {made!r}, and is to return a {migration.gives.__name__}")
-    marks = marks_of(migration.gives)
+    marks = find_marks(migration.gives)
     written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(made)))
     if msgspec.convert(written, migration.gives, strict=False) != made:
         shown = repr(made) if marks is None else f"a {migration.gives.__name__}"
@@ -54,12 +54,14 @@ def _moved(migration: Migration, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
     """Texts of a state of before that its migration may quote."""
-    marks = marks_of(migration.takes)
+    marks = find_marks(migration.takes)
     with suppress(msgspec.ValidationError):
         return (
-            [] if marks is None else marks.texts(msgspec.convert(unmarked(dict(fields)), migration.takes, strict=False))
+            []
+            if marks is None
+            else marks.texts(msgspec.convert(unwrap_marked(dict(fields)), migration.takes, strict=False))
         )
-    return list(texts_of(unmarked(dict(fields))))
+    return list(collect_texts(unwrap_marked(dict(fields))))
 
 
 def migrated(

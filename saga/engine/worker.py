@@ -21,7 +21,7 @@ from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.prepared_service import yields_of
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Broken, StoreUnavailable
-from saga.messages import Partition, Standstill
+from saga.messages import Partition, StalledPartition
 from saga.messaging import names
 from saga.policies.yielding import held_max
 from saga.progress.document import progress_key
@@ -131,7 +131,7 @@ class Worker:
     def away(self) -> Mapping[str, float]:
         return self.service.ports.outage_watch.away()
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return self.sources.standstills()
 
     async def look(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from saga.broker.administration import Administration
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, BrokerUnavailable
-from saga.messages import Record, Standstill
+from saga.messages import Record, StalledPartition
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import from_record
 from saga.monitor.folds import Folds
@@ -116,6 +116,6 @@ class Reader:
         self._told = text
 
 
-def _told(standstill: Standstill) -> str:
+def _told(standstill: StalledPartition) -> str:
     place = standstill.topic if standstill.partition is None else f"{standstill.topic}/{standstill.partition}"
     return f"{place} cannot be read: {standstill.reason}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from saga.broker import acls
-from saga.broker.acls import Needs, Right
-from saga.broker.adapter import AsksWho as BrokerAsksWho
+from saga.broker.acls import AclRight, BrokerUse
+from saga.broker.adapter import HasBrokerUsers as BrokerAsksWho
 from saga.configuration import adapters
 from saga.configuration.settings import address_given
 from saga.contracts.contract import Contract
@@ -20,7 +20,7 @@ from saga.errors import ConfigurationError
 from saga.messages import Topic, name_of
 from saga.messaging.names import CLIENTS
 from saga.store import roles
-from saga.store.adapter import AsksWho as StoreAsksWho
+from saga.store.adapter import HasStoreUsers as StoreAsksWho
 from saga.store.roles import Form
 
 Who: TypeAlias = Literal["service", "client", "operator", "administrator", "doctor"]
@@ -60,7 +60,7 @@ def kafka_access(  # what each kind of user is asked for
     granted = []
     for name, some in _users(services, who, principal).items():
         needs = _of_client(some, events, groups) if who == "client" else needs_of(some, told)
-        rights = acls.rights_of(needs, who)
+        rights = acls.required_rights(needs, who)
         user = name if principal else f"User:{name}"
         rights = [*rights, *(_to_relay(some) if who == "service" else ())]
         granted.append(
@@ -69,17 +69,17 @@ def kafka_access(  # what each kind of user is asked for
                 services=tuple(declared.name for declared in some),
                 user=user,
                 rights=tuple(right._asdict() for right in rights),
-                commands=tuple(acls.granting(rights, user, server)),
+                commands=tuple(acls.grant_commands(rights, user, server)),
             )
         )
     return granted
 
 
-def _to_relay(services: Sequence[Declared]) -> Sequence[Right]:
+def _to_relay(services: Sequence[Declared]) -> Sequence[AclRight]:
     """Rights to write topics of changes: of services whose store notes them. Those of others a connector writes."""
     if isinstance(adapters.store_adapter(address_given("store", None)), StoreAsksWho):
         return ()
-    return [Right("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
+    return [AclRight("Write", "topic", topic) for d in services for topic in sorted(relayed_by(d))]
 
 
 def couchbase_access(
@@ -97,14 +97,14 @@ def couchbase_access(
     granted = []
     for name, some in _users(services, who, user).items():
         places = [place for d in some for place in adapter.keyspaces(address, d.name, collections_of(d))]
-        needed = roles.roles_of(places, readonly=who == "operator")
+        needed = roles.required_roles(places, readonly=who == "operator")
         granted.append(
             GrantedAccess(
                 who=who,
                 services=tuple(declared.name for declared in some),
                 user=name,
                 rights=tuple({"role": role.name, **role.on._asdict()} for role in needed),
-                commands=tuple(roles.granting(needed, name, server, form)),
+                commands=tuple(roles.grant_role_commands(needed, name, server, form)),
             )
         )
     return granted
@@ -117,7 +117,7 @@ def _users(services: Sequence[Declared], who: Who, given: str | None) -> dict[st
     return {given or who: services}
 
 
-def _of_client(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> Needs:
+def _of_client(services: Sequence[Declared], events: Collection[str], groups: Collection[str]) -> BrokerUse:
     """Use that a client makes of the log. Of the events that these services consume or emit it publishes those that
     clients may say, and reads those that it may hear, or that are outcomes of which it may ask."""
     named = {
@@ -140,7 +140,7 @@ def _of_client(services: Sequence[Declared], events: Collection[str], groups: Co
         problems.append("a group is for listening, and none of these events is heard outside")
     if problems:
         raise ConfigurationError("there is nothing to be allowed:", problems)
-    return Needs(
+    return BrokerUse(
         writes=frozenset(contract.topic for contract in chosen if contract.said_outside),
         reads=reads,
         groups=frozenset(f"{CLIENTS}{group}" for group in groups),

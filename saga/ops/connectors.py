@@ -16,7 +16,7 @@ from saga.declarations.changes import kind_of
 from saga.declarations.values import Declared
 from saga.errors import ConfigurationError
 from saga.messaging.names import changes_of
-from saga.store.adapter import AsksWho
+from saga.store.adapter import HasStoreUsers
 from saga.store.port import Store
 from saga.support.adapter_description import Finding
 from saga.support.addresses import scheme_of
@@ -55,7 +55,7 @@ def make_connector(service: Declared, settings: Settings, user: str | None = Non
     problems = list(_find_obstacles(service, settings))
     if problems:
         raise ConfigurationError(f"there is no connector for {service.name!r}:", problems)
-    assert isinstance(adapter, AsksWho)
+    assert isinstance(adapter, HasStoreUsers)
     places = adapter.keyspaces(settings.store, service.name, collections)
     servers = adapter.servers(settings.store)
     started = "SAVED_OFFSET_OR_BEGINNING" if settings.changes_from == "beginning" else "SAVED_OFFSET_OR_NOW"
@@ -84,7 +84,7 @@ def _find_obstacles(service: Declared, settings: Settings) -> Iterator[str]:
     adapter, collections = adapters.store_adapter(settings.store), changed_collections(service)
     if not collections:
         yield f"{service.name!r} takes no Change[...]"
-    if not isinstance(adapter, AsksWho):
+    if not isinstance(adapter, HasStoreUsers):
         yield f"SAGA_STORE is {settings.store}, which notes changes itself: a connector is for couchbase://"
         return
     if scheme_of(settings.broker) != "kafka":
@@ -113,7 +113,7 @@ async def check_connectors(
 
 
 async def _about(about: str, service: Declared, settings: Settings, ask: ConnectQuery | None) -> AsyncIterator[Finding]:
-    if not isinstance(adapters.store_adapter(settings.store), AsksWho):
+    if not isinstance(adapters.store_adapter(settings.store), HasStoreUsers):
         yield Finding("ok", about, "the store notes them, and the service takes them on")
         return
     problems = list(_find_obstacles(service, settings))

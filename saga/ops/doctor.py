@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from saga.broker.administration import Administration, Found, Group
+from saga.broker.administration import Administration, GroupDescription, TopicDescription
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
@@ -49,7 +49,7 @@ class Diagnosis:
 class _StoreKnowledge:
     """What broker and stores say of the services, to be compared."""
 
-    groups: dict[str, tuple[Group, int]] = field(default_factory=dict)
+    groups: dict[str, tuple[GroupDescription, int]] = field(default_factory=dict)
     """Group of each service, with the number of records in the topics of its events."""
     stores: dict[str, str | None] = field(default_factory=dict)
     """Id of the store of each service; `None`: it has never run on it."""
@@ -147,7 +147,7 @@ async def _readable(wanted: Mapping[str, TopicNeeds], broker: Administration) ->
     return [name for name, each in found.items() if each.may is None or "read" in each.may]
 
 
-async def _servers(found: Mapping[str, Found], broker: Administration) -> Sequence[Finding]:
+async def _servers(found: Mapping[str, TopicDescription], broker: Administration) -> Sequence[Finding]:
     kept = [each.retention_ms for name, each in found.items() if not is_without_events(name) and not each.hidden]
     known = [ms for ms in kept if ms is not None]
     longest_ms = max(known, default=0) if len(known) == len(kept) else None

@@ -11,7 +11,7 @@ from saga.contracts.hiding import hidden
 from saga.contracts.library import Library, Version, find
 from saga.contracts.sealing import opened
 from saga.encryption.port import Keys
-from saga.encryption.text import names_in
+from saga.encryption.text import find_key_names
 from saga.engine.consumer.event_recognition import Recognition, recognize
 from saga.engine.foreign_values import identify_message, single_object, taken
 from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
@@ -42,7 +42,9 @@ EventDecoder: TypeAlias = Callable[[str, bytes, Library], bytes]
 
 async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDecoder:
     """Opener of all events of these histories: for who is to see what is sensitive. Raises `KeysUnavailable`."""
-    names = names_in(*(event.value for history in histories for entry in history.entries for event in entry.events))
+    names = find_key_names(
+        *(event.value for history in histories for entry in history.entries for event in entry.events)
+    )
     known: dict[str, SubjectKey | KeyMissing | None] = {}
     for name in names:
         try:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from saga.broker.acls import Right, allow
+from saga.broker.acls import AclRight, grant_command
 from saga.broker.adapter import Copies
-from saga.broker.administration import DATED_BY, DAY_MS, Away, Found, Group
-from saga.broker.identity import MemberIdentity, strangers_among
+from saga.broker.administration import DATED_BY, DAY_MS, GroupDescription, InactiveGroup, TopicDescription
+from saga.broker.identity import MemberIdentity, find_disagreeing
 from saga.broker.missing_topics import APPLY
 from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
 from saga.declarations.values import Declared
@@ -50,7 +50,7 @@ class TopicRequirements(NamedTuple):
     """True if services make topics that they miss: see `saga.broker.port.Broker.makes_topics`."""
 
 
-def about_topic(wanted: TopicNeeds, found: Found | None, asked: TopicRequirements) -> Iterator[Finding]:
+def about_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: TopicRequirements) -> Iterator[Finding]:
     """All that is wrong with a topic."""
     name = wanted.topic.name
     if found is None and asked.makes_topics:
@@ -62,7 +62,7 @@ def about_topic(wanted: TopicNeeds, found: Found | None, asked: TopicRequirement
             name,
             "the topic is not there, or this user may not see it",
             "no service that reads or writes it starts; one that runs waits with what needs it",
-            f"{APPLY} MODULES; if it is there, let this user see it: {allow(Right('Describe', 'topic', name))}",
+            f"{APPLY} MODULES; if it is there, let this user see it: {grant_command(AclRight('Describe', 'topic', name))}",
         )
         return
     if found.partitions != wanted.topic.partitions:
@@ -81,7 +81,7 @@ def about_topic(wanted: TopicNeeds, found: Found | None, asked: TopicRequirement
             name,
             "this user may not see its settings",
             "for how long records are kept, and how safely, was not looked at",
-            f"{allow(Right('DescribeConfigs', 'topic', name))}; or run saga doctor as an administrator",
+            f"{grant_command(AclRight('DescribeConfigs', 'topic', name))}; or run saga doctor as an administrator",
         )
         return
     yield from _about_retention(wanted, found)
@@ -89,7 +89,7 @@ def about_topic(wanted: TopicNeeds, found: Found | None, asked: TopicRequirement
     yield from _about_settings(name, found, asked.record_bytes_max)
 
 
-def _about_retention(wanted: TopicNeeds, found: Found) -> Iterator[Finding]:
+def _about_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Finding]:
     topic = wanted.topic
     if not has_retention(topic, found):
         letters = topic.retention_days is None
@@ -122,7 +122,7 @@ def _about_retention(wanted: TopicNeeds, found: Found) -> Iterator[Finding]:
             )
 
 
-def _about_replicas(name: str, found: Found, asked: int) -> Iterator[Finding]:
+def _about_replicas(name: str, found: TopicDescription, asked: int) -> Iterator[Finding]:
     if found.replicas is None or found.in_sync is None:
         return
     if found.replicas < max(asked, REPLICAS):
@@ -151,7 +151,7 @@ def _brokers(count: int) -> str:
     return f"{count} broker{' has' if count == 1 else 's have'}"
 
 
-def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
+def _about_in_sync(name: str, found: TopicDescription, asked: int) -> Iterator[Finding]:
     if found.replicas is None or "min.insync.replicas" not in found.settings:
         return
     least = int(found.settings["min.insync.replicas"])
@@ -180,7 +180,7 @@ def _about_in_sync(name: str, found: Found, asked: int) -> Iterator[Finding]:
         )
 
 
-def _about_settings(name: str, found: Found, record_bytes_max: int) -> Iterator[Finding]:
+def _about_settings(name: str, found: TopicDescription, record_bytes_max: int) -> Iterator[Finding]:
     settings = found.settings
     change = f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config"
     if "compact" in settings.get("cleanup.policy", "delete"):
@@ -230,7 +230,7 @@ def _about_settings(name: str, found: Found, record_bytes_max: int) -> Iterator[
         )
 
 
-def _about_rights(wanted: TopicNeeds, found: Found) -> Iterator[Finding]:
+def _about_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Finding]:
     if found.may is None:
         return
     needed = {"read": wanted.readers, "write": wanted.writers}
@@ -242,7 +242,7 @@ def _about_rights(wanted: TopicNeeds, found: Found) -> Iterator[Finding]:
                 wanted.topic.name,
                 f"this user may not {right} it, and {names} has to",
                 "the service stands still, or does not start",
-                f"{allow(Right(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as the user of "
+                f"{grant_command(AclRight(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as the user of "
                 "the service",
             )
 
@@ -250,7 +250,9 @@ def _about_rights(wanted: TopicNeeds, found: Found) -> Iterator[Finding]:
 # -------------------------------------------------------------------- services and brokers
 
 
-def about_partitions(service: Declared, found: Mapping[str, Found], reads: frozenset[str]) -> Iterator[Finding]:
+def about_partitions(
+    service: Declared, found: Mapping[str, TopicDescription], reads: frozenset[str]
+) -> Iterator[Finding]:
     """Finding if the topics that a service reads have unequally many partitions."""
     counts = {name: found[name].partitions for name in sorted(reads) if name in found and not is_without_events(name)}
     if len(set(counts.values())) > 1:
@@ -296,7 +298,9 @@ def about_positions(service: Declared, states: Mapping[Partition, PartitionState
             )
 
 
-def about_waiting(service: Declared, group: Group, states: Mapping[Partition, PartitionState]) -> Iterator[Finding]:
+def about_waiting(
+    service: Declared, group: GroupDescription, states: Mapping[Partition, PartitionState]
+) -> Iterator[Finding]:
     """Finding if messages wait for a service that has run, and no process of it is there."""
     waiting = sum(state.lag for partition, state in states.items() if not is_without_events(partition.topic))
     if group.positions and not group.members and waiting:
@@ -309,7 +313,7 @@ def about_waiting(service: Declared, group: Group, states: Mapping[Partition, Pa
         )
 
 
-def about_away(away: Away) -> Iterator[Finding]:
+def about_away(away: InactiveGroup) -> Iterator[Finding]:
     """Finding about a group that has been without members for a day."""
     if away.away_ms >= DAY_MS and away.behind:
         yield Finding(
@@ -325,11 +329,11 @@ def about_away(away: Away) -> Iterator[Finding]:
         )
 
 
-def about_members(service: Declared, group: Group, store: str | None) -> Iterator[Finding]:
+def about_members(service: Declared, group: GroupDescription, store: str | None) -> Iterator[Finding]:
     """Finding if the group has members of another service, or of this one on another store. `store`: id of the store
     that the settings name; `None`: the service has never run on it."""
     ours = MemberIdentity(service=service.name, store=store or "")
-    if strangers := strangers_among(ours, group.identities):
+    if strangers := find_disagreeing(ours, group.identities):
         this = f"this store is {store!r}" if store else "the service has never run on the store of these settings"
         yield Finding(
             "error",
@@ -340,7 +344,7 @@ def about_members(service: Declared, group: Group, store: str | None) -> Iterato
         )
 
 
-def about_beginning(service: Declared, group: Group, records: int, store: str | None) -> Iterator[Finding]:
+def about_beginning(service: Declared, group: GroupDescription, records: int, store: str | None) -> Iterator[Finding]:
     """Finding if a service that has never run begins with what others have published before, and nobody said that it
     is to. `records`: those that lie in the topics of its events."""
     if service.start is None and store is None and not group.positions and not group.members and records:

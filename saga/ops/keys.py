@@ -9,7 +9,7 @@ from saga.configuration import adapters, wiring
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys, KeyState
-from saga.encryption.text import names_in
+from saga.encryption.text import find_key_names
 from saga.errors import ConfigurationError, KeyMissing, SagaError
 from saga.ops.histories import read_histories
 from saga.ops.sources import ServiceStore
@@ -53,7 +53,7 @@ async def _check_encrypted(
         opening = stack.enter_async_context(adapters.store_at(settings, service.name, clock, readonly=True))
         source = ServiceStore(service.name, await clock.within(settings.open_s, opening), clock)
         async for history in read_histories(source):
-            names |= names_in(*(event.value for entry in history.entries for event in entry.events))
+            names |= find_key_names(*(event.value for entry in history.entries for event in entry.events))
             looked += 1
             if looked == SAMPLED_MAX:
                 break

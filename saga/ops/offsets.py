@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from saga.broker.administration import Administration, Bounds, Group, Unreadable
+from saga.broker.administration import Administration, GroupDescription, OffsetBounds, UnreadableRange
 from saga.configuration.settings import Settings
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.messages import Outgoing, Partition, Topic, texts_of
@@ -25,7 +25,7 @@ MOVED, STAYED = "position moved", "position not moved"
 class PartitionState(NamedTuple):
     """State of a partition for a group: bounds of the log, and the group's position."""
 
-    bounds: Bounds
+    bounds: OffsetBounds
     offset: int | None
     """Position; `None`: nothing was ever committed."""
 
@@ -48,7 +48,9 @@ class OffsetMove(NamedTuple):
     to: int
 
 
-def partition_states(group: Group, bounds: Mapping[Partition, Bounds]) -> dict[Partition, PartitionState]:
+def partition_states(
+    group: GroupDescription, bounds: Mapping[Partition, OffsetBounds]
+) -> dict[Partition, PartitionState]:
     """States of all partitions for the group."""
     return {
         partition: PartitionState(each, group.positions.get(partition)) for partition, each in sorted(bounds.items())
@@ -282,7 +284,9 @@ async def reset_offsets(wish: OffsetReset, settings: Settings, clock: Clock) -> 
         return await _apply_moves(moving, states, wish, wish.operator.why, broker, clock)
 
 
-async def skip_unreadable(wish: OffsetSkip, settings: Settings, clock: Clock) -> tuple[OffsetResult, Unreadable | None]:
+async def skip_unreadable(
+    wish: OffsetSkip, settings: Settings, clock: Clock
+) -> tuple[OffsetResult, UnreadableRange | None]:
     """Step over records that cannot be read at the service's position, and over nothing else; tell what is known of
     them. Raises as `moved`."""
     async with _open_partitions(wish.service, *wish.partition, settings, clock) as (broker, states, runs):

@@ -7,11 +7,11 @@ from types import MappingProxyType
 import msgspec
 from msgspec import structs
 
-from saga.broker.missing_topics import APPLY, topic_problems
+from saga.broker.missing_topics import APPLY, find_topic_problems
 from saga.configuration import wiring
 from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import mark
-from saga.encryption.text import place_of_recorded
+from saga.encryption.text import recorded_place
 from saga.engine.prepared_service import commands_topic
 from saga.errors import BadInput, ConfigurationError, NoStore, SagaError
 from saga.messages import Message, Outgoing, texts_of
@@ -86,7 +86,7 @@ async def send_commands(
     ]
     async with wiring.broker_of(None, clock, settings) as broker:
         topics = [commands_topic(service) for service in sorted({letter.service for letter in letters})]
-        problems = await topic_problems(topics, broker, writes=[topic.name for topic in topics])
+        problems = await find_topic_problems(topics, broker, writes=[topic.name for topic in topics])
         if problems:
             raise ConfigurationError(
                 f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems
@@ -104,7 +104,7 @@ async def _encrypt_answer(letter: DeadLetterRecord, wish: CommandRequest, keys: 
     key = await keys.of_subject(letter.saga)
     if key is None:
         raise BadInput(f"saga {letter.saga} was forgotten: nothing can be sealed for it, and no answer is sent")
-    place = place_of_recorded(letter.service, letter.saga, given.place(letter.id))
+    place = recorded_place(letter.service, letter.saga, given.place(letter.id))
     value = msgspec.json.encode(mark(key.seal_recorded(given.value.encode(), place))).decode()
     return replace(wish, answered=structs.replace(given, value=value))
 
@@ -208,7 +208,7 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
         topic = commands_topic(service)
         if broker.makes_topics and not await broker.partitions([topic.name]):  # a wish would make it, and wait for ever
             raise ConfigurationError("nothing was sent:", [f"no service {service!r} has ever run here: see its name"])
-        problems = await topic_problems([topic], broker, writes=[topic.name])
+        problems = await find_topic_problems([topic], broker, writes=[topic.name])
         if problems:
             raise ConfigurationError(
                 f"nothing was sent: whoever runs the services has to make their topics: {APPLY} MODULES", problems

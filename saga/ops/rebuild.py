@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from msgspec import Raw, structs
 
-from saga.broker.administration import Administration, Bounds
+from saga.broker.administration import Administration, OffsetBounds
 from saga.broker.partitioner import partition_of
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
@@ -132,7 +132,7 @@ async def _find_messages(
     return {_text(key): of for key, of in lost.items() if of.taken}, oldest
 
 
-def _partitions_of(key: bytes, bounds: Mapping[Partition, Bounds]) -> Sequence[Partition]:
+def _partitions_of(key: bytes, bounds: Mapping[Partition, OffsetBounds]) -> Sequence[Partition]:
     """Partitions in which records with that key are, of each topic one."""
     sizes = Counter(at.topic for at in bounds)
     return [Partition(topic, partition_of(key, size)) for topic, size in sizes.items()]

@@ -12,7 +12,7 @@ import msgspec
 
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys
-from saga.encryption.sensitive_fields import hidden, without
+from saga.encryption.sensitive_fields import hide_marked, redact_text
 from saga.engine.consumer.batching import Batcher
 from saga.engine.errors import Halted
 from saga.engine.execution import value_codec
@@ -119,8 +119,8 @@ async def rehearse(
         letter=letter,
         did=tuple((e.handler, e.outcome, e.reason) for e in map(decode_entry, entries)),
         emitted=tuple(event for n in sorted(said) for event in said[n]),
-        before=hidden(before.state),
-        after=hidden(after.state),
+        before=hide_marked(before.state),
+        after=hide_marked(after.state),
         documents=tuple(sorted(f"{collection}/{key}" for collection, key in copy.written if not is_ours(collection))),
         stops=stops,
     )
@@ -253,7 +253,7 @@ def _make_method(gives: type, name: str) -> Callable[..., Awaitable[None]]:
 async def _stop(step: ExternalCall) -> NoReturn:
     given = [_in_words(value) for value in step.args] + [f"{n}={_in_words(v)}" for n, v in step.kwargs.items()]
     name = getattr(step.call, "__qualname__", step.record.name)
-    raise RehearsalStopped(without(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
+    raise RehearsalStopped(redact_text(f"{step.handler} would call {name}({', '.join(given)})", step.secrets()))
 
 
 def _in_words(value: object) -> str:

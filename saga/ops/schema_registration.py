@@ -10,8 +10,8 @@ from saga.contracts.registered import published_text
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError
-from saga.registry.cache import Known
-from saga.registry.edge import UNSET, registry_at
+from saga.registry.cache import RegistryCache
+from saga.registry.edge import UNSET, create_registry
 from saga.registry.port import RegistryRefused, SchemaRegistry
 from saga.registry.settings import RegistryOptions
 from saga.support.adapter_description import Finding
@@ -42,7 +42,7 @@ async def register(contracts: Iterable[Contract], settings: Settings, clock: Clo
     from being registered. Raises `ConfigurationError`, `RegistryUnavailable`."""
     done: list[Registration] = []
     async with _registry(settings) as registry:
-        known = Known(registry, clock)
+        known = RegistryCache(registry, clock)
         for contract in contracts:
             for version in contract.versions:
                 done.append(await _register_version(known, contract, version))
@@ -51,7 +51,7 @@ async def register(contracts: Iterable[Contract], settings: Settings, clock: Clo
     return done
 
 
-async def _register_version(known: Known, contract: Contract, version: Version) -> Registration:
+async def _register_version(known: RegistryCache, contract: Contract, version: Version) -> Registration:
     id_ = await known.id_of(contract, version)
     if id_ is not None:
         return Registration(version.path, contract.subject, id_, was_there=True)
@@ -63,7 +63,7 @@ async def _register_version(known: Known, contract: Contract, version: Version) 
 
 
 def _registry(settings: Settings) -> SchemaRegistry:
-    registry = registry_at(settings.of(RegistryOptions))
+    registry = create_registry(settings.of(RegistryOptions))
     if registry is None:
         raise ConfigurationError("nothing was registered:", ["no schema registry is set: SAGA_REGISTRY"])
     return registry
@@ -75,7 +75,7 @@ async def check_registry(services: Collection[Declared], settings: Settings, clo
     needed = [contract for contract, _ in emitted if contract.subject] + [each for each in heard if each.subject]
     if not needed:
         return []
-    registry = registry_at(settings.of(RegistryOptions))
+    registry = create_registry(settings.of(RegistryOptions))
     if registry is None:
         topics = dict.fromkeys(contract.topic for contract in needed)
         return [
@@ -84,7 +84,7 @@ async def check_registry(services: Collection[Declared], settings: Settings, clo
         ]
     about, found = f"registry {registry.address}", list[Finding]()
     async with registry:
-        known = Known(registry, clock)
+        known = RegistryCache(registry, clock)
         for contract, version in emitted:
             if contract.subject and await known.id_of(contract, version) is None:
                 found.append(

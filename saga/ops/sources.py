@@ -14,7 +14,7 @@ from saga.configuration.settings import Settings
 from saga.contracts.library import find
 from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded
 from saga.messaging.names import PROGRESS, service_of_commands
-from saga.registry.edge import tools_behind
+from saga.registry.edge import tools_with_registry
 from saga.registry.settings import RegistryOptions
 from saga.store.adapter import StoreAddress
 from saga.store.port import KeysInOrder, Store
@@ -162,7 +162,7 @@ def missing_broker_file(settings: Settings) -> Path | None:
 async def open_administration(settings: Settings, clock: Clock) -> AsyncIterator[Administration]:
     """The broker of the settings, open. Raises `SagaError` within 15 s if it cannot be used."""
     async with AsyncExitStack() as stack:
-        closed = tools_behind(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)
+        closed = tools_with_registry(adapters.administration_at(settings, clock), settings.of(RegistryOptions), clock)
         opening = stack.enter_async_context(closed)
         try:
             broker = await clock.within(settings.open_s, opening)

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from saga.broker.administration import Administration, Reading
+from saga.broker.administration import Administration, PartitionReader
 from saga.contracts.jsonform import read_json
 from saga.contracts.library import Library, find
 from saga.errors import BadInput, ConfigurationError, ContractError, DeclarationError
-from saga.messages import Partition, Record, Standstill, texts_of
+from saga.messages import Partition, Record, StalledPartition, texts_of
 from saga.messaging.names import OURS, is_dead_letters, is_without_events
 from saga.ops.dead_letters import decode_dead_letter
 from saga.ops.event_fields import decode_fields, decode_message, decode_value, recognize_record
@@ -82,7 +82,7 @@ async def tail(
     for topic in what.topics if since_ms is not None else ():
         found = await broker.since(topic, since_ms or 0)
         begins |= {partition: at for partition, at in found.items() if partition in ends}
-    told: set[Standstill] = set()
+    told: set[StalledPartition] = set()
     async with broker.read(begins) as reading:
         while follow or not is_at_end(reading, ends):
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
@@ -96,7 +96,7 @@ async def tail(
                     warn(standstill.reason)
 
 
-def is_at_end(reading: Reading, ends: Mapping[Partition, int]) -> bool:
+def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
     """True if all that was there has been read, but for what stands still."""
     still = {(each.topic, each.partition) for each in reading.standstills()}
     return all(

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from saga.encryption.sensitive_fields import hidden
+from saga.encryption.sensitive_fields import hide_marked
 from saga.ops.progress_summary import (
     ProgressSummary,
     SummaryFailure,
@@ -323,7 +323,7 @@ def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[s
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
-    return _timeline_entry(history, entry), hidden(fold(history.entries, before=n + 1))
+    return _timeline_entry(history, entry), hide_marked(fold(history.entries, before=n + 1))
 
 
 def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
@@ -341,7 +341,7 @@ def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
         emitted=tuple(event.type for event in entry.events),
         steps=tuple(map(_step, entry.calls)),
         calls=tuple(_timeline_step(history.progress, call) for call in entry.calls),
-        delta=hidden(entry.delta),
+        delta=hide_marked(entry.delta),
         version=entry.version,
         failures=tuple(_failures(entry)),
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, Found
+from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, TopicDescription
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import reads_of, topics_of, writes_of
 from saga.errors import BrokerError, ConfigurationError
@@ -81,7 +81,7 @@ def retention_ms(topic: Topic) -> int | None:
     return None if topic.retention_days is None else int(topic.retention_days * DAY_MS)
 
 
-def has_retention(topic: Topic, found: Found) -> bool:
+def has_retention(topic: Topic, found: TopicDescription) -> bool:
     """True if its records are kept as wanted: brokers round to milliseconds, each in its way."""
     wanted_ms = retention_ms(topic)
     if wanted_ms is None or found.retention_ms is None:
@@ -111,7 +111,7 @@ def describe_duration(ms: float) -> str:
 
 def plan(
     wanted: Iterable[Topic],
-    found: Mapping[str, Found],
+    found: Mapping[str, TopicDescription],
     readers: Mapping[str, Mapping[str, TopicReader]],
     *,
     can_grow: bool,
@@ -142,7 +142,7 @@ def plan(
     return steps
 
 
-def _refusal(topic: Topic, there: Found, readers: Mapping[str, TopicReader], can_grow: bool) -> str | None:
+def _refusal(topic: Topic, there: TopicDescription, readers: Mapping[str, TopicReader], can_grow: bool) -> str | None:
     if topic.partitions < there.partitions:
         return "a topic never gets fewer partitions: put the number in its contracts back"
     if not can_grow:

@@ -4,7 +4,7 @@ of ours. Each service passes them over, tells them to its log once, and counts t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from saga.broker.administration import Administration, Bounds
+from saga.broker.administration import Administration, OffsetBounds
 from saga.contracts.library import Library
 from saga.declarations.values import Declared
 from saga.engine.persistence.service_record import begun_topics
@@ -97,7 +97,7 @@ async def check_types(
 async def _sample(
     looked: Mapping[str, TopicSample],
     libraries: Mapping[str, Sequence[Library]],
-    bounds: Mapping[Partition, Bounds],
+    bounds: Mapping[Partition, OffsetBounds],
     broker: Administration,
 ) -> None:
     """Look at the newest records of each topic, an even share of each partition."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.encryption.sensitive_fields import hidden
+from saga.encryption.sensitive_fields import hide_marked
 from saga.messages import Message
 from saga.policies.blame import Blame
 from saga.progress import ids, journal, suspended_runs
@@ -70,7 +70,7 @@ def give_up(
         where=failure.where,
         stack=failure.stack,
         blame=failure.blame,
-        state=shortened(encode(hidden(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
+        state=shortened(encode(hide_marked(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
     p = _with_intent(p, action, intent)
     kept = PendingMessage(

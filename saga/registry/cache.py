@@ -18,7 +18,7 @@ IDS_MAX = 10_000
 
 
 @dataclass(slots=True)
-class Known:
+class RegistryCache:
     """Ids of a registry, as far as anybody has needed them."""
 
     registry: SchemaRegistry

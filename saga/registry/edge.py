@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import asynccontextmanager
 from typing import Any, Self, cast
 
-from saga.broker.administration import NO_IDS, Administration, Reading
+from saga.broker.administration import NO_IDS, Administration, PartitionReader
 from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.contracts.contract import Contract, Version
 from saga.errors import ConfigurationError, RegistryUnavailable
-from saga.messages import Outgoing, Partition, Record, Standstill, Topic, Writer
-from saga.registry.cache import Known
+from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic, Writer
+from saga.registry.cache import RegistryCache
 from saga.registry.port import SchemaRegistry
 from saga.registry.settings import RegistryOptions
 from saga.support.clock import Clock
@@ -26,12 +26,12 @@ AGAIN_S = 0.5
 UNSET = '{topic}/topic.json says "wire": "registry", and no schema registry is set: SAGA_REGISTRY'
 
 
-class RegistryEdge:
+class RegistryBroker:
     """A broker with a schema registry. See `saga.broker.port.Broker` for the promises."""
 
     def __init__(self, broker: Broker, registry: SchemaRegistry, clock: Clock) -> None:
         self._broker, self._registry, self._clock = broker, registry, clock
-        self.known = Known(registry, clock)
+        self.known = RegistryCache(registry, clock)
         self.record_bytes_max, self.makes_topics = broker.record_bytes_max, broker.makes_topics
 
     async def __aenter__(self) -> Self:
@@ -85,8 +85,8 @@ class RegistryEdge:
 
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
-        held = Held(self.known, self._clock)
-        joining = self._broker.join(subscription, Listening(listener, held))
+        held = BlockedPartitions(self.known, self._clock)
+        joining = self._broker.join(subscription, RegistryListener(listener, held))
         async with joining as membership:
             asking = asyncio.get_running_loop().create_task(
                 held.ask(membership.wake), name=f"{subscription.group} schemas"
@@ -104,7 +104,7 @@ class RegistryEdge:
             yield self.known.resolved(record)
 
 
-class ToolsEdge(RegistryEdge):
+class RegistryAdministration(RegistryBroker):
     """A broker for tools with a schema registry: what tools ask beside reading and publishing is handed on."""
 
     def __getattr__(self, name: str) -> object:
@@ -113,15 +113,15 @@ class ToolsEdge(RegistryEdge):
     @asynccontextmanager
     async def read(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
-    ) -> AsyncIterator[Reading]:
+    ) -> AsyncIterator[PartitionReader]:
         async with cast("Administration", self._broker).read(positions, log_ids) as reading:
-            yield _Resolving(reading, self.known)
+            yield _RegistryReader(reading, self.known)
 
 
-class _Resolving:
-    """Reader whose records come with their schemas. See `saga.broker.administration.Reading` for the promises."""
+class _RegistryReader:
+    """Reader whose records come with their schemas. See `saga.broker.administration.PartitionReader` for the promises."""
 
-    def __init__(self, reading: Reading, known: Known) -> None:
+    def __init__(self, reading: PartitionReader, known: RegistryCache) -> None:
         self._reading, self._known = reading, known
         self._taken: Sequence[Record] = ()
         """Records that were taken, and wait for the registry."""
@@ -142,7 +142,7 @@ class _Resolving:
     def log_ids(self) -> Mapping[str, str]:
         return self._reading.log_ids()
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return self._reading.standstills()
 
 
@@ -151,17 +151,17 @@ async def problems_of(
 ) -> list[str]:
     """Say what keeps events from being published, or read, as their topics want it, each in a line. `written`: versions
     that are published; `read`: contracts that are consumed. Raises `RegistryUnavailable`."""
-    if isinstance(broker, RegistryEdge):
+    if isinstance(broker, RegistryBroker):
         wanted = [(contract, version) for contract, version in written if contract.subject]
         return [f"{problem}: saga contracts register" for problem in await broker.unregistered(wanted)]
     contracts = [*(contract for contract, _ in written), *read]
     return [UNSET.format(topic=topic) for topic in dict.fromkeys(each.topic for each in contracts if each.subject)]
 
 
-class Held:
+class BlockedPartitions:
     """Records that were taken from the broker and wait for the registry, by partition and in order."""
 
-    def __init__(self, known: Known, clock: Clock) -> None:
+    def __init__(self, known: RegistryCache, clock: Clock) -> None:
         self._known, self._clock = known, clock
         self.records: dict[Partition, list[Record]] = {}
         self.trouble: dict[int, str] = {}
@@ -203,13 +203,13 @@ class Held:
         for partition in partitions:
             self.records.pop(partition, None)
 
-    def standstills(self) -> list[Standstill]:
+    def standstills(self) -> list[StalledPartition]:
         """Partitions that wait for a registry that does not answer."""
         found = []
         for partition, (first, *_) in self.records.items():
             id_ = self._known.wanted(first)
             if id_ is not None and id_ in self.trouble:
-                found.append(Standstill(*partition, first.offset, self.trouble[id_]))
+                found.append(StalledPartition(*partition, first.offset, self.trouble[id_]))
         return found
 
     async def ask(self, wake: Callable[[], None]) -> None:
@@ -236,10 +236,10 @@ class Held:
         return True
 
 
-class Listening:
+class RegistryListener:
     """Listener that forgets what is held of partitions that go."""
 
-    def __init__(self, listener: Listener, held: Held) -> None:
+    def __init__(self, listener: Listener, held: BlockedPartitions) -> None:
         self._listener, self._held = listener, held
 
     async def assigned(self, partitions: Mapping[Partition, int]) -> None:
@@ -267,10 +267,10 @@ class Listening:
 class _Member:
     """Member of a group whose records come with their schemas. See `saga.broker.port.Membership` for the promises."""
 
-    def __init__(self, membership: Membership, held: Held, clock: Clock) -> None:
+    def __init__(self, membership: Membership, held: BlockedPartitions, clock: Clock) -> None:
         self._membership, self._held, self._clock = membership, held, clock
         self._woken = False
-        self._told: Sequence[Standstill] = []
+        self._told: Sequence[StalledPartition] = []
         """Standstills when a poll last returned."""
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
@@ -329,14 +329,14 @@ class _Member:
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         return await self._membership.positions(partitions)
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return [*self._membership.standstills(), *self._held.standstills()]
 
 
 # -------------------------------------------------------------------- opening
 
 
-def registry_at(options: RegistryOptions) -> SchemaRegistry | None:
+def create_registry(options: RegistryOptions) -> SchemaRegistry | None:
     """Registry of these options; `None` if they name none. Raises `ConfigurationError` if what asks it is not
     installed."""
     if not options.registry:
@@ -349,15 +349,15 @@ def registry_at(options: RegistryOptions) -> SchemaRegistry | None:
     return HttpRegistry(options)
 
 
-def tools_behind(broker: Administration, options: RegistryOptions, clock: Clock) -> Administration:
+def tools_with_registry(broker: Administration, options: RegistryOptions, clock: Clock) -> Administration:
     """The broker for tools with the schema registry of these options, or as it is if they name none. Raises
     `ConfigurationError`."""
-    registry = registry_at(options)
-    return broker if registry is None else cast("Administration", ToolsEdge(broker, registry, clock))
+    registry = create_registry(options)
+    return broker if registry is None else cast("Administration", RegistryAdministration(broker, registry, clock))
 
 
-def behind(broker: Broker, options: RegistryOptions, clock: Clock) -> Broker:
+def with_registry(broker: Broker, options: RegistryOptions, clock: Clock) -> Broker:
     """The broker with the schema registry of these options, or as it is if they name none. Raises
     `ConfigurationError`."""
-    registry = registry_at(options)
-    return broker if registry is None else RegistryEdge(broker, registry, clock)
+    registry = create_registry(options)
+    return broker if registry is None else RegistryBroker(broker, registry, clock)

@@ -1,7 +1,9 @@
 """Port of a schema registry.
 
-Promises: an id means the same schema for ever; a schema under a subject has an id for ever. What is asked changes
-nothing, except `register`. Not promised: that the registry is there.
+Promised: an id means the same schema for ever; a schema registered under a subject keeps its id for ever; only
+`register` changes anything.
+
+Not promised: that the registry can be reached.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from saga.errors import SagaError
 
 
 class Registered(NamedTuple):
-    """Schema under a subject."""
+    """A schema that is registered under a subject."""
 
     id: int
     schema: str
@@ -20,32 +22,31 @@ class Registered(NamedTuple):
 
 
 class RegistryRefused(SagaError):
-    """Refusal of a schema by the registry: it does not go together with those that are there, or is none."""
+    """The registry refuses a schema: it is invalid, or incompatible with the registered ones."""
 
 
 class SchemaIncomplete(SagaError):
-    """Schema that refers to another one, which the registry does not have."""
+    """A schema refers to another one that the registry does not have."""
 
 
 class SchemaRegistry(AbstractAsyncContextManager["SchemaRegistry"], Protocol):
-    """Registry of schemas. Everything raises `RegistryUnavailable` when there is no answer, or one that makes no
-    sense."""
+    """A schema registry. Every method raises `RegistryUnavailable` without an answer, or for an invalid one."""
 
     address: str
-    """Address of the registry, for people."""
+    """Address of the registry, for messages."""
 
     async def __aenter__(self) -> Self:
-        """Be ready to ask; nobody is asked yet. Raises `ConfigurationError` for certificates that cannot be used."""
+        """Prepare a session without a request. Raises `ConfigurationError` for certificates that cannot be used."""
 
     async def schema(self, id_: int) -> str:
-        """Text of the schema with this id, with all that it refers to in it; empty if there is none. Raises
+        """Return the schema with this id, its references resolved; empty if there is none. Raises
         `SchemaIncomplete`."""
 
     async def versions(self, subject: str) -> Sequence[int]:
-        """Numbers of the schemas under a subject, oldest first; none if there is no such subject."""
+        """Return the version numbers under a subject, oldest first; empty for an unknown subject."""
 
     async def version(self, subject: str, number: int) -> Registered:
-        """One of them, with all that it refers to in it. Raises `SchemaIncomplete`."""
+        """Return one version, its references resolved. Raises `SchemaIncomplete`."""
 
     async def register(self, subject: str, schema: str) -> int:
-        """Register a schema, which has an id then; the same again has the same id. Raises `RegistryRefused`."""
+        """Register a schema and return its id, which is the same for the same schema. Raises `RegistryRefused`."""

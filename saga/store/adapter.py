@@ -1,4 +1,4 @@
-"""Description of a kind of store: addresses, settings, opening, and what tools may look at."""
+"""Description of a store adapter: its addresses and settings, and how to create the store."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -11,44 +11,43 @@ from saga.support.clock import Clock
 
 
 class StoreAddress(NamedTuple):
-    """Store that an address means, alone or with others."""
+    """One of the stores to which an address refers."""
 
     address: str
     service: str | None
-    """Only service in it; `None`: what is in it has to tell."""
+    """The only service in the store; `None`: its content has to tell."""
 
 
 class StoreAdapter(Adapter, Protocol):
-    """Kind of store. Nothing of this opens or makes one, and a driver is loaded by `at` alone."""
+    """A kind of store. Nothing here connects; only `at` loads a driver."""
 
     def at(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
-        """Make the store of a service, not yet open. `readonly`: for tools; nothing is created or changed. Raises
-        `ConfigurationError` for a driver that is not installed."""
+        """Create the store of a service without opening it. `readonly`: for tools; nothing is created or changed.
+        Raises `ConfigurationError` if the driver is not installed."""
 
     def shared_as(self, settings: Chosen, service: str) -> str:
-        """Address of a service's store: services of the same address share one."""
+        """Return the address of a service's store. Services with the same address share a store."""
 
     def stores_of(self, address: str) -> Sequence[StoreAddress]:
-        """Stores that an address means in which `{service}` may be any. Raises `NoStore` if there is none,
-        `ServiceNeeded` if nothing there tells of which services there are, and `ValueError` as `check`."""
+        """Return the stores that match an address with `{service}` in it. Raises `NoStore` without any, `ServiceNeeded`
+        if the services cannot be found out there, and `ValueError` as `check`."""
 
     def unmade(self, settings: Chosen, service: str) -> Path | None:
-        """File that the service will make when it starts; `None` if there is nothing to be made."""
+        """Return the missing file that the service will create when it starts; `None` without one."""
 
     def written(self, settings: Chosen, about: str) -> Finding:
-        """Finding about a store that has just taken a document and given it back."""
+        """Return the finding about a store that has just written a document and read it back."""
 
     def told_ms(self, cas: int) -> int | None:
-        """Time that a version tells, by the server's clock in milliseconds; `None` if it tells none."""
+        """Return the server's time that a document version contains, in milliseconds; `None` if it contains none."""
 
 
 @runtime_checkable
-class AsksWho(Protocol):
-    """Ability of stores that ask who one is, and let each user do what its roles allow: people give roles there, with
-    tools that need to know the servers."""
+class HasStoreUsers(Protocol):
+    """A store that authenticates users and checks their roles. The tools that grant roles need its servers."""
 
     def servers(self, address: str) -> Sequence[str]:
-        """Servers, as those tools are told of them. Raises `ValueError` as `check`."""
+        """Return the servers in the form that those tools expect. Raises `ValueError` as `check`."""
 
     def keyspaces(self, address: str, service: str, collections: Collection[str]) -> Sequence[Keyspace]:
-        """Places in which these collections of a service are. Raises `ValueError` as `check`."""
+        """Return the keyspaces of these collections of a service. Raises `ValueError` as `check`."""

@@ -1,20 +1,20 @@
-"""Port of the store, as the runtime sees it: documents with a version, written by compare-and-swap. No query, no
-transaction.
+"""Port of the store: versioned documents, written by compare-and-swap.
 
-Promises, each shown by a test of `saga.testing.conformance.store`:
-- `insert` creates exactly one: of several at once, one succeeds and the others raise `Exists`.
-- `replace` and `remove` take effect only on the very version that was read: of several with the same `cas`, one
-  succeeds and the others raise `Conflict`. A `cas` never comes again for a key, not even after a removal.
-- When a write returns, it is durable: it survives the death of this process and, as far as the medium keeps its word,
-  of the machine.
+Promised, each promise with a test in `saga.testing.conformance.store`:
+- Of several concurrent `insert` of one key, one succeeds and the others raise `Exists`.
+- `replace` and `remove` apply only to the version that was read: of several with the same `cas`, one succeeds and the
+  others raise `Conflict`. A `cas` is never reused for a key, not even after a removal.
+- A write is durable when it returns: it survives the death of this process and, as far as the disk keeps its word, of
+  the machine.
 - A write that raises `StoreUnavailable` has not happened and will not. One that raises `Ambiguous` may have happened,
-  or may happen later. A write whose caller was cancelled may have happened.
-- A document of `document_bytes_max` bytes is taken, a larger one is refused with `TooLarge`: it is not written, and no
-  other write suffers for it.
-- A read sees every write that had returned when it began.
-- A document past its expiry is not there, and none goes before: one that is told no expiry stays. An expiry that the
-  store cannot express is a `StoreError`, and nothing is written.
-Not promised: anything across two documents.
+  or may still happen. A write whose caller was cancelled may have happened.
+- A document of `document_bytes_max` bytes is accepted. A larger one is refused with `TooLarge`, nothing of it is
+  written, and other writes are not affected.
+- A read sees every write that had returned when the read began.
+- A document is gone after its expiry and not before; without an expiry it stays. An expiry that the store cannot
+  represent raises `StoreError`, and nothing is written.
+
+Not promised: queries, transactions, or anything across two documents.
 """
 
 from collections.abc import AsyncIterator, Collection
@@ -22,41 +22,41 @@ from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 
 class Document(NamedTuple):
-    """Document as it was read."""
+    """A document as it was read."""
 
     content: bytes
-    """Content as it was written, JSON."""
+    """The content as it was written: JSON."""
     cas: int
-    """Version of the document, to be handed to `replace`; opaque."""
+    """The version of the document, for `replace` and `remove`; opaque."""
 
 
 class Store(Protocol):
-    """Store of versioned documents in collections. All keys and collections are non-empty texts."""
+    """Versioned documents in collections. Keys and collections are non-empty texts."""
 
     @property
     def document_bytes_max(self) -> int:
-        """Size of the largest content that can be written, in bytes."""
+        """Largest content that can be written, in bytes."""
 
     async def __aenter__(self) -> Self:
-        """Open. Raises `SagaError`, saying why and what to do, if it cannot be used as promised: before `SAGA_OPEN_S`
-        has passed, for whoever waits cannot tell why."""
+        """Open the store. Raises `SagaError` with reason and remedy if it cannot keep its promises. It does so before
+        `SAGA_OPEN_S` has passed, because the caller's timeout could not name the reason."""
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close after all writes under way have come to their end."""
+        """Wait until all running writes have ended, then close."""
 
     async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None:
-        """Return if documents of these collections stay as long as they are told to: for ever, or for `expiry_s`.
+        """Check that documents of these collections live as long as requested: for ever, or for `expiry_s`.
 
-        For the start of a service: it may write and remove documents. Raises `ConfigurationError`, saying what cuts
-        their life short and what to do, and `StoreUnavailable`.
+        Called when a service starts; it may write and remove documents. Raises `ConfigurationError`, which names what
+        would expire them early and what to do, and `StoreUnavailable`.
         """
 
     async def get(self, collection: str, key: str) -> Document | None:
-        """Read a document as it is now; `None` if absent. Raises `StoreUnavailable`, and `StoreError` if this one is
-        not what was written."""
+        """Read a document; `None` if it does not exist. Raises `StoreUnavailable`, and `StoreError` if the document is
+        damaged."""
 
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
-        """Create a document; its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`, `TooLarge`."""
+        """Create a document and return its `cas`. Raises `Exists`, `Ambiguous`, `StoreUnavailable`, `TooLarge`."""
 
     async def replace(
         self,
@@ -68,9 +68,9 @@ class Store(Protocol):
         expiry_s: float | None = None,
         keep_expiry: bool = False,
     ) -> int:
-        """Put `content` in the place of the version `cas`; the new `cas`.
+        """Replace the version `cas` by `content` and return the new `cas`.
 
-        The document expires `expiry_s` seconds from now, never if `None`, or as before with `keep_expiry`.
+        The document expires in `expiry_s` seconds, never if `None`, or as before with `keep_expiry`.
         Raises `Conflict`, `Ambiguous`, `StoreUnavailable`, `TooLarge`.
         """
 
@@ -78,24 +78,24 @@ class Store(Protocol):
         """Remove the version `cas`. Raises `Conflict`, `Ambiguous`, `StoreUnavailable`."""
 
     def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
-        """Read all documents of `collection` whose key begins with `prefix`, by key. For tools, never while
-        handling."""
+        """Read all documents whose key begins with `prefix`, in the order of keys. For tools, not for handlers."""
 
 
 @runtime_checkable
 class NewestFirst(Protocol):
-    """Ability of stores that know in which order their documents came: not every one does."""
+    """A store that knows in which order its documents were inserted."""
 
     def newest(self, collection: str, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
-        """Read documents as `Store.scan`, those first that were inserted last: so a look at a few costs a few. `kept`:
-        only those that never expire. One that was inserted meanwhile may be left out. A damaged one is given as it lies
-        there. For tools, never while handling."""
+        """Read documents as `Store.scan`, latest insertion first, so that reading only a few is cheap.
+
+        `kept`: only documents that never expire. Documents inserted meanwhile may be left out, damaged ones are
+        returned as they are. For tools, not for handlers."""
 
 
 @runtime_checkable
 class KeysInOrder(Protocol):
-    """Ability of stores that find the next key without reading those before it: not every one does."""
+    """A store that finds the next key without reading those before it."""
 
     async def next_key(self, collection: str, after: str) -> str | None:
-        """Find the least key of a collection that is greater than `after`, of an expired document perhaps; `None` if
-        there is none. For tools, never while handling."""
+        """Return the least key greater than `after`, which may be that of an expired document; `None` without one. For
+        tools, not for handlers."""

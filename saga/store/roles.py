@@ -16,32 +16,32 @@ class Keyspace(NamedTuple):
     collection: str = "_default"
 
 
-class Role(NamedTuple):
+class CouchbaseRole(NamedTuple):
     """Role on one collection: to read documents, or to write them; who writes cannot read by that."""
 
     name: Literal["data_reader", "data_writer"]
     on: Keyspace
 
 
-def roles_of(keyspaces: Iterable[Keyspace], *, readonly: bool = False) -> Sequence[Role]:
+def required_roles(keyspaces: Iterable[Keyspace], *, readonly: bool = False) -> Sequence[CouchbaseRole]:
     """Roles of who reads and writes these collections; `readonly`: of who reads them.
 
-    >>> [f"{role.name} {role.on.collection}" for role in roles_of([Keyspace("shop", "payment", "saga")])]
+    >>> [f"{role.name} {role.on.collection}" for role in required_roles([Keyspace("shop", "payment", "saga")])]
     ['data_reader saga', 'data_writer saga']
     """
     places = list(dict.fromkeys(keyspaces))
-    readers = [Role("data_reader", place) for place in places]
-    return readers if readonly else [*readers, *(Role("data_writer", place) for place in places)]
+    readers = [CouchbaseRole("data_reader", place) for place in places]
+    return readers if readonly else [*readers, *(CouchbaseRole("data_writer", place) for place in places)]
 
 
-def granting(roles: Sequence[Role], user: str, server: str, form: Form) -> list[str]:
+def grant_role_commands(roles: Sequence[CouchbaseRole], user: str, server: str, form: Form) -> list[str]:
     """Commands that give a user these roles.
 
     With `couchbase-cli` they are all that the user has afterwards. As whom one asks, its own variables say
     (CB_REST_USERNAME, CB_REST_PASSWORD); the user's password is to be in the variable PASSWORD.
 
-    >>> read = roles_of([Keyspace("shop", "payment", "saga")], readonly=True)
-    >>> granting(read, "payment", "couchbase://db1", "sql")
+    >>> read = required_roles([Keyspace("shop", "payment", "saga")], readonly=True)
+    >>> grant_role_commands(read, "payment", "couchbase://db1", "sql")
     ['GRANT data_reader ON `shop`.`payment`.`saga` TO `payment`;']
     """
     if form == "sql":

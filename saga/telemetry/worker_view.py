@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeAlias
 
-from saga.messages import Partition, Standstill
+from saga.messages import Partition, StalledPartition
 
 
 class Reach(NamedTuple):
@@ -60,7 +60,7 @@ class WorkerView(Protocol):
     def away(self) -> Mapping[str, float]:
         """Map `store` or `broker` to the seconds for which it cannot be reached. Empty when both can."""
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         """Standstills, as `Membership.standstills` of `saga.broker.port` gives them."""
 
     async def look(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from saga.change import Change
-from saga.changes.records import Changed
+from saga.changes.records import DocumentChange
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.declarations.changes import kind_of, word_of
@@ -343,7 +343,7 @@ def arriving_change(service: PreparedService, change: Change[Any], clock: TrialC
     before, after = (None if each is None else msgspec.json.encode(each) for each in (change.before, change.document))
     word = word_of(change)
     version = int(ids.digest("trial", f"{change.key}/{word}", f"{before!r}/{after!r}")[:12], 16)
-    changed = Changed(
+    changed = DocumentChange(
         kind="delete" if word == "change" and after is None else word,
         key=change.key,
         version=version,

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from saga.broker.embedded.tables import row_sum
+from saga.broker.embedded.tables import row_checksum
 from saga.messages import Partition
 from saga.testing.conformance.broker_suite import Remove
 
@@ -18,7 +18,7 @@ def removal_from(log: Path) -> Remove:
             for (topic, number), offset in before.items():
                 ((first,),) = file.execute("SELECT first_log FROM topics WHERE name = ?", (topic,)).fetchall()
                 file.execute(f"DELETE FROM log_{first + number} WHERE offset < ?", (offset,))
-                row = (offset, row_sum(first + number, offset), first + number)
+                row = (offset, row_checksum(first + number, offset), first + number)
                 file.execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", row)
         file.close()
 

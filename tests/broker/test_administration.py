@@ -11,7 +11,7 @@ import pytest
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request
 
-from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, Bounds, Group
+from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, GroupDescription, OffsetBounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
 from saga.broker.kafka.requests import TOPIC, Topics
@@ -205,7 +205,7 @@ async def test_embedded_topics_keep_their_partitions(tmp_path: Path) -> None:
 async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: Tools, name: str) -> None:
     await broker.ensure([Topic(name, 2), Topic(f"{name}.other", 2)])
     await publish_everywhere(broker, name, 2, 3)
-    assert await broker.group(name) == Group()
+    assert await broker.group(name) == GroupDescription()
     async with a_member(broker, name, name, 2):
         group = await broker.group(name)
         assert len(group.members) == 1
@@ -217,7 +217,7 @@ async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: 
     assert group.members == ()
     assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
     bounds = await broker.bounds([name, f"{name}.missing"])
-    assert bounds == {Partition(name, 0): Bounds(0, 3), Partition(name, 1): Bounds(0, 3)}
+    assert bounds == {Partition(name, 0): OffsetBounds(0, 3), Partition(name, 1): OffsetBounds(0, 3)}
 
 
 async def test_what_a_service_reads_and_has_committed_nothing_of_is_not_handled(broker: Tools, name: str) -> None:

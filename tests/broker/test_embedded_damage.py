@@ -14,7 +14,7 @@ import pytest
 
 from saga.broker.embedded import liveness
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.liveness import Seat, is_vacant, sweep
+from saga.broker.embedded.liveness import MemberLock, is_dead, remove_dead_locks
 from saga.broker.port import Subscription
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
@@ -394,7 +394,7 @@ def test_where_the_system_does_not_say_who_holds_a_lock_people_learn_how_to_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "LOCKS", tmp_path / "none")
-    assert lock.holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
+    assert lock.describe_holder(tmp_path / "a.lock") == f"another process (`lsof {tmp_path}/a.lock` tells which)"
 
 
 # -------------------------------------------------------------------- seats
@@ -408,7 +408,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
     path.parent.mkdir()
     dead = beside(path, ".member-1-dead")
     seated: list[int] = []
-    unlink, take = Path.unlink, lock.take
+    unlink, take = Path.unlink, lock.try_lock
 
     def sits_down() -> None:
         file = os.open(dead, os.O_RDWR | os.O_CREAT)
@@ -427,10 +427,10 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
     if moment == "before it is removed":
         monkeypatch.setattr(Path, "unlink", removing)
     else:
-        monkeypatch.setattr(lock, "take", taking)
+        monkeypatch.setattr(lock, "try_lock", taking)
     for _ in range(3):
         dead.touch()
-        sweep(path)
+        remove_dead_locks(path)
         for file in seated:
             assert liveness._is_at(file, dead), "it lives, and its seat is gone"
             os.close(file)
@@ -440,17 +440,17 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
 def test_a_seat_that_is_swept_before_it_is_locked_is_not_sat_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sat there would look dead to all others, and be put out again and again."""
     path.parent.mkdir()
-    take, swept = lock.take, list[str]()
+    take, swept = lock.try_lock, list[str]()
 
     def taking(file: int, kind: int = fcntl.LOCK_EX) -> bool:
         if not swept:
             swept.append("by another process")
-            sweep(path)
+            remove_dead_locks(path)
         return take(file, kind)
 
-    monkeypatch.setattr(lock, "take", taking)
-    seat = Seat(path)
-    assert not is_vacant(seat.path)
+    monkeypatch.setattr(lock, "try_lock", taking)
+    seat = MemberLock(path)
+    assert not is_dead(seat.path)
     seat.leave()
 
 
@@ -460,17 +460,17 @@ def test_two_who_look_at_an_empty_seat_do_not_take_each_other_for_its_member(
     path.parent.mkdir()
     dead = beside(path, ".member-1-dead")
     dead.touch()
-    take, seen = lock.take, list[bool]()
+    take, seen = lock.try_lock, list[bool]()
 
     def taking(file: int, kind: int = fcntl.LOCK_EX) -> bool:
         taken = take(file, kind)
         if not seen:
             seen.append(taken)
-            seen.append(is_vacant(dead))
+            seen.append(is_dead(dead))
         return taken
 
-    monkeypatch.setattr(lock, "take", taking)
-    assert is_vacant(dead)
+    monkeypatch.setattr(lock, "try_lock", taking)
+    assert is_dead(dead)
     assert seen == [True, True]
 
 
@@ -478,7 +478,7 @@ def test_no_two_seats_ever_have_one_name(path: Path) -> None:
     path.parent.mkdir()
     names = set()
     for _ in range(50):
-        seat = Seat(path)
+        seat = MemberLock(path)
         names.add(seat.path.name)
         seat.leave()
     assert len(names) == 50
@@ -519,7 +519,7 @@ async def test_a_seat_whose_lock_fails_makes_joining_unavailable(path: Path, mon
 
 def test_a_seat_that_nobody_holds_is_vacant(path: Path) -> None:
     path.parent.mkdir()
-    seat = Seat(path)
-    assert not is_vacant(seat.path)
+    seat = MemberLock(path)
+    assert not is_dead(seat.path)
     seat.leave()
-    assert is_vacant(seat.path)
+    assert is_dead(seat.path)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.log import Log
+from saga.broker.embedded.log import RecordLog
 from saga.broker.embedded.tables import PURPOSE
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
@@ -160,7 +160,7 @@ async def test_nothing_of_a_transaction_that_failed_halfway_is_there(broker: Emb
 
 def test_what_others_wrote_is_news_again_after_a_transaction_that_learnt_it_failed(path: Path) -> None:
     ours, theirs = (open_to_write(path, PURPOSE, sqlite3.Connection, None) for _ in range(2))
-    log = Log(lambda: ours, watched=lambda: ((), ["payment"]))
+    log = RecordLog(lambda: ours, watched=lambda: ((), ["payment"]))
     assert log.catch_up()
     assert not log.catch_up()
     theirs.execute("INSERT INTO groups VALUES ('payment', 1, 1)")

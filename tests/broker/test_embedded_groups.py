@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saga.broker.administration import Bounds
+from saga.broker.administration import OffsetBounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.groups import ranges
-from saga.broker.embedded.liveness import Seat, beats_of
-from saga.broker.embedded.log import DAY_MS, Kept
+from saga.broker.embedded.groups import assign_ranges
+from saga.broker.embedded.liveness import MemberLock, read_heartbeat
+from saga.broker.embedded.log import DAY_MS, TopicExtent
 from saga.broker.embedded.membership import Timing
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
@@ -68,8 +68,8 @@ def seats(folder: Path) -> list[Path]:
 
 @given(st.sets(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 40))
 def test_a_topics_partitions_are_divided_evenly_in_ranges(members: set[int], partitions: int) -> None:
-    kept = {"a": Kept(1, partitions, None), "b": Kept(1 + partitions, partitions, None)}
-    targets = ranges(sorted(members), {member: ["a", "b"] for member in members}, kept)
+    kept = {"a": TopicExtent(1, partitions, None), "b": TopicExtent(1 + partitions, partitions, None)}
+    targets = assign_ranges(sorted(members), {member: ["a", "b"] for member in members}, kept)
     first = [targets[1 + number] for number in range(partitions)]
     assert first == sorted(first)
     assert first == [targets[1 + partitions + number] for number in range(partitions)]
@@ -78,8 +78,8 @@ def test_a_topics_partitions_are_divided_evenly_in_ranges(members: set[int], par
 
 
 def test_a_topic_goes_to_those_who_read_it() -> None:
-    kept = {"a": Kept(1, 2, None), "b": Kept(3, 2, None)}
-    assert ranges([5, 6], {5: ["a"], 6: ["a", "b"]}, kept) == {1: 5, 2: 6, 3: 6, 4: 6}
+    kept = {"a": TopicExtent(1, 2, None), "b": TopicExtent(3, 2, None)}
+    assert assign_ranges([5, 6], {5: ["a"], 6: ["a", "b"]}, kept) == {1: 5, 2: 6, 3: 6, 4: 6}
 
 
 async def test_joining_for_a_topic_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ async def test_members_that_are_idle_change_nothing_in_the_file(tmp_path: Path) 
             await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
             seats = seats_beside(path)
             before = version_of(broker)
-            stirred = {seat: (beats_of(seat) or 0) + 10 for seat in seats}
-            await conformance.until(lambda: all((beats_of(seat) or 0) >= stirred[seat] for seat in seats))
+            stirred = {seat: (read_heartbeat(seat) or 0) + 10 for seat in seats}
+            await conformance.until(lambda: all((read_heartbeat(seat) or 0) >= stirred[seat] for seat in seats))
             assert version_of(broker) == before
             assert not first.heard("lost") | second.heard("lost"), "they lived on for four times the silence"
 
@@ -214,7 +214,7 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
         ):
             await conformance.until(lambda: len(first.has) == 2 and len(second.has) == 2)
             await conformance.until(
-                lambda: min(beats_of(seat) or 0 for seat in seats_beside(tmp_path / "broker.db")) >= 1
+                lambda: min(read_heartbeat(seat) or 0 for seat in seats_beside(tmp_path / "broker.db")) >= 1
             )
             await CLOCK.sleep(2 * timing.watch_s)  # they have seen one another stir
             for clock in clocks:  # the machine sleeps
@@ -468,7 +468,7 @@ async def test_a_member_that_died_is_no_member_and_a_frozen_one_is(tmp_path: Pat
         await broker.move("payment", {ORDERS_0: 0})
         await broker.trim()
         assert [away.group for away in await broker.away()] == ["payment"]
-        seat = Seat(tmp_path / "broker.db")
+        seat = MemberLock(tmp_path / "broker.db")
         broker.connection.execute(
             "INSERT INTO members (grp, seat, topics) VALUES ('payment', ?, '[]')", (seat.path.name,)
         )
@@ -493,7 +493,7 @@ async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_u
         assert (await broker.group("payment")).positions == {}
         clock.days = 2
         await broker.trim()
-        assert (await broker.bounds(["orders"]))[ORDERS_0] == Bounds(5, 5)
+        assert (await broker.bounds(["orders"]))[ORDERS_0] == OffsetBounds(5, 5)
         again = Listening()
         async with broker.join(Subscription("payment", ["orders"]), again):
             await conformance.until(lambda: again.has == {ORDERS_0: 5})

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.groups import Fellow
-from saga.broker.embedded.liveness import Liveness, Seat, Silent
+from saga.broker.embedded.groups import GroupMember
+from saga.broker.embedded.liveness import Liveness, MemberLock, SilentMember
 from tests.telemetry.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0
@@ -16,11 +16,13 @@ class Group:
 
     def __init__(self, folder: Path) -> None:
         self.clock = SetClock()
-        self.seats = {OURS: Seat(folder / "broker.db"), THEIRS: Seat(folder / "broker.db")}
+        self.seats = {OURS: MemberLock(folder / "broker.db"), THEIRS: MemberLock(folder / "broker.db")}
         self.liveness = Liveness(folder, self.clock, SILENCE_S)
 
-    def silent(self) -> list[Silent]:
-        return self.liveness.gone([Fellow(member, seat.path.name) for member, seat in self.seats.items()], but=OURS)
+    def silent(self) -> list[SilentMember]:
+        return self.liveness.gone(
+            [GroupMember(member, seat.path.name) for member, seat in self.seats.items()], but=OURS
+        )
 
     def gone(self) -> list[int]:
         return [each.fellow.id for each in self.silent()]

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from saga.broker.identity import TEXT_MAX, MemberIdentity, decode, encode, refusal, strangers_among
+from saga.broker.identity import (
+    TEXT_MAX,
+    MemberIdentity,
+    decode_identity,
+    disagreement_error,
+    encode_identity,
+    find_disagreeing,
+)
 from saga.broker.kafka import consumers
 from saga.broker.kafka.consumers import TOLD_MAX
 
@@ -18,17 +25,17 @@ def test_service_and_store_are_compared_and_the_process_is_not() -> None:
         replace(OURS, store="2b"),
         replace(OURS, service="payments"),
     )
-    assert strangers_among(OURS, [OURS, fellow, None]) == ()
-    assert strangers_among(OURS, [fellow, other_store, other_service, other_store]) == (
+    assert find_disagreeing(OURS, [OURS, fellow, None]) == ()
+    assert find_disagreeing(OURS, [fellow, other_store, other_service, other_store]) == (
         "service 'payment' in process 'here:7' with store '2b'",
         "service 'payments' in process 'here:7' with store '1a'",
     )
-    assert strangers_among(None, [OURS]) == ()
+    assert find_disagreeing(None, [OURS]) == ()
     assert str(replace(OURS, worker="")) == "service 'payment' with store '1a'"
 
 
 def test_the_refusal_names_both_sides_and_what_to_do() -> None:
-    told = refusal("payment", OURS, ["somebody"])
+    told = disagreement_error("payment", OURS, ["somebody"])
     assert told.problems == ("somebody",)
     for part in ("group 'payment'", "'1a'", "SAGA_STORE", "its own broker"):
         assert part in told.heading
@@ -37,18 +44,18 @@ def test_the_refusal_names_both_sides_and_what_to_do() -> None:
 @given(st.from_type(MemberIdentity))
 def test_an_identity_is_read_as_it_was_stated(identity: MemberIdentity) -> None:
     is_short = max(map(len, (identity.service, identity.store, identity.worker))) <= TEXT_MAX
-    assert decode(encode(identity)) == (identity if is_short else None)
+    assert decode_identity(encode_identity(identity)) == (identity if is_short else None)
 
 
 @pytest.mark.parametrize("stated", [None, b"", b"\xff", b"{}", b"[]", b'{"service": 1, "store": "x"}', b"[" * 9999])
 def test_what_another_program_states_is_nobody_that_we_know(stated: bytes | None) -> None:
-    assert decode(stated) is None
+    assert decode_identity(stated) is None
     assert consumers._decode_members(stated) == []
 
 
 @given(st.binary())
 def test_whatever_is_stated_raises_nothing(stated: bytes) -> None:
-    decode(stated)
+    decode_identity(stated)
     consumers._decode_members(stated)
 
 

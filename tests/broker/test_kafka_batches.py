@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from saga.broker.kafka.record_batches import HEADER, Batches, entries
+from saga.broker.kafka.record_batches import HEADER, RecordBatches, parse_records
 from saga.messages import Record
 
 PLACE = TopicPartition("orders", 3)
@@ -30,7 +30,7 @@ def batch(begin: int, count: int, codec: int = 0, name: str = "ce_id") -> bytes:
 def read(data: bytes, offset: int = 0, end: int = 9) -> tuple[list[Record], list[tuple[int, bool]]]:
     """The records, and where it was told to end, and whether that was the end."""
     told: list[tuple[int, bool]] = []
-    batches = Batches(PLACE, data, offset, (), end, lambda at, why: told.append((at, why is None)))
+    batches = RecordBatches(PLACE, data, offset, (), end, lambda at, why: told.append((at, why is None)))
     return list(batches), told
 
 
@@ -114,7 +114,7 @@ def test_names_that_are_no_text_are_read_in_batches_of_each_codec(codec: str) ->
 def test_our_own_reading_of_records_gives_what_that_of_aiokafka_gives(codec: str) -> None:
     data = batch(5, 40, CODECS[codec])
     records, _ = read(data, 5, 45)
-    assert [(e.offset, e.timestamp, e.key, e.value, e.headers) for e in entries(data)] == [
+    assert [(e.offset, e.timestamp, e.key, e.value, e.headers) for e in parse_records(data)] == [
         (r.offset, r.time_ms, r.key, r.value, r.headers) for r in records
     ]
 

@@ -10,7 +10,7 @@ from aiokafka.structs import TopicPartition
 
 from saga.broker.kafka import producer
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
@@ -40,7 +40,7 @@ async def test_a_member_whose_client_breaks_gets_another_one(settings: KafkaSett
         place = Partition(topic, 0)
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             await membership.commit({place: 0})
             owner, _, task = broken.partition(".")
             getattr(getattr(membership._consumer, owner), task).cancel()
@@ -68,7 +68,7 @@ async def test_a_consumer_that_is_cancelled_inside_while_it_ends_does_not_end_it
         await broker.ensure([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             first = membership._consumer
             assert first is not None
             first._fetcher.close = cancelled_inside
@@ -141,7 +141,7 @@ async def test_what_aiokafka_cancels_is_no_cancellation_of_whoever_waits(
                 await broker.publish([event(topic, "k", "during")])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             with monkeypatch.context() as patch:
                 patch.setattr(membership._consumer, "commit", cancelled)
                 with pytest.raises(BrokerUnavailable):

@@ -13,7 +13,7 @@ from aiokafka.protocol.admin import ApiVersionResponse_v0
 
 from saga.broker.kafka import client, producer
 from saga.broker.kafka.producer import Publisher
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.errors import BrokerUnavailable
 from saga.testing.conformance.listening import event
 from tests.broker.waiting import CLOCK
@@ -39,12 +39,12 @@ async def test_a_publisher_that_is_closed_asks_for_no_topic_any_more(
 
     async def ended(*_: object) -> None: ...
 
-    monkeypatch.setattr(client, "partitions_of", silent)
+    monkeypatch.setattr(client, "count_partitions", silent)
     monkeypatch.setattr(client, "end_producer", ended)
     monkeypatch.setattr(producer, "hand_over", lambda *_: None)
     monkeypatch.setattr(Publisher, "_started", another)
     settings = KafkaSettings(servers=("127.0.0.1:9",), publish_s=0.02)
-    publisher = Publisher(settings, Access(settings), CLOCK)
+    publisher = Publisher(settings, KafkaAccess(settings), CLOCK)
     await publisher.open()
     for _ in range(1 + replaced):  # each time another producer, and nobody else is asked for what the first one was
         with pytest.raises(BrokerUnavailable, match="not acknowledged"):
@@ -69,7 +69,7 @@ async def test_a_start_that_is_given_up_leaves_no_connection_open(kind: type) ->
 
     async with listening(answers_once) as port:
         started = kind(bootstrap_servers=f"127.0.0.1:{port}")
-        with pytest.raises(TimeoutError), client.starting(_client_of(started)):
+        with pytest.raises(TimeoutError), client.closing_on_failure(_client_of(started)):
             await CLOCK.within(0.5, started.start())
         assert asked.is_set()
         await CLOCK.within(5, ended.wait())
@@ -93,7 +93,7 @@ async def test_a_connection_that_aiokafka_forgets_is_closed() -> None:
 
     async with listening(answers_once) as port:
         forgetful = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{port}")
-        with client.starting(forgetful):
+        with client.closing_on_failure(forgetful):
             forgetful._conns[0, ConnectionGroup.DEFAULT] = await create_conn("127.0.0.1", port)
         reader = forgetful._conns[0, ConnectionGroup.DEFAULT]._reader
         assert reader is not None

@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from saga.broker.kafka.positions import Owned, commit
+from saga.broker.kafka.positions import OwnedPartition, commit
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 from tests.broker.waiting import CLOCK, until
@@ -38,9 +38,9 @@ class Committing(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no typ
             raise
 
 
-def moved(*partitions: Partition) -> dict[Partition, tuple[Owned, int]]:
+def moved(*partitions: Partition) -> dict[Partition, tuple[OwnedPartition, int]]:
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    return {partition: (Owned(next=5, committed=3, over=over), 5) for partition in partitions}
+    return {partition: (OwnedPartition(next=5, committed=3, over=over), 5) for partition in partitions}
 
 
 async def test_a_commit_is_fenced_as_soon_as_its_assignment_is_over() -> None:

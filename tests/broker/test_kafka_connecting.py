@@ -17,8 +17,8 @@ from aiokafka.errors import KafkaConnectionError
 
 from saga.broker.kafka import client, connecting
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import LET_GO_S_MAX, Member
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.kafka.membership import LET_GO_S_MAX, KafkaMember
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError, SagaError
 from saga.messages import Topic
@@ -194,7 +194,7 @@ async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_a
             sealed = True
             await asyncio.to_thread(secured.kafka.kill)  # who was in has to show himself again
             await asyncio.to_thread(secured.kafka.restart)
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             assert membership._consumer is not None
             membership._consumer._fetcher._fetch_task.cancel()  # and needs another client
             broker._open[0].producer._sender._sender_task.cancel()
@@ -223,7 +223,7 @@ async def test_a_password_that_is_another_one_by_now_is_called_so_while_running(
             await until(lambda: listening.has)
             given = "alakazam"
             await asyncio.to_thread(secured.kafka.kill)  # who was in has to show himself again
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             client = membership._consumer._client if membership._consumer is not None else None
             await until(lambda: client is not None and client._sasl_plain_password == given)
             await CLOCK.within(30, told(lambda: unread(membership), "Connect call failed"))
@@ -249,7 +249,7 @@ async def test_a_secrets_function_that_would_end_the_process_does_not(secret: st
     settings = KafkaSettings(servers=("127.0.0.1:1",), sasl="PLAIN", username=USER, password=given)
     if secret == "token":
         settings = KafkaSettings(servers=("127.0.0.1:1",), sasl="OAUTHBEARER", token=given)
-    access = Access(settings)
+    access = KafkaAccess(settings)
 
     async def asked() -> None:
         provider = access.options["sasl_oauth_token_provider"]
@@ -361,7 +361,7 @@ async def test_a_server_that_knows_of_no_broker_yet_is_waited_for(
 
     monkeypatch.setattr(connecting, "create_conn", connected)
     settings = replace(at(1), connect_s=1)
-    access = Access(settings)
+    access = KafkaAccess(settings)
     if told is None:
         await connecting.check(settings, access, CLOCK)
         assert connection.left == -1, "it was asked until it knew of one"
@@ -435,7 +435,7 @@ def test_a_member_has_time_to_let_go_of_what_it_has() -> None:
 async def test_extensions_go_with_the_token(secured: Secured) -> None:
     extensions = {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
     settings = at(secured.token, sasl="OAUTHBEARER", token=lambda: "a.b.c", extensions=extensions)
-    shown, _ = await OAuthAuthenticator(sasl_oauth_token_provider=Access(settings)).step(None)
+    shown, _ = await OAuthAuthenticator(sasl_oauth_token_provider=KafkaAccess(settings)).step(None)
     assert shown == b"n,,\x01auth=Bearer a.b.c\x01logicalCluster=lkc-1\x01identityPoolId=pool-2\x01\x01"
     await everything_works(replace(settings, token=a_token), "extensions")
 

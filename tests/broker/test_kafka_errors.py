@@ -3,7 +3,7 @@
 import pytest
 from aiokafka import errors as kafka
 
-from saga.broker.kafka.errors import AGAIN, FENCED, PERSON, translated
+from saga.broker.kafka.errors import AGAIN, FENCED, PERSON, translate_error
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 
 
@@ -41,7 +41,7 @@ def test_what_aiokafka_tries_again_is_tried_again_here() -> None:
     ],
 )
 def test_a_failure_becomes_what_it_calls_for(why: Exception, becomes: type[BrokerError]) -> None:
-    error = translated(why, "publishing to orders")
+    error = translate_error(why, "publishing to orders")
     assert type(error) is becomes
     assert "publishing to orders" in str(error)
     assert "\n" not in str(error)

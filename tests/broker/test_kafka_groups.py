@@ -9,7 +9,7 @@ import pytest
 
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Membership, Subscription
 from saga.errors import Fenced
@@ -143,7 +143,7 @@ async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: Ka
         await broker.ensure([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             never = asyncio.Event()
 
             async def hang(_: object) -> None:
@@ -164,7 +164,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
         place = Partition(topic, 0)
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             for _ in range(20):  # each gives up before anything can have come
                 assert await membership.poll([place], records_max=5, timeout_s=0) == []
             assert len(membership._prefetch._gets) == 1

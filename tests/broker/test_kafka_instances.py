@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import DuplicateInstance, Member
+from saga.broker.kafka.membership import DuplicateInstance, KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.errors import BrokerError
@@ -36,7 +36,7 @@ class Process:
     """A process, as much of one as a group sees."""
 
     broker: KafkaBroker
-    member: Member
+    member: KafkaMember
     listening: Listening
 
     @property
@@ -55,7 +55,7 @@ async def running(
         KafkaBroker(replace(settings, instance=instance), clock=CLOCK) as broker,
         broker.join(Subscription(group, list(topics) or [group]), listening) as membership,
     ):
-        assert isinstance(membership, Member)
+        assert isinstance(membership, KafkaMember)
         yield Process(broker, membership, listening)
 
 

@@ -8,7 +8,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.client import hand_over
+from saga.broker.kafka.client import enqueue_record
 from saga.broker.kafka.producer import BATCH_BYTES
 from saga.broker.kafka.settings import KafkaSettings
 from saga.errors import BrokerUnavailable
@@ -45,7 +45,7 @@ async def test_a_full_batch_takes_no_more_and_is_not_waited_for(settings: KafkaS
         await broker.publish([event(topic, "k", "before")])
         assert broker._opened is not None
         producer, taken = broker._opened[0].producer, []
-        while future := hand_over(producer, TopicPartition(topic, 0), b"k", b"x" * 2_000, []):
+        while future := enqueue_record(producer, TopicPartition(topic, 0), b"k", b"x" * 2_000, []):
             taken.append(future)
         assert len(taken) * 2_000 < BATCH_BYTES < (len(taken) + 1) * 2_100
         await asyncio.gather(*taken)

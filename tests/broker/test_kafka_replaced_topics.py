@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from saga.broker.kafka.administration import KafkaAdministration
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Topic
@@ -108,16 +108,16 @@ async def test_a_member_reads_on_though_its_position_was_found_out_of_range_whil
     broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """aiokafka fetches from the committed offset on while we still ask in which log it counts."""
-    asked = Member._positions
+    asked = KafkaMember._positions
 
-    async def slow(self: Member, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Any:
+    async def slow(self: KafkaMember, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]) -> Any:
         found = await asked(self, consumer, places)
         await until(
             lambda: self._fetching is not None and TopicPartition(kafka_topic, 0) in self._fetching.out_of_range
         )
         return found
 
-    monkeypatch.setattr(Member, "_positions", slow)
+    monkeypatch.setattr(KafkaMember, "_positions", slow)
     (before,) = (await broker.log_ids([kafka_topic])).values()
     await created_again(kafka_settings.servers[0], kafka_topic, 1)
     await committed(kafka_settings, kafka_topic, 70, f"in hand@{before}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Broker, Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable
@@ -212,7 +212,7 @@ async def test_a_topic_that_is_hidden_is_looked_for_and_read_on_once_it_is_seen(
     await guarded.allow(may_read, Right(GROUP, kafka_name, READ), some_write(kafka_name))
     async with reading(settings, other, kafka_name) as (membership, listening):
         await guarded.take(may_read)
-        assert isinstance(membership, Member)
+        assert isinstance(membership, KafkaMember)
         assert membership._consumer is not None
         membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
         await until(lambda: not listening.has)
@@ -246,7 +246,7 @@ async def test_one_topic_without_rights_stops_nothing_else(
             await guarded.take(may_read)
             await other.publish([event(kafka_name, "k", "meanwhile")])
             for number in range(3):
-                assert isinstance(membership, Member)
+                assert isinstance(membership, KafkaMember)
                 assert membership._consumer is not None
                 membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
                 await other.publish([event(free, "k", f"free {number}")])

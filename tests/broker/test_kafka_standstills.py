@@ -7,12 +7,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, fetching
-from saga.broker.kafka.fetching import Fetching, Prefetch, StandingStill
-from saga.broker.kafka.membership import Member
-from saga.broker.kafka.positions import Owned
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.kafka.fetching import FetchFailure, IsolatingFetcher, Prefetch
+from saga.broker.kafka.membership import KafkaMember
+from saga.broker.kafka.positions import OwnedPartition
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Subscription
-from saga.messages import Partition, Record, Standstill
+from saga.messages import Partition, Record, StalledPartition
 from saga.testing.conformance.listening import Listening
 from tests.broker.waiting import CLOCK, until
 
@@ -23,13 +23,13 @@ class Told:
     """Standstills, each time that they were different."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
-        self.told: list[list[Standstill]] = []
-        self.fetching = Fetching(consumer, CLOCK, lambda: self.told.append(self.fetching.standstills()))
+        self.told: list[list[StalledPartition]] = []
+        self.fetching = IsolatingFetcher(consumer, CLOCK, lambda: self.told.append(self.fetching.standstills()))
 
     def stands(self, consumer: AIOKafkaConsumer) -> None:
         """The partition, at offset 5."""
         assignment = consumer._subscription.subscription.assignment
-        self.fetching._stands(assignment, PLACE, StandingStill(5, "damaged"))
+        self.fetching._stands(assignment, PLACE, FetchFailure(5, "damaged"))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def consumer() -> AsyncIterator[AIOKafkaConsumer]:
 async def test_what_stands_is_told_to_be_over_when_the_assignment_is_and_told_again_under_the_next_one(
     consumer: AIOKafkaConsumer,
 ) -> None:
-    told, stands = Told(consumer), [Standstill("orders", 0, 5, "damaged")]
+    told, stands = Told(consumer), [StalledPartition("orders", 0, 5, "damaged")]
     told.stands(consumer)
     told.stands(consumer)
     assert told.told == [stands], "news only"
@@ -141,9 +141,9 @@ async def test_who_has_been_told_where_reading_goes_on_does_not_go_back_when_a_f
 
     monkeypatch.setattr(client, "bounds", bounds)
     settings, place, listening = KafkaSettings(servers=("127.0.0.1:9",)), Partition(*PLACE), Listening()
-    member = Member(Subscription("payment", ["orders"]), listening, settings, Access(settings), CLOCK)
-    member._owned = {place: Owned(5, 5, asyncio.get_running_loop().create_future())}
-    raising, fetching = Raising(), Fetching(consumer, CLOCK, lambda: None)
+    member = KafkaMember(Subscription("payment", ["orders"]), listening, settings, KafkaAccess(settings), CLOCK)
+    member._owned = {place: OwnedPartition(5, 5, asyncio.get_running_loop().create_future())}
+    raising, fetching = Raising(), IsolatingFetcher(consumer, CLOCK, lambda: None)
     member._prefetch.begin(raising)
     member._prefetch.start({place: 5})
     fetching.out_of_range[PLACE] = 5

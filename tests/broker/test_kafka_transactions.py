@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from saga.broker.administration import Bounds
+from saga.broker.administration import OffsetBounds
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
@@ -94,7 +94,7 @@ async def test_who_has_handled_everything_is_at_the_end_also_behind_a_transactio
 
         await CLOCK.within(10, at_the_end())
         assert membership.lag() == {place: 0}
-    assert await broker.bounds([place.topic]) == {place: Bounds(0, 4)}
+    assert await broker.bounds([place.topic]) == {place: OffsetBounds(0, 4)}
 
 
 async def test_what_is_not_committed_yet_is_behind_the_end_and_comes_when_it_is(
@@ -110,7 +110,7 @@ async def test_what_is_not_committed_yet_is_behind_the_end_and_comes_when_it_is(
         await until(lambda: listening.has)
         assert values(await membership.poll([place], records_max=5, timeout_s=10)) == ["before"]
         assert list(await membership.poll([place], records_max=5, timeout_s=0.3)) == []
-        assert await broker.bounds([place.topic]) == {place: Bounds(0, 1)}
+        assert await broker.bounds([place.topic]) == {place: OffsetBounds(0, 1)}
         assert values([record async for record in broker.scan(place.topic)]) == ["before"]
         assert membership.lag() == {place: 0}
         polling = asyncio.gather(membership.poll([place], records_max=5, timeout_s=10))

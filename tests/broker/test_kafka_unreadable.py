@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import KafkaMember
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Outgoing, Partition, Record, Topic
@@ -72,7 +72,7 @@ async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
         others = [record for record in stored if record.partition != broken.number]
         async with broker.join(Subscription(kafka_topic, [kafka_topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
-            assert isinstance(membership, Member)
+            assert isinstance(membership, KafkaMember)
             consumer, raised = membership._consumer, 0
             assert consumer is not None
             getmany = consumer.getmany

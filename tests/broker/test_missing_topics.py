@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.missing_topics import topic_problems
+from saga.broker.missing_topics import find_topic_problems
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.engine.lifecycle import ServiceOptions
@@ -71,8 +71,8 @@ async def test_topics_that_are_as_wanted_are_no_problem(tmp_path: Path) -> None:
     async with Strict(tmp_path / "broker.db", clock=CLOCK) as broker:
         topics = topics_of(payment.declared)
         await broker.ensure([topics[0]._replace(partitions=5), *topics[1:]])
-        assert await topic_problems(topics[1:], broker) == []
-        assert await topic_problems(topics, broker) == [
+        assert await find_topic_problems(topics[1:], broker) == []
+        assert await find_topic_problems(topics, broker) == [
             f"topic {topics[0].name} has 5 partitions, the contracts want {topics[0].partitions}"
         ]
 

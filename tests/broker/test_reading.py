@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.administration import Administration, Reading
+from saga.broker.administration import Administration, PartitionReader
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.kafka.administration import KafkaAdministration
@@ -41,7 +41,7 @@ def a_record(topic: str, n: int) -> Outgoing:
     return Outgoing(topic, f"key-{n % 10}".encode(), f"value-{n}".encode(), (("x", b"y"),))
 
 
-async def taken(reading: Reading, count: int) -> list[Record]:
+async def taken(reading: PartitionReader, count: int) -> list[Record]:
     """So many records, however often it has to be asked."""
     found: list[Record] = []
 

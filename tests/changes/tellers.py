@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from saga.broker.port import Broker
-from saga.changes.port import Noted
+from saga.changes.port import RecordedChange
 from saga.configuration.settings import Settings
 from saga.engine.consumer.change_relay import ChangeRelay
 from saga.engine.outage_watch import OutageWatch
@@ -107,7 +107,7 @@ class Forgetful:
         self.watch, self.pause, self.leads = self.store.watch, self.store.pause, self.store.leads
         self.watched, self.unwatch = self.store.watched, self.store.unwatch
 
-    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
+    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         return self.store.noted(service, count_max, before_ms=before_ms)
 
     async def forget(self, service: str, number: int) -> None: ...

@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.membership import Member
+from saga.broker.kafka.membership import KafkaMember
 from saga.cli.main import main
 from saga.store.couchbase.store import CouchbaseStore
 
 AT, DEATHS, SIZES = "SAGA_TEST_DIES_AT", "SAGA_TEST_DEATHS", "SAGA_TEST_SIZES"
 CALLS: tuple[tuple[type, str], ...] = (
     (KafkaBroker, "publish"),
-    (Member, "commit"),
-    (Member, "begin"),
-    (Member, "end"),
+    (KafkaMember, "commit"),
+    (KafkaMember, "begin"),
+    (KafkaMember, "end"),
     (CouchbaseStore, "get"),
     (CouchbaseStore, "insert"),
     (CouchbaseStore, "replace"),

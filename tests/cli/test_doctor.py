@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from saga.broker.adapter import Copies
-from saga.broker.administration import DAY_MS, Away, Bounds, Found, Group
+from saga.broker.administration import DAY_MS, GroupDescription, InactiveGroup, OffsetBounds, TopicDescription
 from saga.broker.identity import MemberIdentity
 from saga.broker.port import Subscription
 from saga.configuration.settings import Settings
@@ -157,19 +157,19 @@ async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None
 @pytest.mark.parametrize(
     ("start", "group", "records", "store"),
     [
-        ("beginning", Group(), 7, None),
-        (None, Group(), 0, None),
-        (None, Group(), 7, "a store"),
-        (None, Group(positions={Partition("t", 0): 3}), 7, None),
-        (None, Group(members=("somebody",)), 7, None),
+        ("beginning", GroupDescription(), 7, None),
+        (None, GroupDescription(), 0, None),
+        (None, GroupDescription(), 7, "a store"),
+        (None, GroupDescription(positions={Partition("t", 0): 3}), 7, None),
+        (None, GroupDescription(members=("somebody",)), 7, None),
     ],
 )
 def test_nothing_is_asked_of_a_service_that_has_run_or_said_it(
-    start: Literal["beginning"] | None, group: Group, records: int, store: str | None
+    start: Literal["beginning"] | None, group: GroupDescription, records: int, store: str | None
 ) -> None:
     declared = Declared(name="payment", state=None, memory=timedelta(days=30), start=start)
     assert not list(findings.about_beginning(declared, group, records, store))
-    assert list(findings.about_beginning(replace(declared, start=None), Group(), 7, None))
+    assert list(findings.about_beginning(replace(declared, start=None), GroupDescription(), 7, None))
 
 
 def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: Pottery) -> None:
@@ -192,13 +192,13 @@ def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: 
 
 def test_nobody_has_to_be_at_work_where_nothing_waits_or_nothing_ever_ran() -> None:
     partition = Partition("cups", 0)
-    behind, done = ({partition: PartitionState(Bounds(0, 9), position)} for position in (4, 9))
-    gone = Group(positions={partition: 4})
+    behind, done = ({partition: PartitionState(OffsetBounds(0, 9), position)} for position in (4, 9))
+    gone = GroupDescription(positions={partition: 4})
     assert len(list(findings.about_waiting(POTTER, gone, behind))) == 1
     assert not list(findings.about_waiting(POTTER, gone, done))
-    assert not list(findings.about_waiting(POTTER, Group(), behind))
+    assert not list(findings.about_waiting(POTTER, GroupDescription(), behind))
     assert not list(findings.about_waiting(POTTER, gone._replace(members=("somebody",)), behind))
-    timers = {Partition(wakes_of("potter", "1m"), 0): PartitionState(Bounds(0, 9), 4)}
+    timers = {Partition(wakes_of("potter", "1m"), 0): PartitionState(OffsetBounds(0, 9), 4)}
     assert not list(findings.about_waiting(POTTER, gone, timers))
 
 
@@ -357,10 +357,10 @@ def test_a_bucket_that_is_not_there_is_told_in_time(
 POTTER = Declared(name="potter", state=None, memory=timedelta(days=30))
 CUPS = TopicNeeds(topic=Topic("cups", 4, 7), readers=(POTTER,), writers=())
 LETTERS = TopicNeeds(topic=Topic("potter.dead", 12, None), readers=(), writers=(POTTER,))
-SOUND = Found(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, frozenset({"read", "write"}))
+SOUND = TopicDescription(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, frozenset({"read", "write"}))
 
 
-def about(wanted: TopicNeeds, found: Found | None, replication: int = 3, in_sync: int = 2) -> list[str]:
+def about(wanted: TopicNeeds, found: TopicDescription | None, replication: int = 3, in_sync: int = 2) -> list[str]:
     return [
         f"{each.severity} {each.what}"
         for each in findings.about_topic(wanted, found, findings.TopicRequirements(Copies(replication, in_sync)))
@@ -369,7 +369,7 @@ def about(wanted: TopicNeeds, found: Found | None, replication: int = 3, in_sync
 
 def test_a_sound_topic_has_no_findings() -> None:
     assert about(CUPS, SOUND) == []
-    assert about(CUPS, Found(4, 7 * DAY_MS)) == []  # a log in one place, and nobody asks who we are
+    assert about(CUPS, TopicDescription(4, 7 * DAY_MS)) == []  # a log in one place, and nobody asks who we are
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_a_sound_topic_has_no_findings() -> None:
         (SOUND._replace(may=frozenset({"write"})), "error this user may not read it, and potter has to"),
     ],
 )
-def test_each_thing_that_is_wrong_with_a_topic_is_found_alone(found: Found, says: str) -> None:
+def test_each_thing_that_is_wrong_with_a_topic_is_found_alone(found: TopicDescription, says: str) -> None:
     assert about(CUPS, found) == [says]
 
 
@@ -436,7 +436,7 @@ def _kept(days: float | None) -> TopicNeeds:
 
 
 def test_dead_letters_that_vanish_are_an_error_and_need_no_reader() -> None:
-    letters = Found(12, None, 3, 3, SOUND.settings, frozenset({"write"}))
+    letters = TopicDescription(12, None, 3, 3, SOUND.settings, frozenset({"write"}))
     assert about(LETTERS, letters) == []
     assert about(LETTERS, letters._replace(retention_ms=DAY_MS)) == ["error kept 1 day, and kept for ever is wanted"]
     assert about(LETTERS, letters._replace(may=frozenset())) == ["error this user may not write it, and potter has to"]
@@ -483,7 +483,7 @@ def test_topics_of_different_numbers_of_partitions_are_told() -> None:
 
 def test_positions_outside_the_log_are_errors() -> None:
     def told(position: int | None) -> list[str]:
-        places = {Partition("cups", 1): PartitionState(Bounds(10, 20), position)}
+        places = {Partition("cups", 1): PartitionState(OffsetBounds(10, 20), position)}
         return [f"{each.severity} {each.what}" for each in findings.about_positions(POTTER, places)]
 
     assert told(None) == told(10) == told(20) == []
@@ -494,13 +494,19 @@ def test_positions_outside_the_log_are_errors() -> None:
 @pytest.mark.parametrize(
     ("away", "says"),
     [
-        (Away("potter", DAY_MS - 1, 7, False), None),
-        (Away("potter", 2 * DAY_MS, 0, False), None),
-        (Away("potter", 2 * DAY_MS, 1, False), "these stay beyond the retention of their topics, and the file grows"),
-        (Away("potter", 31 * DAY_MS, 7, True), "what is past its retention is removed, though it has not handled it"),
+        (InactiveGroup("potter", DAY_MS - 1, 7, False), None),
+        (InactiveGroup("potter", 2 * DAY_MS, 0, False), None),
+        (
+            InactiveGroup("potter", 2 * DAY_MS, 1, False),
+            "these stay beyond the retention of their topics, and the file grows",
+        ),
+        (
+            InactiveGroup("potter", 31 * DAY_MS, 7, True),
+            "what is past its retention is removed, though it has not handled it",
+        ),
     ],
 )
-def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: Away, says: str | None) -> None:
+def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: InactiveGroup, says: str | None) -> None:
     told = list(findings.about_away(away))
     assert [each.severity for each in told] == ([] if says is None else ["warning"])
     for each in told:

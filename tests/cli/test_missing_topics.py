@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from saga.broker.administration import Found
+from saga.broker.administration import TopicDescription
 from tests.cli.conftest import ROOT, Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.slow_saga import SLOW_S
@@ -40,8 +40,8 @@ def environment() -> Mapping[str, str]:
     return {**os.environ, "SAGA_LOG": "json", **({"PYTHONPATH": str(ROOT)} if SLOW_S in os.environ else {})}
 
 
-def found(*topics: str) -> Mapping[str, Found]:
-    async def looked() -> Mapping[str, Found]:
+def found(*topics: str) -> Mapping[str, TopicDescription]:
+    async def looked() -> Mapping[str, TopicDescription]:
         async with the_broker() as broker:
             return await broker.found(topics)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from saga.broker.administration import Bounds
+from saga.broker.administration import OffsetBounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
@@ -152,8 +152,8 @@ def test_before_its_first_start_a_person_says_where_a_service_begins(saga: Call,
 
 def test_a_partition_that_was_added_to_a_topic_is_not_skipped() -> None:
     states = {
-        Partition("t", 0): PartitionState(Bounds(0, 9), 9),
-        Partition("t", 1): PartitionState(Bounds(0, 9), None),
+        Partition("t", 0): PartitionState(OffsetBounds(0, 9), 9),
+        Partition("t", 1): PartitionState(OffsetBounds(0, 9), None),
     }
     assert not is_unread(states)
     assert is_unread({at: state._replace(offset=None) for at, state in states.items()})
@@ -311,21 +311,21 @@ def test_the_module_has_to_declare_the_service(saga: Call, pottery: Pottery) -> 
 def test_each_reason_to_refuse(
     bounds: tuple[int, int], position: int | None, floor: int, to: int, says: str | None
 ) -> None:
-    reason = refuse_move(PartitionState(Bounds(*bounds), position), to, floor)
+    reason = refuse_move(PartitionState(OffsetBounds(*bounds), position), to, floor)
     assert reason is None if says is None else says in (reason or "")
 
 
 def test_only_who_was_further_goes_back() -> None:
-    assert is_backward(PartitionState(Bounds(0, 10), 5), 4)
-    assert not is_backward(PartitionState(Bounds(0, 10), 5), 5)
-    assert not is_backward(PartitionState(Bounds(0, 10), None), 0)
+    assert is_backward(PartitionState(OffsetBounds(0, 10), 5), 4)
+    assert not is_backward(PartitionState(OffsetBounds(0, 10), 5), 5)
+    assert not is_backward(PartitionState(OffsetBounds(0, 10), None), 0)
 
 
 def test_what_is_there_already_does_not_move() -> None:
     places = {
-        Partition("cups", 0): PartitionState(Bounds(0, 10), 5),
-        Partition("cups", 1): PartitionState(Bounds(3, 10), None),
-        Partition("cups", 2): PartitionState(Bounds(3, 10), 1),
+        Partition("cups", 0): PartitionState(OffsetBounds(0, 10), 5),
+        Partition("cups", 1): PartitionState(OffsetBounds(3, 10), None),
+        Partition("cups", 2): PartitionState(OffsetBounds(3, 10), 1),
     }
     assert plan_moves(places, {Partition("cups", 0): 5, Partition("cups", 1): 3, Partition("cups", 2): 3}) == [
         OffsetMove(Partition("cups", 2), 1, 3)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from saga.broker.administration import Bounds
+from saga.broker.administration import OffsetBounds
 from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.cli import rebuild as cli
@@ -278,9 +278,9 @@ def test_a_saga_of_which_the_log_has_lost_the_beginning_is_refused(
     lose(folder, "payment", "one")
     bounds = EmbeddedAdministration.bounds
 
-    async def trimmed(self: EmbeddedAdministration, topics: Collection[str]) -> Mapping[Partition, Bounds]:
+    async def trimmed(self: EmbeddedAdministration, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         there = await bounds(self, topics)
-        return {at: Bounds(max(0, end - 1) if at.topic == "orders" else 0, end) for at, (_, end) in there.items()}
+        return {at: OffsetBounds(max(0, end - 1) if at.topic == "orders" else 0, end) for at, (_, end) in there.items()}
 
     monkeypatch.setattr(EmbeddedAdministration, "bounds", trimmed)
     told = saga("rebuild", "services.payment", "--dry-run")

@@ -11,7 +11,7 @@ import pytest
 from saga.contracts.library import Library
 from saga.contracts.sealing import opened
 from saga.encryption.key_folder import KeyFolder
-from saga.encryption.text import names_in
+from saga.encryption.text import find_key_names
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
 from saga.progress.spill import claim_key
@@ -156,7 +156,7 @@ def test_a_customer_whom_nothing_can_be_read_of_once_she_is_forgotten(
     assert len(next(content for content in contents if b'"drawn"' not in content and len(content) > LARGE)) > LARGE
 
     keys = KeyFolder(potter.folder / "keys", CLOCK)
-    (name,) = names_in(*contents, *files)
+    (name,) = find_key_names(*contents, *files)
     library = Library.load(Path(os.environ["SAGA_CONTRACTS"]))
     events = [content for content in contents if content.startswith(b"\xc3\x01")]
 

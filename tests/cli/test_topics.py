@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from saga.broker.administration import DATED_BY, DAY_MS, Administration, Found
+from saga.broker.administration import DATED_BY, DAY_MS, Administration, TopicDescription
 from saga.messages import Topic
 from saga.ops.topic_plans import TopicReader, TopicStep, apply, describe_duration, has_retention, plan
 from tests.cli.conftest import Call
@@ -162,22 +162,27 @@ CUPS = Topic("cups", 4, 7)
 @pytest.mark.parametrize(
     ("there", "readers", "doing", "refused"),
     [
-        (Found(4, 7 * DAY_MS), {}, ["nothing"], None),
-        (Found(4, 7 * DAY_MS + 1), {}, ["nothing"], None),
-        (Found(4, 7 * DAY_MS + 2), {}, ["retention"], None),
-        (Found(4, None), {}, ["retention"], None),
-        (Found(4, 7 * DAY_MS, settings={DATED_BY: "LogAppendTime"}), {}, ["nothing"], None),
-        (Found(4, 7 * DAY_MS, settings={DATED_BY: "CreateTime"}), {}, ["dates"], None),
-        (Found(2, 7 * DAY_MS), {}, ["partitions"], None),
-        (Found(2, 7 * DAY_MS), {"potter": TopicReader(0, 0)}, ["partitions"], None),
-        (Found(2, 7 * DAY_MS), {"potter": TopicReader(2, 0)}, ["partitions"], "potter has 2 members"),
-        (Found(2, 7 * DAY_MS), {"potter": TopicReader(0, 3)}, ["partitions"], "potter has not handled 3 records"),
-        (Found(2, 1), {"potter": TopicReader(1, 0)}, ["retention", "partitions"], "potter has 1 member"),
-        (Found(5, 7 * DAY_MS), {}, ["partitions"], "fewer"),
+        (TopicDescription(4, 7 * DAY_MS), {}, ["nothing"], None),
+        (TopicDescription(4, 7 * DAY_MS + 1), {}, ["nothing"], None),
+        (TopicDescription(4, 7 * DAY_MS + 2), {}, ["retention"], None),
+        (TopicDescription(4, None), {}, ["retention"], None),
+        (TopicDescription(4, 7 * DAY_MS, settings={DATED_BY: "LogAppendTime"}), {}, ["nothing"], None),
+        (TopicDescription(4, 7 * DAY_MS, settings={DATED_BY: "CreateTime"}), {}, ["dates"], None),
+        (TopicDescription(2, 7 * DAY_MS), {}, ["partitions"], None),
+        (TopicDescription(2, 7 * DAY_MS), {"potter": TopicReader(0, 0)}, ["partitions"], None),
+        (TopicDescription(2, 7 * DAY_MS), {"potter": TopicReader(2, 0)}, ["partitions"], "potter has 2 members"),
+        (
+            TopicDescription(2, 7 * DAY_MS),
+            {"potter": TopicReader(0, 3)},
+            ["partitions"],
+            "potter has not handled 3 records",
+        ),
+        (TopicDescription(2, 1), {"potter": TopicReader(1, 0)}, ["retention", "partitions"], "potter has 1 member"),
+        (TopicDescription(5, 7 * DAY_MS), {}, ["partitions"], "fewer"),
     ],
 )
 def test_each_difference_is_a_step(
-    there: Found, readers: Mapping[str, TopicReader], doing: list[str], refused: str | None
+    there: TopicDescription, readers: Mapping[str, TopicReader], doing: list[str], refused: str | None
 ) -> None:
     steps = plan([CUPS], {"cups": there}, {"cups": readers}, can_grow=True)
     assert [step.doing for step in steps] == doing
@@ -187,9 +192,9 @@ def test_each_difference_is_a_step(
 
 def test_for_ever_is_only_kept_by_for_ever() -> None:
     for_ever = Topic("cups", retention_days=None)
-    assert has_retention(for_ever, Found(12, None))
-    assert not has_retention(for_ever, Found(12, 10**15))
-    assert not has_retention(CUPS, Found(4, None))
+    assert has_retention(for_ever, TopicDescription(12, None))
+    assert not has_retention(for_ever, TopicDescription(12, 10**15))
+    assert not has_retention(CUPS, TopicDescription(4, None))
 
 
 async def test_of_a_plan_with_a_refusal_nothing_is_done() -> None:

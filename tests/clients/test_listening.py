@@ -13,7 +13,7 @@ import pytest
 
 from saga import Client, Event, SagaError
 from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.reader import Reader
+from saga.broker.embedded.reader import EmbeddedReader
 from saga.clients.subscription import Listening
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
@@ -283,9 +283,9 @@ async def test_an_outage_is_told_once_and_waited_for_and_nothing_is_lost(
     embedded: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("saga.clients.subscription.AGAIN_S", 0.01)
-    poll, refused = Reader.poll, list[bool]()
+    poll, refused = EmbeddedReader.poll, list[bool]()
 
-    async def away(reader: Reader, *, records_max: int, timeout_s: float) -> Any:
+    async def away(reader: EmbeddedReader, *, records_max: int, timeout_s: float) -> Any:
         if len(refused) % 4 != 3:
             refused.append(True)
             raise BrokerUnavailable("the disk is away")
@@ -293,7 +293,7 @@ async def test_an_outage_is_told_once_and_waited_for_and_nothing_is_lost(
 
     async with Client() as client, client.listen(embedded.sent) as events:
         await embedded.say(embedded.sent(order_id="o-1"), embedded.sent(order_id="o-2"))
-        monkeypatch.setattr(Reader, "poll", away)
+        monkeypatch.setattr(EmbeddedReader, "poll", away)
         with caplog.at_level(logging.WARNING, "saga.client"):
             assert (await heard(events, 2)).total() == 2
         assert caplog.messages == ["nothing is heard, which is tried again: the disk is away"]

@@ -14,7 +14,7 @@ import pytest
 from saga import Client, Event, SagaError
 from saga.broker.administration import Administration
 from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.reader import Reader
+from saga.broker.embedded.reader import EmbeddedReader
 from saga.clients import outcomes
 from saga.clients.outcomes import Outcomes, Places
 from saga.configuration.settings import Settings
@@ -162,14 +162,14 @@ async def test_a_question_reads_what_is_new_and_no_more(
     embedded: Shop, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both, taken = (embedded.confirmed, embedded.cancelled), list[int]()
-    poll = Reader.poll
+    poll = EmbeddedReader.poll
 
-    async def counted(reader: Reader, *, records_max: int, timeout_s: float) -> Any:
+    async def counted(reader: EmbeddedReader, *, records_max: int, timeout_s: float) -> Any:
         records = await poll(reader, records_max=records_max, timeout_s=timeout_s)
         taken.append(len(records))
         return records
 
-    monkeypatch.setattr(Reader, "poll", counted)
+    monkeypatch.setattr(EmbeddedReader, "poll", counted)
     await embedded.say(*(embedded.confirmed(order_id=f"o-{n}") for n in range(300)))
     assert await client.outcome("o-7", *both, within=SOON) == embedded.confirmed(order_id="o-7")
     of_partition = sum(taken)
@@ -256,15 +256,15 @@ async def test_an_outage_is_waited_for_within_the_question(
 ) -> None:
     both, refused = (embedded.confirmed, embedded.cancelled), list[bool]()
     await embedded.say(embedded.confirmed(order_id="o-1"))
-    poll = Reader.poll
+    poll = EmbeddedReader.poll
 
-    async def away(reader: Reader, *, records_max: int, timeout_s: float) -> Any:
+    async def away(reader: EmbeddedReader, *, records_max: int, timeout_s: float) -> Any:
         if len(refused) < 3:
             refused.append(True)
             raise BrokerUnavailable("the disk is away")
         return await poll(reader, records_max=records_max, timeout_s=timeout_s)
 
-    monkeypatch.setattr(Reader, "poll", away)
+    monkeypatch.setattr(EmbeddedReader, "poll", away)
     assert await client.outcome("o-1", *both, within=SOON) == embedded.confirmed(order_id="o-1")
     monkeypatch.setattr(outcomes, "FOUND_S_MAX", 0.3)
     refused.clear()

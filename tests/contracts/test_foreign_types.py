@@ -17,7 +17,7 @@ from saga.contracts.registered import framed, single_object
 from saga.contracts.schema import without_logical_types
 from saga.errors import BadInput
 from saga.messages import Outgoing, Writer
-from saga.registry.cache import Known
+from saga.registry.cache import RegistryCache
 from saga.support.clock import SystemClock
 from tests.contracts.folders import decimal, field, schema, write
 from tests.registry.fake_registry import FakeRegistry
@@ -213,7 +213,7 @@ async def test_nothing_is_published_under_a_schema_that_means_something_else(tmp
     contract = known.contracts["Said"]
     registry = FakeRegistry()
     registry.put(contract.subject, theirs_with({"type": "long", "logicalType": "timestamp-nanos"}))
-    ids = Known(registry, SystemClock())
+    ids = RegistryCache(registry, SystemClock())
     assert await ids.id_of(contract, contract.newest) is None
     value = b"\xc3\x01" + contract.newest.fingerprint + b"\x06o-1\2"
     message = Outgoing("orders", b"o-1", value, (), contract.subject)

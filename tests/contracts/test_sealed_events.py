@@ -13,7 +13,7 @@ from saga.contracts.hiding import secrets_of
 from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
 from saga.encryption.keys import SubjectKey
-from saga.encryption.text import Unopened
+from saga.encryption.text import DecryptionFailed
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 from tests.contracts.folders import field, generated, schema, write
@@ -100,7 +100,7 @@ def test_what_a_release_of_before_has_sealed_is_opened_still(moved: Any) -> None
     value = codec.encode(event_of(moved, texts))
     shown = codec.decode(opened(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
     assert shown == event_of(moved, {place: place for place in PLACES})
-    with pytest.raises(Unopened):
+    with pytest.raises(DecryptionFailed):
         KEY.open(texts["card"], f"Moved|card|{SAGA}x")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from saga.encryption.key_folder import CACHE_MAX, CACHE_S, KeyFolder
-from saga.encryption.keys import SubjectKey, name_of_subject
-from saga.encryption.text import Unopened, is_sealed, name_in, names_in
+from saga.encryption.keys import SubjectKey, subject_key_name
+from saga.encryption.text import DecryptionFailed, find_key_names, is_sealed, key_name_of
 from saga.errors import ConfigurationError, KeyMissing, KeysUnavailable
 from saga.support.clock import SystemClock
 
@@ -47,7 +47,7 @@ def another(keys: KeyFolder, clock: Calendar) -> KeyFolder:
 
 
 def secret_of(keys: KeyFolder, subject: str) -> Path:
-    name = name_of_subject(subject)
+    name = subject_key_name(subject)
     return keys.folder / "subjects" / name[:2] / f"{name}.json"
 
 
@@ -58,7 +58,7 @@ async def sealed(keys: KeyFolder, subject: str, text: str = "4242") -> str:
 
 
 async def opened(keys: KeyFolder, text: str) -> str | None:
-    key = await keys.named(name_in(text))
+    key = await keys.named(key_name_of(text))
     return None if key is None else key.open(text, "here").decode()
 
 
@@ -77,11 +77,11 @@ def test_what_is_sealed_opens_as_it_was(plain: bytes) -> None:
     assert key.open(text, "here") == plain
     assert key.seal(plain, "here") == text
     assert is_sealed(text)
-    assert names_in(text.encode()) == {"0" * 32}
+    assert find_key_names(text.encode()) == {"0" * 32}
     for wrong, place in ((text, "there"), (text[:-6], "here"), (text[:42], "here"), (text + "!", "here")):
-        with pytest.raises(Unopened):
+        with pytest.raises(DecryptionFailed):
             key.open(wrong, place)
-    with pytest.raises(Unopened):
+    with pytest.raises(DecryptionFailed):
         SubjectKey("0" * 32, b"t" * 32).open(text, "here")
 
 
@@ -414,7 +414,7 @@ async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: C
     said = [(line["did"], line["what"], line["who"], line["why"]) for line in another(keys, clock).book()]
     assert said[1:] == [
         ("new", newest, "ada", "a new year"),
-        ("forget", name_of_subject("bob"), "eve", "asked for it"),
+        ("forget", subject_key_name("bob"), "eve", "asked for it"),
         ("reveal", "order-17", "eve", "the bank asks"),
     ]
     (keys.folder / "book.jsonl").write_bytes(b"?\n")

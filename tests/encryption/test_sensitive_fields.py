@@ -18,13 +18,13 @@ from saga import sensitive
 from saga.encryption.sensitive_fields import (
     HIDDEN,
     TEXT_MAX,
-    hidden,
+    collect_texts,
+    find_marks,
+    find_secrets,
+    hide_marked,
     mark,
-    marks_of,
-    secrets_in,
-    texts_of,
-    unmarked,
-    without,
+    redact_text,
+    unwrap_marked,
 )
 
 
@@ -89,43 +89,43 @@ class Everything:
 def test_what_is_marked_is_hidden_wherever_it_stands_and_comes_back_whole(
     changed: dict[str, Any], seen: dict[str, object]
 ) -> None:
-    value, marks = Everything(**changed), marks_of(Everything)
+    value, marks = Everything(**changed), find_marks(Everything)
     assert marks is not None
     plain = msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
     recorded = marks.changed(value, plain, mark)
     always = {"text": HIDDEN, "maybe": HIDDEN, "card": {"number": HIDDEN, "year": 30}}
-    assert hidden(recorded) == {**plain, **always, **seen}
-    assert unmarked(recorded) == plain
-    assert msgspec.convert(unmarked(recorded), Everything) == value
-    assert sorted(secrets_in(recorded)) == sorted(marks.texts(value))
+    assert hide_marked(recorded) == {**plain, **always, **seen}
+    assert unwrap_marked(recorded) == plain
+    assert msgspec.convert(unwrap_marked(recorded), Everything) == value
+    assert sorted(find_secrets(recorded)) == sorted(marks.texts(value))
 
 
 @pytest.mark.parametrize("hint", [int, str | None, dict[str, Any], list[int], type, Any, None, ..., [], Mapping])
 def test_types_without_a_mark_have_none(hint: Any) -> None:
-    assert marks_of(hint) is None
+    assert find_marks(hint) is None
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [1], {"number": 3}, object()])
 def test_a_value_that_is_not_of_its_type_is_hidden_as_a_whole(value: object) -> None:
-    marks = marks_of(Card)
+    marks = find_marks(Card)
     assert marks is not None
     assert marks.changed(value, ["something"], mark) == {"_sensitive": ["something"]}
 
 
 def test_a_short_text_is_hidden_where_it_stands_alone_and_a_longer_one_anywhere() -> None:
-    assert without("12 of 312, with 4242 in x4242x", ["12", "4242"]) == "*** of 312, with *** in x***x"
+    assert redact_text("12 of 312, with 4242 in x4242x", ["12", "4242"]) == "*** of 312, with *** in x***x"
 
 
 def test_a_text_is_hidden_as_it_is_quoted_too() -> None:
     secret = "O'Hara\n\"\\ü"
     for quoted in (repr(secret), ascii(secret), msgspec.json.encode(secret).decode(), f"{[secret]}"):
-        assert without(quoted, [secret]) in ("'***'", '"***"', "['***']", '["***"]'), quoted
+        assert redact_text(quoted, [secret]) in ("'***'", '"***"', "['***']", '["***"]'), quoted
 
 
 def test_of_a_text_without_end_nothing_is_left_that_may_be_cut_in_two() -> None:
     secret = "s" * 300
     for before in (TEXT_MAX - 299, TEXT_MAX - 1, TEXT_MAX - 600):
-        assert "ss" not in without("x" * before + secret * 2, [secret])
+        assert "ss" not in redact_text("x" * before + secret * 2, [secret])
 
 
 # ---------------------------------------------------------------- ways to write a text
@@ -185,7 +185,7 @@ def test_a_secret_is_found_however_it_is_written(secret: str, way: str) -> None:
     written = WAYS[way](secret)
     if written.count("?") >= len(written) - 3:  # no letter is left of it
         return
-    left = without(f"the bank refuses <{written}> today", ["other", secret, "12"])
+    left = redact_text(f"the bank refuses <{written}> today", ["other", secret, "12"])
     assert written.strip("\"'b") not in left
     assert HIDDEN in left
     assert len(left) < len("the bank refuses <> today") + 20, left
@@ -194,7 +194,7 @@ def test_a_secret_is_found_however_it_is_written(secret: str, way: str) -> None:
 @pytest.mark.parametrize("neighbours", [("", ""), ("a", "b"), ("user:", ""), ("xy", "!?")])
 def test_a_secret_is_found_within_something_in_base64(neighbours: tuple[str, str]) -> None:
     packed = base64.b64encode("hunter2-SECRET".join(neighbours).encode()).decode()
-    assert len(without(packed, ["hunter2-SECRET"])) < len(packed) - 12
+    assert len(redact_text(packed, ["hunter2-SECRET"])) < len(packed) - 12
 
 
 @pytest.mark.parametrize(
@@ -209,15 +209,15 @@ def test_a_secret_is_found_within_something_in_base64(neighbours: tuple[str, str
     ],
 )
 def test_a_day_a_time_or_a_number_is_found_however_it_is_written(secret: str, written: str) -> None:
-    assert HIDDEN in without(f"refused: {written}.", [secret])
-    assert written not in without(f"refused: {written}.", [secret])
+    assert HIDDEN in redact_text(f"refused: {written}.", [secret])
+    assert written not in redact_text(f"refused: {written}.", [secret])
 
 
 def test_a_sensitive_boolean_is_hidden_where_it_stands_alone() -> None:
-    assert list(texts_of([True, None, False])) == ["True", "False"]
-    assert without("positive=True, true; construed", ["True"]) == "positive=***, ***; construed"
+    assert list(collect_texts([True, None, False])) == ["True", "False"]
+    assert redact_text("positive=True, true; construed", ["True"]) == "positive=***, ***; construed"
 
 
 def test_what_is_no_secret_stays_as_it_is() -> None:
     text = "the order 4712 of customer-18 in Kiel, 1980-05-18, was refused: 41 of 412 pieces"
-    assert without(text, ["4711", "customer-17", "1980-05-17", "12", "", "Köln"]) == text
+    assert redact_text(text, ["4711", "customer-17", "1980-05-17", "12", "", "Köln"]) == text

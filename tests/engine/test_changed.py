@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga import Delete, Expiry, Insert, Update
-from saga.changes.records import Changed, changed_in, to_record
+from saga.changes.records import DocumentChange, from_record, to_record
 from saga.engine.consumer.document_changes import make_change_message
 from saga.engine.consumer.record_router import UNTOUCHED, BadRecord, RoutedRecord, route_record
 from saga.engine.prepared_service import prepare
@@ -109,8 +109,8 @@ def test_a_version_that_comes_twice_has_one_id_and_another_one_another() -> None
 
 def test_a_removal_has_another_id_than_the_version_that_it_removes() -> None:
     event = SERVICE.changes[TOPIC]
-    written = Changed(kind="insert", key="k", version=7, time_ms=APPENDED_MS, after=b"{}")
-    removed = Changed(kind="delete", key="k", version=7, time_ms=APPENDED_MS, before=b"{}")
+    written = DocumentChange(kind="insert", key="k", version=7, time_ms=APPENDED_MS, after=b"{}")
+    removed = DocumentChange(kind="delete", key="k", version=7, time_ms=APPENDED_MS, before=b"{}")
     ids = [make_change_message(each, event, APPENDED_MS).id for each in (written, removed, removed)]
     assert ids[0] != ids[1] == ids[2]
 
@@ -119,10 +119,10 @@ def test_what_we_write_we_read() -> None:
     for kind in ("insert", "update", "delete", "expiry"):
         before = None if kind == "insert" else b'{"a":1}'
         after = None if kind in ("delete", "expiry") else b'{"a":2}'
-        changed = Changed(kind=kind, key="k", version=7, time_ms=APPENDED_MS - 5, before=before, after=after)
+        changed = DocumentChange(kind=kind, key="k", version=7, time_ms=APPENDED_MS - 5, before=before, after=after)
         outgoing = to_record("t", changed)
         assert outgoing.key == b"k"
-        assert changed_in(Record("t", 0, 0, outgoing.key, outgoing.value, outgoing.headers, APPENDED_MS)) == changed
+        assert from_record(Record("t", 0, 0, outgoing.key, outgoing.value, outgoing.headers, APPENDED_MS)) == changed
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from saga import Saga, Service
-from saga.broker.embedded.tables import row_sum
+from saga.broker.embedded.tables import row_checksum
 from saga.messages import Partition
 from saga.telemetry.events import Expired, Handled
 from services.payment.events import OrderPlaced
@@ -28,7 +28,7 @@ def removed(place: Workplace, below: dict[Partition, int]) -> None:
         ((first,),) = execute("SELECT first_log FROM topics WHERE name = ?", (topic,)).fetchall()
         execute(f"DELETE FROM log_{first + number} WHERE offset < ?", (offset,))
         log = first + number
-        execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (offset, row_sum(log, offset), log))
+        execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (offset, row_checksum(log, offset), log))
 
 
 async def test_records_that_expired_are_told_by_partition_and_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Message, Partition, Position, Standstill
+from saga.messages import Message, Partition, Position, StalledPartition
 from saga.messaging.timers import Wake, tiers_of
 from saga.telemetry.events import DeadlineBehindLog, DeadlinePassedLog, Moment, Unavailable
 from tests.engine.test_held import NOW_MS, Standing
@@ -33,7 +33,7 @@ class Member:
     end: dict[Partition, int | None] = field(default_factory=lambda: dict.fromkeys(ALL, 0))
     read: dict[Partition, int] = field(default_factory=dict)
     committed: dict[Partition, int] = field(default_factory=dict)
-    still: list[Standstill] = field(default_factory=list)
+    still: list[StalledPartition] = field(default_factory=list)
     failure: BrokerError | None = None
     asked: int = 0
 
@@ -54,7 +54,7 @@ class Member:
             raise self.failure
         return {p: self.committed[p] for p in partitions if p in self.committed}
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return self.still
 
 
@@ -216,7 +216,7 @@ async def test_a_message_that_yields_goes_before() -> None:
 async def test_what_cannot_be_read_holds_up_no_deadline_and_people_are_told_once() -> None:
     place = a_place()
     place.member.end[BILLS] = 5
-    place.member.still = [Standstill(*BILLS, 0, "it is damaged")]
+    place.member.still = [StalledPartition(*BILLS, 0, "it is damaged")]
     due_ms = place.now_ms
     assert await place.is_handled(due_ms=due_ms)
     assert await place.is_handled(due_ms=due_ms)
@@ -227,7 +227,7 @@ async def test_what_cannot_be_read_holds_up_no_deadline_and_people_are_told_once
 async def test_a_topic_that_is_hidden_and_a_partition_that_nobody_leads_hold_up_none() -> None:
     place = a_place()
     place.member.end[BILLS] = 5
-    place.member.still = [Standstill("bills", None, None, "hidden")]
+    place.member.still = [StalledPartition("bills", None, None, "hidden")]
     place.member.end[ORDERS] = None
     assert await place.is_handled()
     place.member.still = []

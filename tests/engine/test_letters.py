@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from saga import Retry, Saga, Service
-from saga.broker.port import size_of
+from saga.broker.port import record_size
 from saga.contracts import codec
 from saga.engine.errors import format_stack
 from saga.engine.persistence import dead_letters
@@ -169,7 +169,7 @@ def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
         calls=tuple(f"step {'s' * 1000} {n}" for n in range(10_000)),
     )
     letter = dead_letters.letter("payment", dead, "2026-01-01T00:00:00.000Z", "-", None)
-    size = size_of(letter)
+    size = record_size(letter)
     assert size < 20_000
     headers = texts_of(letter.headers)
     assert headers["dead_reason"].endswith("ü ...")
@@ -196,7 +196,7 @@ def check_forms(size: int, limit: int, what: str) -> None:
     record = Record("orders", 3, 17, key, value, headers, 0)
     whole = dead_letters.unreadable("payment", record, "r" * 5000, 0, None)
     forms = list(dead_letters.forms(whole, limit))
-    sizes = [size_of(form) for form in forms]
+    sizes = [record_size(form) for form in forms]
     assert sizes[:-1] == sorted(set(sizes[:-1]), reverse=True)
     assert sizes[-1] < 2200, "whatever a log takes"
     if limit > 4000:

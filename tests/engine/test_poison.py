@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saga import Saga, Service
-from saga.broker.embedded.membership import Member
+from saga.broker.embedded.membership import EmbeddedMember
 from saga.contracts import codec
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.errors import BadInput
@@ -179,8 +179,8 @@ async def test_an_unreadable_record_dies_once_however_often_it_is_read(
     async with workplace(tmp_path) as place:
         await place.broker.publish([bare(b"")])
         with monkeypatch.context() as dying:
-            dying.setattr(Member, "commit", never)
-            dying.setattr(Member, "end", never)
+            dying.setattr(EmbeddedMember, "commit", never)
+            dying.setattr(EmbeddedMember, "end", never)
             async with at_work(place, payment):
                 await place.until(lambda: len(place.told_dead()) == 1)
         async with at_work(place, payment):
@@ -190,7 +190,7 @@ async def test_an_unreadable_record_dies_once_however_often_it_is_read(
         assert len({headers["dead_id"] for _, headers in letters}) == 1
 
 
-async def never(member: Member, offsets: object) -> None:
+async def never(member: EmbeddedMember, offsets: object) -> None:
     """Commit nothing, as by a death before it."""
 
 

@@ -15,7 +15,7 @@ from saga.engine.consumer.worker_ports import WorkerAssignment, make_worker_port
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
-from saga.messages import Outgoing, Partition, Record, Standstill
+from saga.messages import Outgoing, Partition, Record, StalledPartition
 from saga.support.clock import SystemClock
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import an_order, message_of
@@ -44,7 +44,7 @@ class Once:
     def strangers(self) -> Sequence[str]:
         return ()
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return ()
 
 

@@ -16,7 +16,7 @@ from saga import Retry, Saga, Service, sensitive
 from saga.cli.main import main
 from saga.configuration.settings import Settings
 from saga.contracts import codec
-from saga.encryption.sensitive_fields import hidden
+from saga.encryption.sensitive_fields import hide_marked
 from saga.errors import BadInput
 from saga.ops.dead_letters import DeadLetterRecord, decode_dead_letter
 from saga.ops.operator_commands import CommandRequest
@@ -203,7 +203,7 @@ async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetterR
             seen[f"dead letter {n}"] = json.dumps(headers)
         for collection in ("saga", "saga-archive"):
             async for key, document in place.store.scan(collection):
-                seen[f"{collection} {key}"] = json.dumps(hidden(json.loads(document.content)), ensure_ascii=False)
+                seen[f"{collection} {key}"] = json.dumps(hide_marked(json.loads(document.content)), ensure_ascii=False)
         letters = [letter for record, _ in dead if (letter := decode_dead_letter("payment", record)) is not None]
         for letter in letters:
             if letter.what == "dead letter":

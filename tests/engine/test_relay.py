@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from saga.broker.port import RECORD_BYTES_LEAST, Broker, size_of
-from saga.changes.records import changed_in
+from saga.broker.port import RECORD_BYTES_LEAST, Broker, record_size
+from saga.changes.records import from_record
 from saga.engine.consumer.change_relay import AT_ONCE_MAX, STALE_MS, ChangeRelay
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import Ambiguous, BadInput, BrokerError, BrokerUnavailable, StoreBroken, StoreUnavailable
@@ -144,7 +144,7 @@ async def test_a_change_too_large_for_the_log_goes_without_what_was_before_then_
     log = Log()
     await relay_of(store, log).relay_once()
     one, two, three = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
-    assert [(c and c.before, c and c.after) for c in map(changed_in, (one, two))] == [
+    assert [(c and c.before, c and c.after) for c in map(from_record, (one, two))] == [
         (None, half),
         (None, half.replace(b"t", b"u")),
     ]
@@ -152,7 +152,7 @@ async def test_a_change_too_large_for_the_log_goes_without_what_was_before_then_
         BadInput,
         match=rf"the document 'a' cannot be taken: it has {len(whole)} bytes, more than a record of the log takes",
     ):
-        changed_in(three)
+        from_record(three)
 
 
 async def test_what_is_no_json_is_passed_on_to_be_told(store: SqliteStore) -> None:
@@ -161,7 +161,7 @@ async def test_what_is_no_json_is_passed_on_to_be_told(store: SqliteStore) -> No
     log = Log()
     await relay_of(store, log).relay_once()
     with pytest.raises(BadInput, match="the document 'a' is no JSON object"):
-        changed_in(Record(TOPIC, 0, 0, b"a", log.published[0].value, (), 1))
+        from_record(Record(TOPIC, 0, 0, b"a", log.published[0].value, (), 1))
     assert log.keys() == ["a", "b"]
 
 
@@ -178,8 +178,8 @@ async def test_a_key_that_no_message_can_have_becomes_a_dead_letter_and_the_next
     await relay_of(store, log).relay_once()
     odd, plain = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
     with pytest.raises(BadInput, match=says):
-        changed_in(odd)
-    assert (changed := changed_in(plain)) is not None
+        from_record(odd)
+    assert (changed := from_record(plain)) is not None
     assert changed.key == "b"
 
 
@@ -196,8 +196,8 @@ async def test_a_key_that_is_no_text_becomes_a_dead_letter_and_the_next_document
     assert len(odd) == 3
     for each in odd:
         with pytest.raises(BadInput, match=r"the document '.*\\xff.*' cannot be taken: its key is no text in UTF-8"):
-            changed_in(each)
-    assert (changed := changed_in(plain)) is not None
+            from_record(each)
+    assert (changed := from_record(plain)) is not None
     assert changed.key == "b"
 
 
@@ -208,7 +208,7 @@ class Refusing(Log):
     takes_bytes: int = 1000
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
-        if any(size_of(each) > self.takes_bytes for each in messages):
+        if any(record_size(each) > self.takes_bytes for each in messages):
             raise BrokerError("MessageSizeTooLarge")
         await super().publish(messages)
 
@@ -224,12 +224,12 @@ async def test_a_change_that_the_topic_refuses_goes_in_the_next_smaller_form_and
     log = Refusing()
     assert await relay_of(store, log).relay_once() == 4
     *whole, large, last = (Record(TOPIC, 0, 0, each.key, each.value, (), 1) for each in log.published)
-    assert [(c and c.before, c and c.after and c.after[:3]) for c in map(changed_in, whole)] == [
+    assert [(c and c.before, c and c.after and c.after[:3]) for c in map(from_record, whole)] == [
         (None, b'{"t'),
         (None, b'{"u'),
     ]
     with pytest.raises(BadInput, match="the document 'b' cannot be taken: it has 3008 bytes"):
-        changed_in(large)
+        from_record(large)
     assert last.key == b"c"
 
 

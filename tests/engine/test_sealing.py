@@ -20,7 +20,7 @@ from saga.contracts.library import binding_of
 from saga.contracts.sealing import opened, sealed
 from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
-from saga.encryption.text import names_in, place_of_recorded
+from saga.encryption.text import find_key_names, recorded_place
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
 from saga.engine.isolated_ports import Documents, Then, ports_alone
@@ -186,7 +186,7 @@ async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_
         assert [entry.outcome for entry in await place.history(payment)] == ["handled", "compensated"]
         assert not place.told_dead()
         everyone = keys_in(tmp_path, place)
-        names = names_in(record.value or b"")
+        names = find_key_names(record.value or b"")
         assert [await everyone.named(name) for name in names] == [None]
         with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga forget\), which is for good"):
             await said(place, everyone, order_of())
@@ -551,7 +551,7 @@ async def test_what_was_recorded_by_a_release_that_did_not_tell_places_apart_is_
 async def test_a_recorded_value_from_elsewhere_in_its_saga_fails_its_run(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys, bank = await killed_in_its_second_step(tmp_path, place)
-        at = place_of_recorded("payment", SAGA, "state", "['card']")
+        at = recorded_place("payment", SAGA, "state", "['card']")
         await _replace_sealed(place, keys, lambda key: key.seal_recorded(f'"{TOKEN}"'.encode(), at))
         async with at_work(place, payment, use=(bank,), keys=keys):
             await place.until(lambda: bool(place.told_dead()))

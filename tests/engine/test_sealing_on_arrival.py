@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from saga import Change, Insert, Retry, Saga, Service
-from saga.changes.records import Changed, to_record
+from saga.changes.records import DocumentChange, to_record
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.contracts.registered import framed, published
 from saga.contracts.sealing import open_whole, opened
-from saga.encryption.text import names_in
+from saga.encryption.text import find_key_names
 from saga.engine.consumer.committer import Committer
 from saga.engine.consumer.poison_guard import DeathCount
 from saga.engine.consumer.record_router import route_record
@@ -142,7 +142,7 @@ async def test_what_a_sender_left_in_the_clear_is_kept_sealed_and_handlers_see_i
                 p = await place.progress(payment)
                 assert p is not None
                 (kept,) = p.queue
-                assert len(names_in(kept.message.value)) == 1
+                assert len(find_key_names(kept.message.value)) == 1
                 mended.append(True)
                 await place.broker.publish([command("replay", p, place.clock.now_ms())])
                 await place.until(lambda: len(handed) == 2)
@@ -326,7 +326,7 @@ async def test_a_document_that_changes_is_kept_sealed_until_its_change_is_handle
     with one_test():
         async with workplace(tmp_path) as place:
             document = json.dumps({"visit_id": SAGA, "name": "Ada SECRET"}).encode()
-            changed = Changed(kind="insert", key="p-1", version=7, time_ms=place.clock.now_ms(), after=document)
+            changed = DocumentChange(kind="insert", key="p-1", version=7, time_ms=place.clock.now_ms(), after=document)
             async with at_work(place, clinic, keys=keys_in(tmp_path, place)):
                 await place.broker.publish([to_record("clinic.changes.patients", changed)])
                 await place.until(lambda: bool(place.told_dead()))

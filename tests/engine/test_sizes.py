@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from saga import Service
-from saga.broker.port import BESIDE_BYTES, size_of, value_bytes_max
+from saga.broker.port import BESIDE_BYTES, record_size, value_bytes_max
 from saga.clients.events import to_record
 from saga.configuration.adapters import broker_at
 from saga.configuration.settings import Settings
@@ -85,12 +85,12 @@ async def test_the_largest_event_still_fits_as_a_dead_letter_with_all_its_bytes(
         ((record, _),) = await place.dead(inventory)
     assert record.value == codec.encode(largest)
     letter = Outgoing(dead_letters_of("inventory"), record.key or b"", record.value, record.headers)
-    assert size_of(letter) <= SMALL
+    assert record_size(letter) <= SMALL
 
 
 def test_what_a_client_may_not_publish_it_is_told_before_anything_is_sent() -> None:
     largest = order(ROOM)
-    assert size_of(to_record(largest, 0, SMALL)) <= SMALL - BESIDE_BYTES + 1000
+    assert record_size(to_record(largest, 0, SMALL)) <= SMALL - BESIDE_BYTES + 1000
     with pytest.raises(SagaError) as refused:
         to_record(order(ROOM + 1), 0, SMALL)
     assert str(refused.value) == (

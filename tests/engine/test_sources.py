@@ -19,7 +19,7 @@ from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.engine.worker import Worker
 from saga.errors import BrokerUnavailable
-from saga.messages import Partition, Record, Standstill
+from saga.messages import Partition, Record, StalledPartition
 from saga.telemetry.events import Handled, Unavailable
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, workplace
@@ -134,8 +134,8 @@ def test_what_stands_still_in_any_source_is_told() -> None:
         def __init__(self, topic: str) -> None:
             self.topic = topic
 
-        def standstills(self) -> Sequence[Standstill]:
-            return [Standstill(self.topic, 0, 7, "why")]
+        def standstills(self) -> Sequence[StalledPartition]:
+            return [StalledPartition(self.topic, 0, 7, "why")]
 
     joined: Any = [(None, Still(topic)) for topic in ("orders", "payments")]
     assert [each.topic for each in WorkerSources([], joined).standstills()] == ["orders", "payments"]

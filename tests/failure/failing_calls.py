@@ -18,7 +18,7 @@ from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
-from saga.messages import Event, Outgoing, Partition, Record, Standstill
+from saga.messages import Event, Outgoing, Partition, Record, StalledPartition
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
 from saga.progress.document import Transition, decode, decode_entry, progress_key
 from saga.store.port import Document, Store
@@ -242,7 +242,7 @@ class FailingMembership:
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         return await self.membership.positions(partitions)
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return self.membership.standstills()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from saga.cli.main import main
 from saga.store.sqlite import connection
-from saga.store.sqlite.errors import Purpose
+from saga.store.sqlite.errors import StateFileSpec
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ PAGES = 5
 def tightened(connect: Callable[..., T]) -> Callable[..., T]:
     """Opens files as before, and keeps stores from growing."""
 
-    def opened(path: object, purpose: Purpose, factory: object, bytes_max: int | None) -> T:
+    def opened(path: object, purpose: StateFileSpec, factory: object, bytes_max: int | None) -> T:
         return connect(path, purpose, factory, PAGES * connection.PAGE_BYTES if purpose.name == "store" else bytes_max)
 
     return opened

@@ -15,12 +15,12 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, size_of
+from saga.broker.port import RECORD_BYTES_MAX, Broker, Listener, Membership, Subscription, record_size
 from saga.errors import BrokerError
-from saga.messages import Outgoing, Partition, Record, Standstill, Topic
+from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.messaging.names import commands_of, dead_letters_of
 from saga.messaging.timers import tiers_of
-from saga.registry.edge import RegistryEdge
+from saga.registry.edge import RegistryBroker
 from saga.support.clock import SystemClock
 from tests.fuzz.records import SCHEMAS, TOPIC, Written
 from tests.registry.fake_registry import FakeRegistry
@@ -110,7 +110,7 @@ class InMemory:
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         for topic, *_ in messages:
             limit = self.letters_bytes_max if topic == DEAD else self.record_bytes_max
-            if any(size_of(message) > limit for message in messages if message.topic == topic):
+            if any(record_size(message) > limit for message in messages if message.topic == topic):
                 raise BrokerError("a record is too large")
         for message in messages:
             self._append(message.topic, Written(message.key, message.value, message.headers, CLOCK.now_ms()))
@@ -135,7 +135,7 @@ class BehindRegistry(InMemory):
     def broker(self) -> Broker:
         registry = FakeRegistry()
         registry.by_id = {id_: json.dumps(schema) for id_, schema in enumerate(SCHEMAS, 1)}
-        return RegistryEdge(self, registry, CLOCK)
+        return RegistryBroker(self, registry, CLOCK)
 
 
 @dataclass
@@ -185,7 +185,7 @@ class _Member:
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         return {partition: self.ground.done.get(partition, 0) for partition in partitions}
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return ()
 
 

@@ -18,7 +18,7 @@ from saga.configuration.settings import Settings
 from saga.contracts.library import Library, binding_of
 from saga.messages import Record
 from saga.ops.schema_registration import find_registrable, register
-from saga.registry.edge import RegistryEdge
+from saga.registry.edge import RegistryBroker
 from saga.registry.http import HttpRegistry
 from saga.registry.settings import RegistryOptions
 from saga.support.clock import SystemClock, from_iso
@@ -97,11 +97,11 @@ class Sales:
         return made
 
     @asynccontextmanager
-    async def broker(self) -> AsyncIterator[RegistryEdge]:
+    async def broker(self) -> AsyncIterator[RegistryBroker]:
         """Kafka behind the registry."""
         settings = KafkaSettings(servers=(self.kafka,), replication_factor=1, min_insync_replicas=1)
         registry = HttpRegistry(RegistryOptions(registry=self.registry))
-        async with RegistryEdge(KafkaBroker(settings, clock=CLOCK), registry, CLOCK) as broker:
+        async with RegistryBroker(KafkaBroker(settings, clock=CLOCK), registry, CLOCK) as broker:
             yield broker
 
     async def as_they_lie(self, topic: str) -> list[Record]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from saga import Event, Service
 from saga.messages import Record
-from saga.registry.edge import RegistryEdge
+from saga.registry.edge import RegistryBroker
 from saga.support.clock import SystemClock
 from tests.contracts.folders import decimal, field, generated, put, schema, write
 from tests.engine.real_worker import Workplace
@@ -50,7 +50,7 @@ class Shop:
         self.registry.put("money-Paid", PAID)
 
 
-class Edge(RegistryEdge):
+class Edge(RegistryBroker):
     """The edge, and what a workplace asks of the broker behind it."""
 
     @property

@@ -14,8 +14,8 @@ from saga.contracts.registered import framed
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Writer, texts_of
-from saga.registry.cache import IDS_MAX, MISSING_S, Known
-from saga.registry.edge import ToolsEdge, problems_of
+from saga.registry.cache import IDS_MAX, MISSING_S, RegistryCache
+from saga.registry.edge import RegistryAdministration, problems_of
 from saga.support.clock import SystemClock
 from saga.telemetry.events import GoesOn, Recovered, StandsStill, Unavailable
 from tests.contracts.folders import decimal, field, schema
@@ -112,7 +112,10 @@ async def test_who_reads_outside_any_group_waits_for_the_registry_and_loses_noth
         await place.broker.ensure([binding_of(shop.placed).library.topics["sales"]])
         await place.broker.publish([place.record_of(shop.an_order(f"order-{n}")) for n in range(3)])
     behind = EmbeddedAdministration(tmp_path / "broker.db", clock=SystemClock())
-    async with ToolsEdge(behind, shop.registry, clock) as tools, tools.read({Partition("sales", 0): 1}) as reading:
+    async with (
+        RegistryAdministration(behind, shop.registry, clock) as tools,
+        tools.read({Partition("sales", 0): 1}) as reading,
+    ):
         shop.registry.is_away = True
         for _ in range(2):
             with pytest.raises(RegistryUnavailable):
@@ -199,7 +202,7 @@ async def test_without_a_registry_nothing_starts_that_needs_one(tmp_path: Path) 
 
 async def test_an_id_that_is_not_there_is_asked_for_again_after_a_while() -> None:
     registry, clock = FakeRegistry(), Standing()
-    known = Known(registry, clock)
+    known = RegistryCache(registry, clock)
     record = Record("orders", 0, 0, b"k", b"\0\0\0\0\1", (), 0)
     await known.learn(1)
     assert known.wanted(record) is None
@@ -215,7 +218,7 @@ async def test_an_id_that_is_not_there_is_asked_for_again_after_a_while() -> Non
 
 async def test_no_more_ids_are_remembered_than_is_said() -> None:
     registry = FakeRegistry()
-    known = Known(registry, Standing())
+    known = RegistryCache(registry, Standing())
     for id_ in range(IDS_MAX + 1):
         await known.learn(id_)
     assert len(known._writers) == 1
@@ -227,17 +230,17 @@ async def test_of_schemas_with_one_fingerprint_the_one_that_means_the_same_is_ta
     other = schema("Paid", field("total", decimal(scale=3)), topic="money", owner="cash")
     ours = shop.registry.put("money-Paid", PAID)
     shop.registry.put("money-Paid", other)
-    known = Known(shop.registry, Standing())
+    known = RegistryCache(shop.registry, Standing())
     assert await known.id_of(binding.contract, binding.version) == ours
     only_other = FakeRegistry()
     only_other.put("money-Paid", other)
-    assert await Known(only_other, Standing()).id_of(binding.contract, binding.version) is None
+    assert await RegistryCache(only_other, Standing()).id_of(binding.contract, binding.version) is None
 
 
 async def test_ids_of_what_is_published_are_asked_for_once(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
-    known = Known(shop.registry, Standing())
+    known = RegistryCache(shop.registry, Standing())
     message = Outgoing("sales", b"order-1", codec.encode(shop.an_order()), (), "sales-Placed")
     assert [(await known.in_wire_format(message)).value for _ in range(3)] == [framed(2, message.value or b"")] * 3
     assert shop.registry.asked == ["versions sales-Placed", "version sales-Placed 1"]

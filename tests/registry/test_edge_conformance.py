@@ -12,7 +12,7 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.embedded.membership import Timing
 from saga.broker.port import Broker, Listener, Membership, Subscription
 from saga.messages import Outgoing, Partition, Record
-from saga.registry.edge import RegistryEdge
+from saga.registry.edge import RegistryBroker
 from saga.support.clock import SystemClock
 from saga.testing.conformance.broker import BrokerConformance
 from saga.testing.conformance.broker_suite import Connect, Remove
@@ -110,7 +110,7 @@ class TestBehindRegistry(BrokerConformance):
             inside: Any = Framing(
                 EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=Timing(drain_s=self.drain_s))
             )
-            outside: Any = Unframing(RegistryEdge(inside, FakeRegistry(), CLOCK))
+            outside: Any = Unframing(RegistryBroker(inside, FakeRegistry(), CLOCK))
             broker: Broker = outside
             return broker
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from saga.messages import Partition, Record
-from saga.registry.cache import Known
-from saga.registry.edge import Held, Listening
+from saga.registry.cache import RegistryCache
+from saga.registry.edge import BlockedPartitions, RegistryListener
 from saga.testing.conformance import listening
 from tests.registry.fake_registry import FakeRegistry
 from tests.registry.shop import Standing
@@ -20,8 +20,8 @@ def record(offset: int, id_: int, partition: Partition = SALES) -> Record:
 
 
 @pytest.fixture
-def known() -> Known:
-    return Known(FakeRegistry(), Standing())
+def known() -> RegistryCache:
+    return RegistryCache(FakeRegistry(), Standing())
 
 
 def offsets(records: object) -> list[int]:
@@ -29,8 +29,8 @@ def offsets(records: object) -> list[int]:
     return [each.offset for each in records]
 
 
-async def test_what_was_held_is_given_in_order_and_no_more_than_asked_for(known: Known) -> None:
-    held = Held(known, Standing())
+async def test_what_was_held_is_given_in_order_and_no_more_than_asked_for(known: RegistryCache) -> None:
+    held = BlockedPartitions(known, Standing())
     await known.learn(1)
     records = [record(0, 1), record(1, 2), record(2, 1), record(3, 2), record(4, 3), record(5, 1)]
     assert offsets(held.passed([*records, record(7, 1, OTHER)])) == [0, 7]
@@ -45,24 +45,24 @@ async def test_what_was_held_is_given_in_order_and_no_more_than_asked_for(known:
     assert held.records == {}
 
 
-async def assigned(told: Listening) -> None:
+async def assigned(told: RegistryListener) -> None:
     await told.assigned({SALES: 0})
 
 
-async def revoked(told: Listening) -> None:
+async def revoked(told: RegistryListener) -> None:
     await told.revoked([SALES])
 
 
-async def lost(told: Listening) -> None:
+async def lost(told: RegistryListener) -> None:
     told.lost([SALES])
 
 
 @pytest.mark.parametrize("goes", [assigned, revoked, lost])
 async def test_what_is_held_goes_with_its_partition_and_comes_again_to_whoever_has_it(
-    known: Known, goes: Callable[[Listening], Awaitable[None]]
+    known: RegistryCache, goes: Callable[[RegistryListener], Awaitable[None]]
 ) -> None:
-    held, inner = Held(known, Standing()), listening.Listening({SALES: 0})
+    held, inner = BlockedPartitions(known, Standing()), listening.Listening({SALES: 0})
     held.passed([record(0, 1), record(0, 1, OTHER)])
-    await goes(Listening(inner, held))
+    await goes(RegistryListener(inner, held))
     assert list(held.records) == [OTHER]
     assert inner.heard(goes.__name__) == {SALES}

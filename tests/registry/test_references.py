@@ -13,7 +13,7 @@ from fastavro import parse_schema
 from saga.contracts.registered import inline_references
 from saga.messages import Record
 from saga.registry import http
-from saga.registry.cache import Known
+from saga.registry.cache import RegistryCache
 from saga.registry.http import HttpRegistry
 from saga.registry.port import SchemaIncomplete
 from saga.registry.settings import RegistryOptions
@@ -124,7 +124,7 @@ async def test_what_is_not_there_is_named_and_asked_for_again_later(parts: Parts
     async with registry_of(parts) as registry:
         with pytest.raises(SchemaIncomplete, match=r"the schema with id 7 refers to 'com.shop.Currency', version 3 of"):
             await registry.schema(7)
-        known = Known(registry, SystemClock())
+        known = RegistryCache(registry, SystemClock())
         writer = await known.asked(7)
         assert (writer.schema, writer.lacks[:21]) == ("", "the schema with id 7 ")
         record = Record("orders", 0, 0, b"k", b"\0\0\0\0\7x", (), 0)

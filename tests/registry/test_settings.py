@@ -7,7 +7,7 @@ import pytest
 
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
-from saga.registry.edge import registry_at
+from saga.registry.edge import create_registry
 from saga.registry.settings import RegistryOptions
 
 URL = "https://registry:8081/apis/ccompat/v7"
@@ -44,6 +44,6 @@ def test_an_address_with_its_path_and_a_user_is_taken(tmp_path: Path) -> None:
 def test_without_what_asks_a_registry_it_is_told_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "saga.registry.http", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    assert registry_at(RegistryOptions()) is None
+    assert create_registry(RegistryOptions()) is None
     with pytest.raises(ConfigurationError, match=r"pip install 'saga-choreography\[registry\]'"):
-        registry_at(RegistryOptions(registry=URL))
+        create_registry(RegistryOptions(registry=URL))

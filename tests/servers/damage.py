@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiokafka.record.util import calc_crc32c
 
-from saga.broker.kafka.record_batches import HEADER, laid_out
+from saga.broker.kafka.record_batches import HEADER, iterate_batches
 from saga.messages import Record
 
 LENGTH, MAGIC, CRC, ATTRIBUTES, COUNT = 8, 16, 17, 21, 57
@@ -84,7 +84,7 @@ def spoil(data: Path, record: Record, way: str) -> Callable[[], None]:
     """Change the batch of that record in one of these `WAYS`. Gives what puts back what was there."""
     segment = data / f"{record.topic}-{record.partition}" / f"{0:020}.log"
     stored = segment.read_bytes()
-    *_, (at, length) = ((at, length) for at, begin, length in laid_out(stored) if begin <= record.offset)
+    *_, (at, length) = ((at, length) for at, begin, length in iterate_batches(stored) if begin <= record.offset)
     batch = stored[at : at + length]
     _write(segment, at, {**WAYS, **NAMES, **HARMLESS}[way](batch))
     return lambda: _write(segment, at, batch)

@@ -4,15 +4,15 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import TopicAlreadyExistsError
 
-from saga.broker.kafka.client import starting
-from saga.broker.kafka.positions import log_ids
+from saga.broker.kafka.client import closing_on_failure
+from saga.broker.kafka.positions import fetch_log_ids
 from tests.broker.waiting import CLOCK
 
 
 async def begun(client: AIOKafkaAdminClient | AIOKafkaProducer) -> None:
     """Start a client that closes, as ours do, the connections that it forgets when a broker hangs up: aiokafka's own
     may stay open, until the garbage collector reports them in another test."""
-    with starting(client._client if isinstance(client, AIOKafkaAdminClient) else client.client):
+    with closing_on_failure(client._client if isinstance(client, AIOKafkaAdminClient) else client.client):
         await client.start()
 
 
@@ -23,7 +23,7 @@ async def created_again(server: str, topic: str, partitions: int) -> None:
     await begun(admin)
     await consumer.start()
     try:
-        before = await log_ids([topic], admin._client)
+        before = await fetch_log_ids([topic], admin._client)
         await admin.delete_topics([topic])
         code = TopicAlreadyExistsError.errno
         while code == TopicAlreadyExistsError.errno:  # it is deleted in the background
@@ -31,7 +31,7 @@ async def created_again(server: str, topic: str, partitions: int) -> None:
             answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
             [(_, code, *_)] = answer.topic_errors
         assert code == 0, answer
-        while await log_ids([topic], admin._client) in ({}, before):
+        while await fetch_log_ids([topic], admin._client) in ({}, before):
             await CLOCK.sleep(0.05)
         places = [TopicPartition(topic, number) for number in range(partitions)]
         while any((await consumer.end_offsets(places)).values()):

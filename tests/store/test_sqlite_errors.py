@@ -18,7 +18,15 @@ from saga.errors import (
     TooLarge,
 )
 from saga.store.sqlite.documents import PURPOSE as STORE
-from saga.store.sqlite.errors import BROKEN, MEANINGS, Doing, Purpose, is_busy, meaning, primary_code
+from saga.store.sqlite.errors import (
+    BROKEN,
+    MEANINGS,
+    FileOperation,
+    StateFileSpec,
+    is_busy,
+    primary_code,
+    to_owner_error,
+)
 
 PATH = Path("payment.db")
 DEFECTS = {
@@ -38,23 +46,23 @@ def failure(code: int) -> sqlite3.OperationalError:
 
 @pytest.mark.parametrize("purpose", [STORE, BROKER], ids=["store", "broker"])
 @pytest.mark.parametrize("code", sorted(MEANINGS))
-def test_damage_is_an_error_of_its_own_and_only_a_commit_can_be_ambiguous(code: int, purpose: Purpose) -> None:
+def test_damage_is_an_error_of_its_own_and_only_a_commit_can_be_ambiguous(code: int, purpose: StateFileSpec) -> None:
     errors = purpose.errors
-    said = {doing: meaning(failure(code), doing, PATH, purpose) for doing in Doing}
+    said = {doing: to_owner_error(failure(code), doing, PATH, purpose) for doing in FileOperation}
     kinds = {doing: type(why) for doing, why in said.items()}
     for why in said.values():
         assert f"the {purpose.name} {PATH} {MEANINGS[code].what} (SQLITE_{code}: planted)" in str(why)
         assert MEANINGS[code].remedy in str(why), "what to do"
     if code in BROKEN:
         assert set(kinds.values()) == {errors.broken}
-        assert issubclass(kinds[Doing.READ], Broken)
+        assert issubclass(kinds[FileOperation.READ], Broken)
         return
     waits = errors.defect if code in DEFECTS else errors.unavailable
-    assert kinds[Doing.READ] is waits
-    assert kinds[Doing.WRITE] is (errors.too_large if code == sqlite3.SQLITE_TOOBIG else waits)
-    assert kinds[Doing.COMMIT] is (waits if MEANINGS[code].undone else errors.ambiguous)
-    assert "nothing was written" in str(said[Doing.WRITE])
-    assert ("nothing was written" in str(said[Doing.COMMIT])) == MEANINGS[code].undone
+    assert kinds[FileOperation.READ] is waits
+    assert kinds[FileOperation.WRITE] is (errors.too_large if code == sqlite3.SQLITE_TOOBIG else waits)
+    assert kinds[FileOperation.COMMIT] is (waits if MEANINGS[code].undone else errors.ambiguous)
+    assert "nothing was written" in str(said[FileOperation.WRITE])
+    assert ("nothing was written" in str(said[FileOperation.COMMIT])) == MEANINGS[code].undone
 
 
 def test_each_owner_has_its_own_errors() -> None:
@@ -79,16 +87,18 @@ def test_only_what_sqlite_says_before_the_commit_frame_counts_as_undone() -> Non
 
 def test_an_extended_code_means_what_its_primary_code_means() -> None:
     assert primary_code(failure(sqlite3.SQLITE_IOERR_FSYNC)) == sqlite3.SQLITE_IOERR
-    assert isinstance(meaning(failure(sqlite3.SQLITE_CORRUPT_VTAB), Doing.READ, PATH, BROKER), BrokerBroken)
+    assert isinstance(
+        to_owner_error(failure(sqlite3.SQLITE_CORRUPT_VTAB), FileOperation.READ, PATH, BROKER), BrokerBroken
+    )
 
 
 def test_text_that_is_none_is_damage() -> None:
     why = sqlite3.OperationalError("Could not decode to UTF-8 column 'name'")
-    assert isinstance(meaning(why, Doing.READ, PATH, STORE), StoreBroken)
+    assert isinstance(to_owner_error(why, FileOperation.READ, PATH, STORE), StoreBroken)
 
 
 def test_an_error_without_code_is_ambiguous_at_commit() -> None:
-    assert isinstance(meaning(sqlite3.ProgrammingError("closed"), Doing.COMMIT, PATH, STORE), Ambiguous)
+    assert isinstance(to_owner_error(sqlite3.ProgrammingError("closed"), FileOperation.COMMIT, PATH, STORE), Ambiguous)
 
 
 AUTHORIZER = """DENY IGNORE ANALYZE ATTACH DELETE DETACH FUNCTION INSERT PRAGMA READ RECURSIVE REINDEX SAVEPOINT SELECT

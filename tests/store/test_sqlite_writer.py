@@ -14,10 +14,10 @@ from saga.broker.embedded.tables import PURPOSE as BROKER
 from saga.errors import Broken, SagaError
 from saga.store.sqlite import integrity
 from saga.store.sqlite.documents import PURPOSE as STORE
-from saga.store.sqlite.errors import Purpose
+from saga.store.sqlite.errors import StateFileSpec
 from saga.store.sqlite.lock import WriteLock
-from saga.store.sqlite.state_file import File
-from saga.store.sqlite.writer import BUSY_S, WAIT_S_MAX, Writer
+from saga.store.sqlite.state_file import StateFile
+from saga.store.sqlite.writer import BUSY_S, WAIT_S_MAX, GroupCommitter
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
@@ -65,11 +65,11 @@ class Notes:
 class Open:
     """A file with one number in it, and all that belongs to it."""
 
-    def __init__(self, path: Path, purpose: Purpose) -> None:
-        self.file = File(path, purpose, clock=CLOCK, lock_s=0.2, factory=Planted)
+    def __init__(self, path: Path, purpose: StateFileSpec) -> None:
+        self.file = StateFile(path, purpose, clock=CLOCK, lock_s=0.2, factory=Planted)
         self.contents = Notes()
         self.broken: list[Broken] = []
-        self.writer: Writer
+        self.writer: GroupCommitter
 
     def add(self, number: int) -> int:
         self.file.connection().execute("UPDATE counted SET number = number + ?", (number,))
@@ -82,8 +82,8 @@ class Open:
 
 
 @pytest.fixture(params=[STORE, BROKER], ids=["store", "broker"])
-def purpose(request: pytest.FixtureRequest) -> Purpose:
-    purpose: Purpose = request.param
+def purpose(request: pytest.FixtureRequest) -> StateFileSpec:
+    purpose: StateFileSpec = request.param
     return purpose
 
 
@@ -95,10 +95,10 @@ def nothing_planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert Planted.fails == {}, "what was planted did not come up"
 
 
-async def open_up(path: Path, purpose: Purpose) -> Open:
+async def open_up(path: Path, purpose: StateFileSpec) -> Open:
     there = Open(path, purpose)
     await there.file.open(lambda connection, mark: None)
-    there.writer = Writer(there.file, there.contents, room=ROOM, broken=there.broken.append)
+    there.writer = GroupCommitter(there.file, there.contents, room=ROOM, broken=there.broken.append)
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("CREATE TABLE IF NOT EXISTS counted AS SELECT 0 AS number")
     there.file.guard._state._tables_max = None  # the table of this test was made while it was open
@@ -113,7 +113,7 @@ async def close_down(there: Open) -> None:
 
 
 @asynccontextmanager
-async def opened(path: Path, purpose: Purpose) -> AsyncIterator[Open]:
+async def opened(path: Path, purpose: StateFileSpec) -> AsyncIterator[Open]:
     there = await open_up(path, purpose)
     try:
         yield there
@@ -122,7 +122,7 @@ async def opened(path: Path, purpose: Purpose) -> AsyncIterator[Open]:
 
 
 @pytest.fixture
-async def there(tmp_path: Path, purpose: Purpose) -> AsyncIterator[Open]:
+async def there(tmp_path: Path, purpose: StateFileSpec) -> AsyncIterator[Open]:
     async with opened(tmp_path / "state.db", purpose) as there:
         yield there
 
@@ -282,7 +282,9 @@ async def test_another_program_inside_a_transaction_is_waited_for_and_fails_in_t
     assert there.number == 2
 
 
-async def test_closing_brings_what_is_queued_to_its_end_and_takes_no_more(tmp_path: Path, purpose: Purpose) -> None:
+async def test_closing_brings_what_is_queued_to_its_end_and_takes_no_more(
+    tmp_path: Path, purpose: StateFileSpec
+) -> None:
     path = tmp_path / "state.db"
     async with opened(path, purpose) as there:
         queued = there.writer.do(lambda: there.add(1))
@@ -292,7 +294,7 @@ async def test_closing_brings_what_is_queued_to_its_end_and_takes_no_more(tmp_pa
 
 
 async def test_a_file_that_was_overwritten_while_nothing_was_written_is_told_when_it_is_closed(
-    tmp_path: Path, purpose: Purpose
+    tmp_path: Path, purpose: StateFileSpec
 ) -> None:
     path = tmp_path / "state.db"
     there = await open_up(path, purpose)
@@ -302,7 +304,7 @@ async def test_a_file_that_was_overwritten_while_nothing_was_written_is_told_whe
         await close_down(there)
 
 
-async def test_who_was_told_that_the_file_is_gone_closes_in_peace(tmp_path: Path, purpose: Purpose) -> None:
+async def test_who_was_told_that_the_file_is_gone_closes_in_peace(tmp_path: Path, purpose: StateFileSpec) -> None:
     path = tmp_path / "state.db"
     async with opened(path, purpose) as there:
         path.unlink()
@@ -312,7 +314,7 @@ async def test_who_was_told_that_the_file_is_gone_closes_in_peace(tmp_path: Path
 
 
 async def test_a_file_that_was_removed_a_moment_ago_is_told_when_it_is_closed(
-    tmp_path: Path, purpose: Purpose, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, purpose: StateFileSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sooner than a transaction looks again."""
     path = tmp_path / "state.db"
@@ -325,7 +327,7 @@ async def test_a_file_that_was_removed_a_moment_ago_is_told_when_it_is_closed(
 
 
 async def test_what_lies_there_instead_keeps_its_log_even_when_all_is_forgotten(
-    tmp_path: Path, purpose: Purpose
+    tmp_path: Path, purpose: StateFileSpec
 ) -> None:
     path, log = tmp_path / "state.db", tmp_path / "state.db-wal"
     there = await open_up(path, purpose)
@@ -342,15 +344,15 @@ async def test_what_lies_there_instead_keeps_its_log_even_when_all_is_forgotten(
         assert log.exists()
 
 
-async def test_opening_waits_for_another_program_and_gives_up_in_time(tmp_path: Path, purpose: Purpose) -> None:
+async def test_opening_waits_for_another_program_and_gives_up_in_time(tmp_path: Path, purpose: StateFileSpec) -> None:
     path = tmp_path / "state.db"
     async with opened(path, purpose):
         pass
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
         shell.execute("BEGIN IMMEDIATE")
         with pytest.raises(SagaError, match="another process has held its lock for"):
-            await File(path, purpose, clock=CLOCK, lock_s=0.2).open(lambda connection, mark: None)
-        file = File(path, purpose, clock=CLOCK, lock_s=5)
+            await StateFile(path, purpose, clock=CLOCK, lock_s=0.2).open(lambda connection, mark: None)
+        file = StateFile(path, purpose, clock=CLOCK, lock_s=5)
         opening = asyncio.gather(file.open(lambda connection, mark: None))
         await CLOCK.sleep(0.05)
         shell.execute("ROLLBACK")

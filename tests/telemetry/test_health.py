@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from saga.messages import Standstill
+from saga.messages import StalledPartition
 from saga.telemetry.health import AWAY_S_MAX, Health
 from tests.telemetry.workers import P0, WatchedWorker
 
@@ -89,7 +89,7 @@ def test_a_worker_that_ends_by_itself_leaves_a_process_that_is_not_alive(health:
 
 
 def test_a_partition_that_cannot_be_read_is_a_reason_as_long_as_it_stands(health: Health) -> None:
-    worker = WatchedWorker(behind=JOINED, stands=[Standstill("orders", 0, 7, "orders/0 stands at offset 7: why")])
+    worker = WatchedWorker(behind=JOINED, stands=[StalledPartition("orders", 0, 7, "orders/0 stands at offset 7: why")])
     with health.watch(worker):
         assert reasons(health) == [("payment", "orders/0 stands at offset 7")]
         worker.stands = ()

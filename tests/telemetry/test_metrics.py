@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from saga.messages import Standstill
+from saga.messages import StalledPartition
 from saga.telemetry import events
 from saga.telemetry.events import (
     Assigned,
@@ -361,7 +361,9 @@ def test_what_a_worker_has_in_hand_is_asked_when_the_page_is() -> None:
 
 
 def test_what_stands_still_is_a_series_as_long_as_it_stands() -> None:
-    worker = WatchedWorker(stands=[Standstill("orders", 3, 7, "why"), Standstill("refunds", None, None, "why")])
+    worker = WatchedWorker(
+        stands=[StalledPartition("orders", 3, 7, "why"), StalledPartition("refunds", None, None, "why")]
+    )
     metrics = of(worker)
     page = told(metrics)
     for topic, partition in (("orders", "3"), ("refunds", "-1")):
@@ -423,7 +425,7 @@ STOPPED = Stopped(service="payment", drained_s=1.5)
 
 def everything() -> Metrics:
     """With a sample of every metric."""
-    metrics = of(WatchedWorker(behind={P0: 0}, stands=[Standstill("orders", 3, 7, "why")]))
+    metrics = of(WatchedWorker(behind={P0: 0}, stands=[StalledPartition("orders", 3, 7, "why")]))
     for moment in (HANDLED, STEP, EXPIRED, PASSED_OVER, FAILED, WAITED, FELL_BACK, TURNED, ROUTED, STOPPED, REPLACED):
         metrics(moment)
     metrics.look()

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from saga.messages import Partition, Standstill
+from saga.messages import Partition, StalledPartition
 from saga.support.clock import SystemClock
 from saga.telemetry.worker_view import Reach
 
@@ -34,7 +34,7 @@ class WatchedWorker:
     gone: dict[str, float] = field(default_factory=dict)
     given: int | None = None
     """Number of its partitions, if the end of some is not known."""
-    stands: Sequence[Standstill] = ()
+    stands: Sequence[StalledPartition] = ()
     looked: int = 0
     handled: int = 100
     """Offset up to which it has handled all, in each partition."""
@@ -54,7 +54,7 @@ class WatchedWorker:
     def away(self) -> Mapping[str, float]:
         return self.gone
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return self.stands
 
     async def look(self) -> None:

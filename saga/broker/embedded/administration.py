@@ -4,13 +4,21 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from saga.broker.administration import NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
+from saga.broker.administration import (
+    NO_IDS,
+    GroupDescription,
+    InactiveGroup,
+    OffsetBounds,
+    PartitionReader,
+    TopicDescription,
+    UnreadableRange,
+)
 from saga.broker.embedded import tables
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.groups import Fellow
-from saga.broker.embedded.liveness import is_vacant
-from saga.broker.embedded.log import Kept, Undecodable, kept_topics
-from saga.broker.embedded.reader import Reader
+from saga.broker.embedded.groups import GroupMember
+from saga.broker.embedded.liveness import is_dead
+from saga.broker.embedded.log import TopicExtent, Undecodable, load_topics
+from saga.broker.embedded.reader import EmbeddedReader
 from saga.broker.identity import MemberIdentity
 from saga.errors import BrokerError
 from saga.messages import Partition
@@ -26,9 +34,11 @@ class EmbeddedAdministration(EmbeddedBroker):
     async def topics(self) -> Collection[str]:
         return list(self._kept())
 
-    async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
+    async def found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         kept = self._kept()
-        return {name: Found(kept[name].partitions, kept[name].retention_ms) for name in topics if name in kept}
+        return {
+            name: TopicDescription(kept[name].partitions, kept[name].retention_ms) for name in topics if name in kept
+        }
 
     async def server_settings(self) -> Mapping[str, Mapping[str, str]]:
         return {}
@@ -48,22 +58,23 @@ class EmbeddedAdministration(EmbeddedBroker):
             f"{partitions}, let the services handle what is there, then begin with another file"
         )
 
-    async def group(self, name: str) -> Group:
+    async def group(self, name: str) -> GroupDescription:
         members, positions = self._members_of(name), self._positions_of(name)
         # Who joins begins at a position, so each topic that is read has one.
         reads = frozenset({p.topic for p in positions} if members else ())
-        return Group(members, positions, reads, self._identities_of(name))
+        return GroupDescription(members, positions, reads, self._identities_of(name))
 
-    async def readers(self, topic: str) -> Mapping[str, Group]:
+    async def readers(self, topic: str) -> Mapping[str, GroupDescription]:
         self._one(topic)
         names = [name for (name,) in self._rows("SELECT name FROM groups ORDER BY name")]
         groups = {name: await self.group(name) for name in names}
         return {name: group for name, group in groups.items() if any(p.topic == topic for p in group.positions)}
 
-    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
+    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         with self._open.file.telling():
             logs = {
-                log: Bounds(oldest, end) for log, oldest, end in tables.logs_of(self.connection.execute(tables.LOGS))
+                log: OffsetBounds(oldest, end)
+                for log, oldest, end in tables.verified_logs(self.connection.execute(tables.LOGS))
             }
         return {
             Partition(topic, number): logs[kept.first_log + number]
@@ -82,30 +93,32 @@ class EmbeddedAdministration(EmbeddedBroker):
     @asynccontextmanager
     async def read(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
-    ) -> AsyncIterator[Reading]:
+    ) -> AsyncIterator[PartitionReader]:
         shared = self._open
         with shared.file.telling():
             shared.log.reload()
         here = shared.log.id  # a position of another file counts for nothing
-        reader = Reader({p: at if log_ids.get(p.topic, here) == here else 0 for p, at in positions.items()}, shared)
+        reader = EmbeddedReader(
+            {p: at if log_ids.get(p.topic, here) == here else 0 for p, at in positions.items()}, shared
+        )
         self._readers.append(reader)
         try:
             yield reader
         finally:
             self._readers.remove(reader)
 
-    async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
+    async def unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
         kept = self._one(partition.topic)
         try:
             with self._open.file.telling():
                 self._open.log.read(kept.first_log + partition.number, partition, offset, 1)
         except Undecodable as why:
-            return Unreadable(why.offset, why.offset + 1, None, str(why))
+            return UnreadableRange(why.offset, why.offset + 1, None, str(why))
         return None
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         places = [(self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]
-        rows = [(group, log, at, tables.row_sum(group, log, at)) for log, at in places]
+        rows = [(group, log, at, tables.row_checksum(group, log, at)) for log, at in places]
         await self._open.writer.do(lambda: self._move(group, rows))
 
     def _move(self, group: str, rows: list[tuple[str, int, int, int]]) -> None:
@@ -119,15 +132,15 @@ class EmbeddedAdministration(EmbeddedBroker):
         )
         self.connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
 
-    async def away(self) -> Sequence[Away]:
+    async def away(self) -> Sequence[InactiveGroup]:
         with self._open.file.telling():
             away_ms, lost = self._open.groups.away_ms(), self._lost()
-            ends = {log: end for log, _, end in tables.logs_of(self.connection.execute(tables.LOGS))}
+            ends = {log: end for log, _, end in tables.verified_logs(self.connection.execute(tables.LOGS))}
             behind = dict.fromkeys(away_ms, 0)
-            for group, log, offset in tables.positions_of(self.connection.execute(tables.POSITIONS)):
+            for group, log, offset in tables.verified_positions(self.connection.execute(tables.POSITIONS)):
                 if group in behind:
                     behind[group] += ends[log] - offset
-        return [Away(group, ms, behind[group], group in lost) for group, ms in sorted(away_ms.items())]
+        return [InactiveGroup(group, ms, behind[group], group in lost) for group, ms in sorted(away_ms.items())]
 
     async def forget(self, group: str) -> None:
         await self._open.writer.do(lambda: self._forget(group))
@@ -144,13 +157,13 @@ class EmbeddedAdministration(EmbeddedBroker):
 
     # ---------------------------------------------------------------- what the tables say
 
-    def _kept(self) -> Mapping[str, Kept]:
+    def _kept(self) -> Mapping[str, TopicExtent]:
         """Topics as the file has them, not as the log remembers them: another process may have changed a topic's
         retention."""
         with self._open.file.telling():
-            return dict(sorted(kept_topics(self.connection).items()))
+            return dict(sorted(load_topics(self.connection).items()))
 
-    def _one(self, topic: str) -> Kept:
+    def _one(self, topic: str) -> TopicExtent:
         kept = self._kept()
         if topic not in kept:
             raise BrokerError(f"there is no topic {topic!r} in {self.path}: is its name right?")
@@ -166,14 +179,14 @@ class EmbeddedAdministration(EmbeddedBroker):
         living = [stated.get(fellow.id) for fellow in self._living(group)]
         return frozenset(identity for identity in living if identity is not None)
 
-    def _living(self, group: str) -> list[Fellow]:
+    def _living(self, group: str) -> list[GroupMember]:
         fellows = self._open.groups.fellows(group)
-        return [fellow for fellow in fellows if not is_vacant(self.path.parent / fellow.seat)]
+        return [fellow for fellow in fellows if not is_dead(self.path.parent / fellow.seat)]
 
     def _positions_of(self, group: str) -> Mapping[Partition, int]:
         with self._open.file.telling():
             rows = self.connection.execute(f"{tables.POSITIONS} WHERE grp = ?", (group,))
-            places = {log: at for _, log, at in tables.positions_of(rows)}
+            places = {log: at for _, log, at in tables.verified_positions(rows)}
         return {
             Partition(topic, number): places[kept.first_log + number]
             for topic, kept in self._kept().items()

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Self
 
 from saga.broker.embedded.groups import Groups
-from saga.broker.embedded.liveness import Seat, is_vacant, sweep
-from saga.broker.embedded.log import Log, Transaction, Undecodable, Watched, lacks
-from saga.broker.embedded.membership import Member, Shared, Timing
-from saga.broker.embedded.reader import Reader
+from saga.broker.embedded.liveness import MemberLock, is_dead, remove_dead_locks
+from saga.broker.embedded.log import RecordLog, Transaction, Undecodable, Watched, find_missing_write
+from saga.broker.embedded.membership import BrokerFile, EmbeddedMember, Timing
+from saga.broker.embedded.reader import EmbeddedReader
 from saga.broker.embedded.tables import PURPOSE
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Subscription
 from saga.errors import Broken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.store.sqlite.connection import shrink
-from saga.store.sqlite.errors import Doing
-from saga.store.sqlite.state_file import File
-from saga.store.sqlite.writer import Writer
+from saga.store.sqlite.errors import FileOperation
+from saga.store.sqlite.state_file import StateFile
+from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 RECORDS_MAX = 2000
@@ -62,27 +62,27 @@ class EmbeddedBroker:
         self._clock, self._lock_s, self._bytes_max = clock, lock_s, bytes_max
         self.record_bytes_max = record_bytes_max
         self._timing = timing or Timing()
-        self._members: list[Member] = []
-        self._readers: list[Reader] = []
+        self._members: list[EmbeddedMember] = []
+        self._readers: list[EmbeddedReader] = []
         """Readers in no group."""
         self._versions: dict[str, int] = {}
         self._closing = AsyncExitStack()
-        self._shared: Shared | None = None
+        self._shared: BrokerFile | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opened:
             clock = self._clock
-            file = File(self.path, PURPOSE, clock=clock, lock_s=self._lock_s, bytes_max=self._bytes_max)
-            log = Log(file.connection, self.record_bytes_max, self._watched)
-            await file.open(lacks)
+            file = StateFile(self.path, PURPOSE, clock=clock, lock_s=self._lock_s, bytes_max=self._bytes_max)
+            log = RecordLog(file.connection, self.record_bytes_max, self._watched)
+            await file.open(find_missing_write)
             opened.callback(file.close)
-            sweep(self.path)
+            remove_dead_locks(self.path)
             with file.telling():
                 log.catch_up()
             transaction = Transaction(log, clock, caught_up=self._caught_up, appended=self._appended)
-            writer = Writer(file, transaction, room=RECORDS_MAX, broken=self._broken)
+            writer = GroupCommitter(file, transaction, room=RECORDS_MAX, broken=self._broken)
             opened.push_async_callback(writer.close)
-            self._shared = Shared(
+            self._shared = BrokerFile(
                 file, writer, transaction, log, Groups(file.connection), clock, self._timing, self._group_changed
             )
             new_id = "".join(f"{int(clock.chance() * 2**48):012x}" for _ in range(2))
@@ -99,7 +99,7 @@ class EmbeddedBroker:
             self._shared = None
 
     @property
-    def _open(self) -> Shared:
+    def _open(self) -> BrokerFile:
         if self._shared is None:
             raise BrokerError(f"broker file {self.path} is not open here: use it inside its `async with`")
         return self._shared
@@ -132,7 +132,7 @@ class EmbeddedBroker:
         try:
             entries = shared.log.entries(messages)
         except sqlite3.Error as why:
-            raise shared.file.error(why, Doing.READ) from why
+            raise shared.file.error(why, FileOperation.READ) from why
         while len(entries) > RECORDS_MAX:  # one after another: what follows a failure must not overtake
             some, entries = entries[:RECORDS_MAX], entries[RECORDS_MAX:]
             await shared.writer.do(partial(shared.transaction.append, some), len(some))
@@ -144,10 +144,10 @@ class EmbeddedBroker:
         """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         shared = self._open
         try:
-            seat = Seat(self.path)
+            seat = MemberLock(self.path)
         except OSError as why:
             raise BrokerUnavailable(f"broker file {self.path}: no lock for a member: {why.strerror}") from why
-        member = Member(subscription, listener, seat, shared)
+        member = EmbeddedMember(subscription, listener, seat, shared)
         try:
             await member.enter()
         except BaseException:  # who is cancelled while he joins, too, leaves his seat
@@ -208,7 +208,7 @@ class EmbeddedBroker:
         return {group for group, ms in away_ms.items() if ms > self._timing.away_s_max * 1000}
 
     def _lives(self, seat: str) -> bool:
-        return not is_vacant(self.path.parent / seat)
+        return not is_dead(self.path.parent / seat)
 
     # ---------------------------------------------------------------- what changed
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from saga.broker.embedded import tables
-from saga.broker.embedded.log import Kept
-from saga.broker.identity import MemberIdentity, decode, encode, strangers_among
+from saga.broker.embedded.log import TopicExtent
+from saga.broker.identity import MemberIdentity, decode_identity, encode_identity, find_disagreeing
 from saga.broker.port import FROM_THE_OLDEST
 from saga.errors import Fenced
 
 
-class Holding(NamedTuple):
+class AssignedLog(NamedTuple):
     """Log that this member has or shall have."""
 
     log: int
@@ -27,16 +27,16 @@ class Holding(NamedTuple):
     target: int | None
 
 
-class View(NamedTuple):
+class MemberView(NamedTuple):
     """Group as one of its members sees it."""
 
     alive: bool
     """True if the member is still in."""
     generation: int
-    holdings: tuple[Holding, ...]
+    holdings: tuple[AssignedLog, ...]
 
 
-class Fellow(NamedTuple):
+class GroupMember(NamedTuple):
     """Member of the group, another one or oneself."""
 
     id: int
@@ -70,11 +70,13 @@ _IDENTITIES = "CREATE TABLE IF NOT EXISTS identities (member INTEGER PRIMARY KEY
 """Identities that members state, made when it is needed, as the table above."""
 
 
-def ranges(members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, Kept]) -> dict[int, int]:
+def assign_ranges(
+    members: Sequence[int], topics: Mapping[int, Collection[str]], kept: Mapping[str, TopicExtent]
+) -> dict[int, int]:
     """Choose the member that shall have each log: of each topic a range of its partitions to each member that reads it,
     so that partitions of equal number of equally divided topics go to the same member.
 
-    >>> ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": Kept(1, 3, None)})
+    >>> assign_ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": Kept(1, 3, None)})
     {1: 7, 2: 7, 3: 9}
     """
     targets: dict[int, int] = {}
@@ -101,7 +103,7 @@ class Groups:
     def __init__(self, connection: Callable[[], sqlite3.Connection]) -> None:
         self._connection = connection
 
-    def view(self, group: str, member: int) -> View:
+    def view(self, group: str, member: int) -> MemberView:
         """Read what concerns `member`."""
         found = self._connection().execute("SELECT generation FROM groups WHERE name = ?", (group,)).fetchone()
         alive = self._connection().execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone()
@@ -109,12 +111,12 @@ class Groups:
             "SELECT log, owner, granted, target FROM positions WHERE grp = ? AND (owner = ? OR target = ?)",
             (group, member, member),
         )
-        return View(alive is not None, found[0] if found else 0, tuple(Holding(*row) for row in rows))
+        return MemberView(alive is not None, found[0] if found else 0, tuple(AssignedLog(*row) for row in rows))
 
-    def fellows(self, group: str) -> list[Fellow]:
+    def fellows(self, group: str) -> list[GroupMember]:
         """Read all members, oneself among them."""
         rows = self._connection().execute("SELECT id, seat FROM members WHERE grp = ? ORDER BY id", (group,))
-        return [Fellow(*row) for row in rows]
+        return [GroupMember(*row) for row in rows]
 
     def identities(self, group: str) -> dict[int, MemberIdentity | None]:
         """Read what each member states of itself, by its id."""
@@ -123,15 +125,20 @@ class Groups:
         rows = self._connection().execute(
             "SELECT id, CAST(identity AS BLOB) FROM identities JOIN members ON id = member WHERE grp = ?", (group,)
         )
-        return {member: decode(identity) for member, identity in rows}
+        return {member: decode_identity(identity) for member, identity in rows}
 
     def positions(self, group: str) -> dict[int, int]:
         """Read the committed position in each log. Raises `Damage`."""
         rows = self._connection().execute(f"{tables.POSITIONS} WHERE grp = ?", (group,))
-        return {log: offset for _, log, offset in tables.positions_of(rows)}
+        return {log: offset for _, log, offset in tables.verified_positions(rows)}
 
     def enter(
-        self, group: str, newcomer: Newcomer, kept: Mapping[str, Kept], *, instead_of: Collection[Fellow] = ()
+        self,
+        group: str,
+        newcomer: Newcomer,
+        kept: Mapping[str, TopicExtent],
+        *,
+        instead_of: Collection[GroupMember] = (),
     ) -> tuple[int, tuple[str, ...]]:
         """Take in a new member, and put those dead ones out, in a new generation; its id, which never comes back. If
         members that live disagree with its identity nothing is changed, and these are given instead."""
@@ -139,7 +146,7 @@ class Groups:
         if newcomer.identity is not None:
             dead = {fellow.id for fellow in instead_of}
             living = [identity for member, identity in self.identities(group).items() if member not in dead]
-            if strangers := strangers_among(newcomer.identity, living):
+            if strangers := find_disagreeing(newcomer.identity, living):
                 return 0, strangers
         connection.executemany("DELETE FROM members WHERE id = ?", [(fellow.id,) for fellow in instead_of])
         cursor = connection.execute(
@@ -152,17 +159,17 @@ class Groups:
         if newcomer.identity is not None:
             connection.execute(_IDENTITIES)
             connection.execute("DELETE FROM identities WHERE member NOT IN (SELECT id FROM members)")
-            connection.execute("INSERT INTO identities VALUES (?, ?)", (member, encode(newcomer.identity)))
+            connection.execute("INSERT INTO identities VALUES (?, ?)", (member, encode_identity(newcomer.identity)))
         self._regroup(group, kept, newcomer.starts)
         return member, ()
 
-    def evict(self, group: str, fellows: Collection[Fellow], kept: Mapping[str, Kept]) -> None:
+    def evict(self, group: str, fellows: Collection[GroupMember], kept: Mapping[str, TopicExtent]) -> None:
         """Put these members out as dead, unless they are gone."""
         cursor = self._connection().executemany("DELETE FROM members WHERE id = ?", [(each.id,) for each in fellows])
         if cursor.rowcount > 0:
             self._regroup(group, kept)
 
-    def leave(self, group: str, member: int, kept: Mapping[str, Kept]) -> None:
+    def leave(self, group: str, member: int, kept: Mapping[str, TopicExtent]) -> None:
         """Give up everything, in a new generation."""
         if self._connection().execute("DELETE FROM members WHERE id = ?", (member,)).rowcount:
             self._regroup(group, kept)
@@ -190,7 +197,7 @@ class Groups:
                 (member, generation, group, log, member),
             )
             rows = execute(f"{tables.POSITIONS} WHERE grp = ? AND log = ? AND owner = ?", (group, log, member))
-            taken += [Grant(log, generation, offset) for _, _, offset in tables.positions_of(rows)]
+            taken += [Grant(log, generation, offset) for _, _, offset in tables.verified_positions(rows)]
         if taken:
             execute(_IN_HAND)
             rows = execute("SELECT log FROM in_hand WHERE grp = ?", (group,))
@@ -214,7 +221,7 @@ class Groups:
             )
         self._connection().executemany(
             "UPDATE positions SET offset = ?, sum = ? WHERE grp = ? AND log = ?",
-            [(offset, tables.row_sum(group, log, offset), group, log) for log, _, offset in offsets],
+            [(offset, tables.row_checksum(group, log, offset), group, log) for log, _, offset in offsets],
         )
 
     def begin(self, group: str, member: int, offsets: Sequence[tuple[int, int, int]]) -> None:
@@ -249,7 +256,7 @@ class Groups:
                 continue
             away_ms, looked_ms = known.get(group, (0, now_ms))
             away_ms += min(max(0, now_ms - looked_ms), LOOK_MS_MAX)
-            sum_ = tables.row_sum(group, away_ms, now_ms)
+            sum_ = tables.row_checksum(group, away_ms, now_ms)
             execute("INSERT OR REPLACE INTO absences VALUES (?, ?, ?, ?)", (group, away_ms, now_ms, sum_))
 
     def away_ms(self) -> Mapping[str, int]:
@@ -269,12 +276,14 @@ class Groups:
         self._connection().execute("DELETE FROM in_hand WHERE grp = ?", (group,))
 
     def _absences(self) -> Iterator[tuple[str, int, int]]:
-        return tables.absences_of(self._connection().execute(tables.ABSENCES).fetchall())
+        return tables.verified_absences(self._connection().execute(tables.ABSENCES).fetchall())
 
     def _is_back(self, group: str) -> None:
         self._connection().execute("DELETE FROM absences WHERE grp = ?", (group,))
 
-    def _regroup(self, group: str, kept: Mapping[str, Kept], starts: Mapping[str, int] = FROM_THE_OLDEST) -> None:
+    def _regroup(
+        self, group: str, kept: Mapping[str, TopicExtent], starts: Mapping[str, int] = FROM_THE_OLDEST
+    ) -> None:
         """Begin a new generation: targets for all logs, and those of members that are gone are free.
 
         A log gets its position here, at the oldest record or where the group starts, before anybody reads it: from now
@@ -283,7 +292,7 @@ class Groups:
         execute, executemany = self._connection().execute, self._connection().executemany
         rows = execute("SELECT id, topics FROM members WHERE grp = ?", (group,))
         topics: dict[int, list[str]] = {member: json.loads(text) for member, text in rows}
-        targets = ranges(sorted(topics), topics, kept)
+        targets = assign_ranges(sorted(topics), topics, kept)
         known = {log for (log,) in execute("SELECT log FROM positions WHERE grp = ?", (group,))}
         times = {
             first + number: starts[topic]
@@ -293,7 +302,7 @@ class Groups:
         begins = {log: self._begin_of(log, times.get(log, 0)) for log in targets.keys() - known}
         executemany(
             "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)",
-            [(group, log, offset, tables.row_sum(group, log, offset)) for log, offset in begins.items()],
+            [(group, log, offset, tables.row_checksum(group, log, offset)) for log, offset in begins.items()],
         )
         execute("UPDATE positions SET target = NULL WHERE grp = ?", (group,))
         execute(
@@ -313,7 +322,7 @@ class Groups:
 
     def _begin_of(self, log: int, start_ms: int) -> int:
         """Offset of the first record of a log that was appended at that time or later; 0: of the oldest one."""
-        oldest, end = tables.one_log(self._connection(), log)
+        oldest, end = tables.read_log_bounds(self._connection(), log)
         if not start_ms:
             return oldest
         statement = f"SELECT min(offset) FROM log_{log} WHERE time_ms >= ?"

@@ -13,7 +13,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from saga.broker.embedded.groups import Fellow
+from saga.broker.embedded.groups import GroupMember
 from saga.store.sqlite import lock
 from saga.support.clock import Clock
 
@@ -22,7 +22,7 @@ TRIES_MAX = 100
 """Most tries for a seat, before something must be wrong."""
 
 
-class Seat:
+class MemberLock:
     """Lock that a member holds while its process lives, in a file of its own beside the broker's.
 
     Its name never comes again: with the process id alone a new process could take the name of a dead member, who would
@@ -43,7 +43,7 @@ class Seat:
         for _ in range(TRIES_MAX):
             self.path = self._broker.with_name(f"{self._broker.name}.member-{os.getpid()}-{os.urandom(6).hex()}")
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            if lock.take(file) and _is_at(file, self.path):  # else somebody looked, or swept, in between
+            if lock.try_lock(file) and _is_at(file, self.path):  # else somebody looked, or swept, in between
                 self._file = file
                 return
             os.close(file)
@@ -61,7 +61,7 @@ class Seat:
         os.close(self._file)
 
 
-def beats_of(seat: Path) -> int | None:
+def read_heartbeat(seat: Path) -> int | None:
     """Count the signs of life of the member behind a seat; `None` if nobody lives behind it any more. Raises
     `OSError`."""
     try:
@@ -69,7 +69,7 @@ def beats_of(seat: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        if lock.take(file, fcntl.LOCK_SH):  # shared: two who look must not take each other for the member
+        if lock.try_lock(file, fcntl.LOCK_SH):  # shared: two who look must not take each other for the member
             return None
         said = os.pread(file, _BEATS.size, 0)
         return _BEATS.unpack(said)[0] if len(said) == _BEATS.size else 0
@@ -77,12 +77,12 @@ def beats_of(seat: Path) -> int | None:
         os.close(file)
 
 
-def is_vacant(seat: Path) -> bool:
+def is_dead(seat: Path) -> bool:
     """Return whether nobody lives behind a seat any more."""
-    return beats_of(seat) is None
+    return read_heartbeat(seat) is None
 
 
-def sweep(broker: Path) -> None:
+def remove_dead_locks(broker: Path) -> None:
     """Remove the seats that dead processes left, each with its lock in our hands: nobody can sit down meanwhile."""
     for seat in broker.parent.glob(f"{broker.name}.member-*"):
         try:
@@ -90,7 +90,7 @@ def sweep(broker: Path) -> None:
         except OSError:  # gone, or another user's
             continue
         try:
-            if lock.take(file) and _is_at(file, seat):
+            if lock.try_lock(file) and _is_at(file, seat):
                 seat.unlink(missing_ok=True)
         except OSError:
             continue  # left for the next one who sweeps
@@ -108,10 +108,10 @@ def _is_at(file: int, path: Path) -> bool:
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
-class Silent(NamedTuple):
+class SilentMember(NamedTuple):
     """Member that is to be taken for dead, with the signs of life that it had given by then."""
 
-    fellow: Fellow
+    fellow: GroupMember
     beats: int | None
 
 
@@ -129,24 +129,24 @@ class Liveness:
         self._seen: dict[int, tuple[int, float]] = {}
         """Member -> its beats, and since when we have seen no more."""
 
-    def gone(self, fellows: Sequence[Fellow], *, but: int) -> list[Silent]:
+    def gone(self, fellows: Sequence[GroupMember], *, but: int) -> list[SilentMember]:
         """Take note of the members' beats; those to be taken for dead, never `but`, which is ourselves."""
         now_s = self._clock.monotonic_s()
         seen = self._seen if now_s - self._looked_s <= self._silence_s / 2 else {}
         self._looked_s, self._seen = now_s, {}
-        gone: list[Silent] = []
+        gone: list[SilentMember] = []
         for fellow in fellows:
             if fellow.id == but:
                 continue
-            now = beats_of(self._folder / fellow.seat)
+            now = read_heartbeat(self._folder / fellow.seat)
             beats, since_s = seen.get(fellow.id, (-1, now_s))
             if now is not None and beats != now:
                 since_s = now_s
             self._seen[fellow.id] = now or 0, since_s
             if now is None or now_s - since_s >= self._silence_s:
-                gone.append(Silent(fellow, now))
+                gone.append(SilentMember(fellow, now))
         return gone
 
-    def still(self, gone: Sequence[Silent]) -> list[Fellow]:
+    def still(self, gone: Sequence[SilentMember]) -> list[GroupMember]:
         """Those that have not stirred since."""
-        return [each.fellow for each in gone if beats_of(self._folder / each.fellow.seat) in (None, each.beats)]
+        return [each.fellow for each in gone if read_heartbeat(self._folder / each.fellow.seat) in (None, each.beats)]

@@ -15,7 +15,7 @@ import msgspec
 from saga.broker.embedded import tables
 from saga.broker.embedded.tables import log_table
 from saga.broker.partitioner import partition_of
-from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, size_of
+from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, record_size
 from saga.errors import BrokerError
 from saga.messages import Headers, Outgoing, Partition, Record, Topic
 from saga.messaging.names import is_wakes
@@ -44,7 +44,7 @@ Nulls: TypeAlias = Sequence[bytes | None]
 """Columns of rows: of numbers, and of bytes that may be null."""
 
 
-class Kept(NamedTuple):
+class TopicExtent(NamedTuple):
     """Topic as the file has it."""
 
     first_log: int
@@ -68,8 +68,8 @@ Watched: TypeAlias = tuple[Iterable[int], Iterable[str]]
 """Logs and groups that a process follows."""
 
 
-def nothing_watched() -> Watched:
-    """Watch nothing: the default of `Log`."""
+def watch_nothing() -> Watched:
+    """Watch nothing: the default of `RecordLog`."""
     return (), ()
 
 
@@ -89,14 +89,14 @@ class Undecodable(Exception):
         )
 
 
-class Log:
+class RecordLog:
     """Knowledge of this process about the log, and its statements. Nothing here waits."""
 
     def __init__(
         self,
         connection: Callable[[], sqlite3.Connection],
         record_bytes_max: int = RECORD_BYTES_MAX,
-        watched: Callable[[], Watched] = nothing_watched,
+        watched: Callable[[], Watched] = watch_nothing,
     ) -> None:
         """Begin with nothing known. `watched`: what this process follows: of that alone it learns when others write, so
         that each write of one process costs the others the same however many there are."""
@@ -106,7 +106,7 @@ class Log:
         """Id of all logs of the file: none of its topics is ever deleted. Set by `identify`."""
         self._newest = -1
         """Newest log of which the topic is known."""
-        self.topics: dict[str, Kept] = {}
+        self.topics: dict[str, TopicExtent] = {}
         self.heads: dict[int, int] = {}
         """Ends of logs as last committed: of those that were read since another process wrote."""
         self.versions: dict[str, int] = {}
@@ -129,7 +129,7 @@ class Log:
         execute = self._connection().execute
         (newest,) = execute("SELECT coalesce(max(id), 0) FROM logs").fetchone()
         if newest != self._newest:
-            self.topics, self._newest = kept_topics(self._connection()), newest
+            self.topics, self._newest = load_topics(self._connection()), newest
         self.heads = {}
         logs, groups = self._watched()
         self.ends(logs)
@@ -167,11 +167,11 @@ class Log:
         return made
 
     def _check_size(self, message: Outgoing) -> None:
-        size, limit = size_of(message), self._record_bytes_max
+        size, limit = record_size(message), self._record_bytes_max
         if size > limit:
             raise BrokerError(f"a record of {size} bytes for {message.topic} is too large: {limit} bytes at most")
 
-    def kept(self, topic: str) -> Kept:
+    def kept(self, topic: str) -> TopicExtent:
         """Find a topic. Raises `BrokerError` for one that nobody has made."""
         if topic not in self.topics:
             self.reload()  # another process may have made it
@@ -198,7 +198,7 @@ class Log:
         for log, rows in by_log.items():
             connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._moved = moved
-        ends = [(end, tables.row_sum(log, end), log) for log, end in moved.items()]
+        ends = [(end, tables.row_checksum(log, end), log) for log, end in moved.items()]
         connection.executemany("UPDATE logs SET next = ?, next_sum = ? WHERE id = ?", ends)
 
     def committed(self) -> Mapping[int, int]:
@@ -229,7 +229,7 @@ class Log:
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """Check that what is not there was removed by retention. Raises `Damage`."""
-        oldest, end = tables.one_log(self._connection(), log)
+        oldest, end = tables.read_log_bounds(self._connection(), log)
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
             raise Damage(f"records of log {log} from {first} on are missing")
@@ -242,7 +242,7 @@ class Log:
         execute(_IDENTITY)
         found = execute("SELECT id, sum FROM log_identity").fetchone()
         if found is None:
-            execute("INSERT INTO log_identity VALUES (?, ?)", (new, tables.row_sum("log_identity", new)))
+            execute("INSERT INTO log_identity VALUES (?, ?)", (new, tables.row_checksum("log_identity", new)))
             self.id = new
             return
         tables.check_identity(*found)
@@ -251,7 +251,7 @@ class Log:
     def ensure(self, topics: Sequence[Topic]) -> None:
         """Make the missing topics, and keep records for longer where that is asked for. All are checked before anything
         is written. Only people have them kept for less (`retain`): another release may want what this one does not."""
-        there = kept_topics(self._connection())
+        there = load_topics(self._connection())
         for topic in topics:
             kept = there.get(topic.name)
             if kept is not None and kept.partitions != topic.partitions:
@@ -269,21 +269,21 @@ class Log:
             elif kept.retention_ms is not None and (retention_ms is None or retention_ms > kept.retention_ms):
                 self.retain(topic.name, kept, retention_ms)
 
-    def retain(self, name: str, kept: Kept, retention_ms: int | None) -> None:
+    def retain(self, name: str, kept: TopicExtent, retention_ms: int | None) -> None:
         """Keep the records of a topic for so long from now on."""
-        sum_ = tables.row_sum(name, kept.first_log, kept.partitions, retention_ms)
+        sum_ = tables.row_checksum(name, kept.first_log, kept.partitions, retention_ms)
         self._connection().execute(
             "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, name)
         )
 
-    def _make(self, topic: Topic, retention_ms: int | None) -> Kept:
+    def _make(self, topic: Topic, retention_ms: int | None) -> TopicExtent:
         (first,) = self._connection().execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
         for log in range(first, first + topic.partitions):
-            sum_ = tables.row_sum(log, 0)
+            sum_ = tables.row_checksum(log, 0)
             self._connection().execute("INSERT INTO logs VALUES (?, 0, ?, 0, ?)", (log, sum_, sum_))
             self._connection().execute(log_table(log))
-        kept = Kept(first, topic.partitions, retention_ms)
-        row = (topic.name, *kept, tables.row_sum(topic.name, *kept))
+        kept = TopicExtent(first, topic.partitions, retention_ms)
+        row = (topic.name, *kept, tables.row_checksum(topic.name, *kept))
         self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", row)
         return kept
 
@@ -296,14 +296,14 @@ class Log:
         """
         more = False
         execute = self._connection().execute
-        there = kept_topics(self._connection()).items()
+        there = load_topics(self._connection()).items()
         trimmed = {name: topic for name, topic in there if topic.retention_ms is not None or is_wakes(name)}
         if not trimmed:
             return False
-        ends = {log: (oldest, end) for log, oldest, end in tables.logs_of(execute(tables.LOGS))}
+        ends = {log: (oldest, end) for log, oldest, end in tables.verified_logs(execute(tables.LOGS))}
         floors: dict[int, int] = {}
         timers = {log for name, topic in trimmed.items() if is_wakes(name) for log in topic.logs}
-        for group, log, offset in tables.positions_of(execute(tables.POSITIONS)):
+        for group, log, offset in tables.verified_positions(execute(tables.POSITIONS)):
             if group not in lost or log in timers:
                 floors[log] = min(offset, floors.get(log, offset))
         for name, topic in trimmed.items():
@@ -327,7 +327,7 @@ class Log:
         keep = end if first_kept is None else first_kept
         if keep > oldest:
             execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
-            sum_ = tables.row_sum(log, keep)
+            sum_ = tables.row_checksum(log, keep)
             execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (keep, sum_, log))
         return keep == oldest + TRIMMED_MAX
 
@@ -356,13 +356,15 @@ def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row], log_id: str)
     return records
 
 
-def kept_topics(connection: sqlite3.Connection) -> dict[str, Kept]:
+def load_topics(connection: sqlite3.Connection) -> dict[str, TopicExtent]:
     """Topics as the file has them. Raises `Damage`."""
-    rows = tables.topics_of(connection.execute(tables.TOPICS))
-    return {name: Kept(first_log, partitions, retention_ms) for name, first_log, partitions, retention_ms in rows}
+    rows = tables.verified_topics(connection.execute(tables.TOPICS))
+    return {
+        name: TopicExtent(first_log, partitions, retention_ms) for name, first_log, partitions, retention_ms in rows
+    }
 
 
-def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
+def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
     """Name what the file lacks of the write that this mark tells of: a log, and its end. `None` if it is so long.
     Raises `Damage`."""
     log, end = (int(part) for part in mark.split())
@@ -389,11 +391,11 @@ def _filled(values: Sequence[Any]) -> Sequence[bytes]:
 
 
 class Transaction:
-    """Writes of records, one group commit at a time: see `saga.store.sqlite.writer.Contents`."""
+    """Writes of records, one group commit at a time: see `saga.store.sqlite.writer.TransactionHooks`."""
 
     def __init__(
         self,
-        log: Log,
+        log: RecordLog,
         clock: Clock,
         *,
         caught_up: Callable[[], None],

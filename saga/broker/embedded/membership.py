@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from saga.broker.embedded.groups import Groups, Newcomer, View
-from saga.broker.embedded.liveness import Liveness, Seat, is_vacant
-from saga.broker.embedded.log import Log, Transaction, Undecodable
-from saga.broker.identity import MemberIdentity, refusal, strangers_among
+from saga.broker.embedded.groups import Groups, MemberView, Newcomer
+from saga.broker.embedded.liveness import Liveness, MemberLock, is_dead
+from saga.broker.embedded.log import RecordLog, Transaction, Undecodable
+from saga.broker.identity import MemberIdentity, disagreement_error, find_disagreeing
 from saga.broker.port import Listener, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
-from saga.messages import Partition, Record, Standstill
-from saga.store.sqlite.errors import Doing
-from saga.store.sqlite.state_file import File
-from saga.store.sqlite.writer import Writer
+from saga.messages import Partition, Record, StalledPartition
+from saga.store.sqlite.errors import FileOperation
+from saga.store.sqlite.state_file import StateFile
+from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 AGAIN_S = 0.1
@@ -39,7 +39,7 @@ class Timing:
 
 
 @dataclass(slots=True)
-class Owned:
+class EmbeddedPartition:
     """Partition that is ours."""
 
     log: int
@@ -52,13 +52,13 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class BrokerFile:
     """Objects that the members of one process share."""
 
-    file: File
-    writer: Writer
+    file: StateFile
+    writer: GroupCommitter
     transaction: Transaction
-    log: Log
+    log: RecordLog
     groups: Groups
     clock: Clock
     timing: Timing
@@ -72,21 +72,21 @@ class Shared:
         return None
 
 
-class Member:
+class EmbeddedMember:
     """Member of a group on the broker's file. See `saga.broker.port.Membership` for the promises."""
 
-    def __init__(self, subscription: Subscription, listener: Listener, seat: Seat, shared: Shared) -> None:
+    def __init__(self, subscription: Subscription, listener: Listener, seat: MemberLock, shared: BrokerFile) -> None:
         self.group, self._subscription = subscription.group, subscription
         self.changed = asyncio.Event()
         """Event that is set when the group is not what it was."""
         self._listener, self._seat, self._shared = listener, seat, shared
         self._id = 0
-        self._owned: dict[Partition, Owned] = {}
+        self._owned: dict[Partition, EmbeddedPartition] = {}
         self._by_log: dict[int, Partition] = {}
         """Partitions that may be read, by log; one that is being revoked is owned, but not in here."""
-        self._behind: dict[Partition, Owned] = {}
+        self._behind: dict[Partition, EmbeddedPartition] = {}
         """Partitions with something to read, longest unread first."""
-        self._standstills: dict[Partition, tuple[float, Standstill]] = {}
+        self._standstills: dict[Partition, tuple[float, StalledPartition]] = {}
         """Partitions whose next record cannot be read, and since when it was not looked at again."""
         self._news = asyncio.Event()
         self._generation, self._since_s = 0, 0.0
@@ -179,7 +179,7 @@ class Member:
                     logs |= {first + number: Partition(topic, number) for number in range(partitions)}
                 ends = shared.log.ends(logs)
         except sqlite3.Error as why:
-            raise shared.file.error(why, Doing.READ) from why
+            raise shared.file.error(why, FileOperation.READ) from why
         return {partition: ends[log] for log, partition in logs.items()}
 
     async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
@@ -190,10 +190,10 @@ class Member:
             with self._shared.file.telling():
                 found = self._shared.groups.positions(self.group)
         except sqlite3.Error as why:
-            raise self._shared.file.error(why, Doing.READ) from why
+            raise self._shared.file.error(why, FileOperation.READ) from why
         return {partition: found[log] for log, partition in logs.items() if log in found}
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return [standstill for _, standstill in self._standstills.values()]
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
@@ -228,13 +228,13 @@ class Member:
             if partition is not None and partition in self._owned:
                 self._behind[partition] = self._owned[partition]
             if not records:
-                raise self._shared.file.error(why, Doing.READ) from why
+                raise self._shared.file.error(why, FileOperation.READ) from why
         return records
 
     def _stands(self, partition: Partition, why: Undecodable) -> None:
         """Note that a partition stands still: whatever lies behind that record waits, and nothing else does."""
         told = self._standstills.get(partition)
-        standstill = Standstill(*partition, why.offset, why.told(partition, self._shared.file.path))
+        standstill = StalledPartition(*partition, why.offset, why.told(partition, self._shared.file.path))
         self._standstills[partition] = self._shared.clock.monotonic_s(), standstill
         if told is None:
             self.wake()
@@ -269,7 +269,7 @@ class Member:
                 for topic in self._subscription.topics:
                     log.kept(topic)
                 self._seat.renew()
-                dead = [fellow for fellow in groups.fellows(self.group) if is_vacant(folder / fellow.seat)]
+                dead = [fellow for fellow in groups.fellows(self.group) if is_dead(folder / fellow.seat)]
         except OSError as why:
             raise BrokerUnavailable(f"broker file {self._shared.file.path}: a member's lock failed: {why}") from why
         _, topics, identity, starts = self._subscription
@@ -278,7 +278,7 @@ class Member:
             lambda: groups.enter(self.group, newcomer, log.topics, instead_of=dead)
         )
         if strangers:
-            raise refusal(self.group, identity, strangers)
+            raise disagreement_error(self.group, identity, strangers)
         self._shared.changed(self.group)
 
     async def follow(self) -> None:
@@ -292,7 +292,7 @@ class Member:
                 except BrokerUnavailable:
                     wait_s = AGAIN_S
                 except sqlite3.Error as why:
-                    if not isinstance(self._shared.file.error(why, Doing.READ), BrokerUnavailable):
+                    if not isinstance(self._shared.file.error(why, FileOperation.READ), BrokerUnavailable):
                         raise
                     wait_s = AGAIN_S
                 if wait_s is None:
@@ -385,12 +385,12 @@ class Member:
 
     def _meet(self, members: Collection[MemberIdentity | None]) -> None:
         """Note who in the group disagrees with us: they came while we were taken for dead, or did not look."""
-        strangers = strangers_among(self._subscription.identity, members)
+        strangers = find_disagreeing(self._subscription.identity, members)
         if strangers != self._strangers:
             self._strangers = strangers
             self.wake()
 
-    async def _take(self, view: View, logs: list[int]) -> None:
+    async def _take(self, view: MemberView, logs: list[int]) -> None:
         shared, member = self._shared, self._id
         grants = await shared.writer.do(lambda: shared.groups.take(self.group, member, view.generation, logs))
         shared.changed(self.group)
@@ -398,7 +398,7 @@ class Member:
         if not taken:
             return
         for partition, grant in taken.items():  # ours to commit from here on, and to read once the listener knows
-            self._owned[partition] = Owned(grant.log, grant.granted, grant.offset, grant.left)
+            self._owned[partition] = EmbeddedPartition(grant.log, grant.granted, grant.offset, grant.left)
         await self._listener.assigned({partition: grant.offset for partition, grant in taken.items()})
         self._by_log.update({grant.log: partition for partition, grant in taken.items()})
         with shared.file.telling():

@@ -5,16 +5,16 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 
 from saga.broker.embedded.log import Undecodable
-from saga.broker.embedded.membership import Shared
+from saga.broker.embedded.membership import BrokerFile
 from saga.errors import BrokerError
-from saga.messages import Partition, Record, Standstill
-from saga.store.sqlite.errors import Doing
+from saga.messages import Partition, Record, StalledPartition
+from saga.store.sqlite.errors import FileOperation
 
 
-class Reader:
-    """Reader on the broker's file. See `saga.broker.administration.Reading` for the promises."""
+class EmbeddedReader:
+    """Reader on the broker's file. See `saga.broker.administration.PartitionReader` for the promises."""
 
-    def __init__(self, positions: Mapping[Partition, int], shared: Shared) -> None:
+    def __init__(self, positions: Mapping[Partition, int], shared: BrokerFile) -> None:
         """Begin at these positions. Raises `BrokerError` for a partition that is not there."""
         self._shared, self._positions = shared, dict(positions)
         self._logs: dict[Partition, int] = {}
@@ -25,7 +25,7 @@ class Reader:
             self._logs[partition] = kept.first_log + partition.number
         self._order = list(positions)
         """Partitions, longest unread first."""
-        self._standstills: dict[Partition, Standstill] = {}
+        self._standstills: dict[Partition, StalledPartition] = {}
         self._news = asyncio.Event()
         self._broken: BaseException | None = None
 
@@ -41,7 +41,7 @@ class Reader:
                 if records := self._read(records_max):
                     return records
             except sqlite3.Error as why:
-                raise self._shared.file.error(why, Doing.READ) from why
+                raise self._shared.file.error(why, FileOperation.READ) from why
             try:
                 await clock.within(max(0.0, deadline_s - clock.monotonic_s()), self._news.wait())
             except TimeoutError:
@@ -58,7 +58,7 @@ class Reader:
     def log_ids(self) -> Mapping[str, str]:
         return dict.fromkeys((partition.topic for partition in self._positions), self._shared.log.id)
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return list(self._standstills.values())
 
     def advanced(self, heads: Mapping[int, int]) -> None:
@@ -82,7 +82,7 @@ class Reader:
             try:
                 read = log.read(number, partition, position, records_max - len(records))
             except Undecodable as why:
-                told = Standstill(*partition, why.offset, why.told(partition, self._shared.file.path))
+                told = StalledPartition(*partition, why.offset, why.told(partition, self._shared.file.path))
                 self._standstills[partition] = told
                 continue
             self._standstills.pop(partition, None)

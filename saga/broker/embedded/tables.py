@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
-from saga.store.sqlite.errors import Damage, OwnerErrors, Purpose
+from saga.store.sqlite.errors import Damage, OwnerErrors, StateFileSpec
 
 TABLES = (
     # A topic's partitions are the logs first_log, first_log + 1, ...; each log's records are in a table of its own,
@@ -40,9 +40,9 @@ def log_table(log: int) -> str:
 def check_records(connection: sqlite3.Connection) -> None:
     """Check that no records are missing between others, that no positions are beyond them, and that topics, logs and
     positions are what was written. Raises `Damage`."""
-    for _ in (*topics_of(connection.execute(TOPICS)), *positions_of(connection.execute(POSITIONS))):
+    for _ in (*verified_topics(connection.execute(TOPICS)), *verified_positions(connection.execute(POSITIONS))):
         pass
-    for log, oldest, end in list(logs_of(connection.execute(LOGS))):
+    for log, oldest, end in list(verified_logs(connection.execute(LOGS))):
         found = connection.execute(f"SELECT count(*), min(offset), max(offset) FROM log_{log}").fetchone()
         if found != ((end - oldest, oldest, end - 1) if end > oldest else (0, None, None)):
             raise Damage(f"log {log} is to hold the records from {oldest} to {end - 1}, and holds others")
@@ -54,7 +54,7 @@ def check_records(connection: sqlite3.Connection) -> None:
         raise Damage(f"the position of group {beyond[0]!r} in log {beyond[1]} is none")
 
 
-PURPOSE = Purpose(
+PURPOSE = StateFileSpec(
     name="broker file",
     setting="SAGA_BROKER",
     application=0x53414742,  # SAGB
@@ -89,23 +89,25 @@ ABSENCES = "SELECT grp, away_ms, looked_ms, sum FROM absences"
 TOPICS = "SELECT name, first_log, partitions, retention_ms, sum FROM topics"
 
 
-def row_sum(*fields: str | int | None) -> int:
+def row_checksum(*fields: str | int | None) -> int:
     """Checksum of these columns of a row.
 
-    >>> row_sum("orders", 1, 12, None) == row_sum("orders", 1, 13, None)
+    >>> row_sum("orders", 1, 12, None) == row_checksum("orders", 1, 13, None)
     False
     """
     return zlib.crc32(_pack(fields))
 
 
-def topics_of(rows: Iterable[tuple[str, int, int, int | None, int]]) -> Iterator[tuple[str, int, int, int | None]]:
+def verified_topics(
+    rows: Iterable[tuple[str, int, int, int | None, int]],
+) -> Iterator[tuple[str, int, int, int | None]]:
     """Topics from `TOPICS`, each compared with its checksum. Raises `Damage`."""
     for name, first_log, partitions, retention_ms, sum_ in rows:
         _compare(f"topic {name!r}", sum_, name, first_log, partitions, retention_ms)
         yield name, first_log, partitions, retention_ms
 
 
-def logs_of(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
+def verified_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
     """Logs from `LOGS`: id, oldest offset and end. Raises `Damage`."""
     for log, oldest, oldest_sum, end, end_sum in rows:
         _compare(f"the beginning of log {log}", oldest_sum, log, oldest)
@@ -123,27 +125,27 @@ def check_identity(id_: str, sum_: int) -> None:
     _compare("the id of its logs", sum_, "log_identity", id_)
 
 
-def positions_of(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+def verified_positions(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
     """Positions from `POSITIONS`: group, log and offset. Raises `Damage`."""
     for group, log, offset, sum_ in rows:
         _compare(f"the position of group {group!r} in log {log}", sum_, group, log, offset)
         yield group, log, offset
 
 
-def absences_of(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+def verified_absences(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
     """Absences from `ABSENCES`: group, for how long, and when that was looked at. Raises `Damage`."""
     for group, away_ms, looked_ms, sum_ in rows:
         _compare(f"the absence of group {group!r}", sum_, group, away_ms, looked_ms)
         yield group, away_ms, looked_ms
 
 
-def one_log(connection: sqlite3.Connection, log: int) -> tuple[int, int]:
+def read_log_bounds(connection: sqlite3.Connection, log: int) -> tuple[int, int]:
     """Oldest offset and end of a log. Raises `Damage`."""
-    for _, oldest, end in logs_of(connection.execute(f"{LOGS} WHERE id = ?", (log,))):
+    for _, oldest, end in verified_logs(connection.execute(f"{LOGS} WHERE id = ?", (log,))):
         return oldest, end
     raise Damage(f"log {log} is missing")
 
 
 def _compare(what: str, sum_: int, *fields: str | int | None) -> None:
-    if row_sum(*fields) != sum_:
+    if row_checksum(*fields) != sum_:
         raise Damage(f"{what} is not what was written")

@@ -27,17 +27,36 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from aiokafka.protocol.fetch import FetchRequest
 
-from saga.broker.administration import BY_LOG, DATED_BY, NO_IDS, Away, Bounds, Found, Group, Reading, Unreadable
+from saga.broker.administration import (
+    BY_LOG,
+    DATED_BY,
+    NO_IDS,
+    GroupDescription,
+    InactiveGroup,
+    OffsetBounds,
+    PartitionReader,
+    TopicDescription,
+    UnreadableRange,
+)
 from saga.broker.kafka.broker import KafkaBroker
-from saga.broker.kafka.client import FAILED, bounds, check_reader, failed, partitions_of, position, since, stated_by
-from saga.broker.kafka.consumers import FETCH_BYTES, of_nobody
-from saga.broker.kafka.errors import translated
-from saga.broker.kafka.fetching import Fetching, keep_apart
-from saga.broker.kafka.positions import is_of_another_log, log_ids, to_metadata
+from saga.broker.kafka.client import (
+    FAILED,
+    bounds,
+    count_partitions,
+    fetch_offsets_at,
+    position,
+    raise_if_reader_broken,
+    read_identity,
+    to_broker_error,
+)
+from saga.broker.kafka.consumers import FETCH_BYTES, open_reading_consumer
+from saga.broker.kafka.errors import translate_error
+from saga.broker.kafka.fetching import IsolatingFetcher, isolate_partitions
+from saga.broker.kafka.positions import fetch_log_ids, is_of_another_log, to_metadata
 from saga.broker.kafka.record_batches import PLACE_BYTES
-from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, Change, Topics
+from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, ChangeConfigs, Topics
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Partition, Record, Standstill, Topic
+from saga.messages import Partition, Record, StalledPartition, Topic
 from saga.messaging.names import PROBED
 from saga.support.clock import Clock
 
@@ -67,10 +86,10 @@ class KafkaAdministration(KafkaBroker):
         answer = await self._asked(lambda: self._send(Topics()), "asking for topics")
         return [name for _, name, *_ in answer.topics]
 
-    async def found(self, topics: Collection[str]) -> Mapping[str, Found]:
+    async def found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return await self._asked(lambda: self._found(topics), "asking for topics")
 
-    async def _found(self, topics: Collection[str]) -> Mapping[str, Found]:
+    async def _found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         there = [answer for answer in (await self._send(Topics())).topics if answer[1] in topics]
         settings = await self._settings_of(TOPIC, [name for _, name, *_ in there])
         return {name: _found(partitions, allowed, settings.get(name)) for _, name, _, partitions, allowed in there}
@@ -95,7 +114,7 @@ class KafkaAdministration(KafkaBroker):
 
     async def _set(self, topic: str, name: str, value: str) -> None:
         """Give one setting of a topic another value."""
-        doing, change = f"topic {topic}: {name}", Change(topic, name, value)
+        doing, change = f"topic {topic}: {name}", ChangeConfigs(topic, name, value)
         answer = await self._asked(lambda: self._send(change, self._controller()), doing)
         _check(((code, words) for code, words, *_ in answer.resources), doing)
         await self._asked(lambda: self._seen(topic, lambda f: f.hidden or f.settings.get(name) == value), doing)
@@ -107,17 +126,17 @@ class KafkaAdministration(KafkaBroker):
         _check(((code, words) for _, code, words in answer.topic_errors), doing)
         await self._asked(lambda: self._seen(topic, lambda found: found.partitions == partitions), doing)
 
-    async def _seen(self, topic: str, is_changed: Callable[[Found], bool]) -> None:
+    async def _seen(self, topic: str, is_changed: Callable[[TopicDescription], bool]) -> None:
         """Return when the brokers that we ask know of a change, too: it is the controller that has acknowledged it."""
         while (found := (await self._found([topic])).get(topic)) is None or not is_changed(found):
             await self._clock.sleep(LOOK_S)
 
     # ---------------------------------------------------------------- groups and positions
 
-    async def group(self, name: str) -> Group:
+    async def group(self, name: str) -> GroupDescription:
         return (await self._asked(lambda: self._groups([name]), f"group {name!r}"))[name]
 
-    async def readers(self, topic: str) -> Mapping[str, Group]:
+    async def readers(self, topic: str) -> Mapping[str, GroupDescription]:
         groups = await self._asked(self._all_groups, "asking for groups")
         return {
             name: group
@@ -125,7 +144,7 @@ class KafkaAdministration(KafkaBroker):
             if topic in group.reads or any(p.topic == topic for p in group.positions)
         }
 
-    async def _all_groups(self) -> Mapping[str, Group]:
+    async def _all_groups(self) -> Mapping[str, GroupDescription]:
         names: set[str] = set()
         for node, *_ in (await self._send(Topics([]))).brokers:
             answer = await self._send(ListGroupsRequest(), node)
@@ -133,9 +152,9 @@ class KafkaAdministration(KafkaBroker):
             names |= {name for name, kind, *_ in answer.groups if kind in ("consumer", "")}
         return await self._groups(sorted(names))
 
-    async def _groups(self, names: Iterable[str]) -> Mapping[str, Group]:
+    async def _groups(self, names: Iterable[str]) -> Mapping[str, GroupDescription]:
         """Groups by name."""
-        found: dict[str, Group] = {}
+        found: dict[str, GroupDescription] = {}
         for name in names:
             node = await self._client.coordinator_lookup(0, name)
             described = await self._send(DescribeGroupsRequest([name]), node)
@@ -143,7 +162,7 @@ class KafkaAdministration(KafkaBroker):
             fetched = await self._send(OffsetFetchRequest(name, None), node)
             codes = {code, fetched.error_code, *(each[3] for _, partitions in fetched.topics for each in partitions)}
             _check([(code, "") for code in codes], f"group {name!r}")
-            ids = await log_ids([topic for topic, _ in fetched.topics], self._client)
+            ids = await fetch_log_ids([topic for topic, _ in fetched.topics], self._client)
             positions = {
                 Partition(topic, number): at
                 for topic, partitions in fetched.topics
@@ -152,19 +171,23 @@ class KafkaAdministration(KafkaBroker):
             }
             reads = frozenset(topic for _, _, _, told, *_ in members for topic in _subscribed(told))
             names_of = tuple(_member(client, host) for _, client, host, *_ in members)
-            stated = [stated_by(told) for _, _, _, told, *_ in members]
-            found[name] = Group(names_of, positions, reads, frozenset(each for each in stated if each is not None))
+            stated = [read_identity(told) for _, _, _, told, *_ in members]
+            found[name] = GroupDescription(
+                names_of, positions, reads, frozenset(each for each in stated if each is not None)
+            )
         return found
 
-    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
+    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         doing = f"asking where {', '.join(topics)} begin and end"
         return await self._asked(lambda: self._bounds(topics), doing)
 
-    async def _bounds(self, topics: Collection[str]) -> Mapping[Partition, Bounds]:
+    async def _bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         there = [topic for topic in topics if topic in await self._names()]
         async with self._consumer() as consumer:
             places = [place for topic in there for place in await self._places(consumer, topic)]
-            return {Partition(*place): Bounds(*found) for place, found in (await bounds(consumer, places)).items()}
+            return {
+                Partition(*place): OffsetBounds(*found) for place, found in (await bounds(consumer, places)).items()
+            }
 
     async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         return await self._asked(lambda: self._since(topic, time_ms), f"asking topic {topic} for a time")
@@ -172,24 +195,24 @@ class KafkaAdministration(KafkaBroker):
     async def _since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         async with self._consumer() as consumer:
             places = await self._places(consumer, topic)
-            found = await since(consumer, dict.fromkeys(places, max(0, time_ms)))
+            found = await fetch_offsets_at(consumer, dict.fromkeys(places, max(0, time_ms)))
         return {Partition(*place): offset for place, offset in found.items()}
 
     @asynccontextmanager
     async def read(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
-    ) -> AsyncIterator[Reading]:
+    ) -> AsyncIterator[PartitionReader]:
         async with self._consumer() as consumer:
-            yield Reader(consumer, positions, log_ids, self._clock)
+            yield KafkaReader(consumer, positions, log_ids, self._clock)
 
-    async def unreadable(self, partition: Partition, offset: int) -> Unreadable | None:
+    async def unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
         """Search what is behind it, further and further, then nearer: brokers find a record by those before."""
         try:
             return await self._clock.within(SEARCH_S, self._unreadable(TopicPartition(*partition), offset))
         except FAILED as why:
-            raise failed(why, f"reading {partition.topic}/{partition.number} at {offset}", "Read") from why
+            raise to_broker_error(why, f"reading {partition.topic}/{partition.number} at {offset}", "Read") from why
 
-    async def _unreadable(self, place: TopicPartition, offset: int) -> Unreadable | None:
+    async def _unreadable(self, place: TopicPartition, offset: int) -> UnreadableRange | None:
         async with self._consumer() as consumer:
             await self._places(consumer, place.topic)
             probe = Probe(consumer, place, self._clock)
@@ -206,14 +229,14 @@ class KafkaAdministration(KafkaBroker):
                     good, found = middle, nearer
                 else:
                     broken = middle
-            return Unreadable(offset, found, await probe.size(offset), first)
+            return UnreadableRange(offset, found, await probe.size(offset), first)
 
     async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Move positions as promised: Kafka takes them from outside only for a group that is empty."""
         await self._asked(lambda: self._move(group, positions), f"group {group!r}: moving positions")
 
     async def _move(self, group: str, positions: Mapping[Partition, int]) -> None:
-        ids = await log_ids({topic for topic, _ in positions}, self._client)
+        ids = await fetch_log_ids({topic for topic, _ in positions}, self._client)
         by_topic: dict[str, list[tuple[int, int, str]]] = {}
         for (topic, number), at in positions.items():
             by_topic.setdefault(topic, []).append((number, at, to_metadata("", ids.get(topic, ""))))
@@ -224,7 +247,7 @@ class KafkaAdministration(KafkaBroker):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         _check(((code, "") for code in codes), f"group {group!r}: moving positions in {', '.join(by_topic)}")
 
-    async def away(self) -> Sequence[Away]:
+    async def away(self) -> Sequence[InactiveGroup]:
         return ()
 
     async def forget(self, group: str) -> None:
@@ -270,7 +293,7 @@ class KafkaAdministration(KafkaBroker):
             try:
                 return await self._clock.within(max(0.0, deadline_s - self._clock.monotonic_s()), ask())
             except (*FAILED, BrokerUnavailable) as why:
-                trouble = why if isinstance(why, BrokerError) else failed(why, doing)
+                trouble = why if isinstance(why, BrokerError) else to_broker_error(why, doing)
                 over = self._clock.monotonic_s() + AGAIN_S >= deadline_s
                 if over or not again or not isinstance(trouble, BrokerUnavailable):
                     raise self._open[1].explained(trouble) from why
@@ -304,17 +327,19 @@ class KafkaAdministration(KafkaBroker):
         }
 
     async def _places(self, consumer: AIOKafkaConsumer, topic: str) -> list[TopicPartition]:
-        count = await partitions_of(consumer._client, topic, self._clock)
+        count = await count_partitions(consumer._client, topic, self._clock)
         return [TopicPartition(topic, number) for number in range(count)]
 
     def _consumer(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
-        return of_nobody(self._settings, self._open[1], self._clock, ASK_S)
+        return open_reading_consumer(self._settings, self._open[1], self._clock, ASK_S)
 
 
-def _found(partitions: Collection[tuple[Any, ...]], allowed: int, settings: Mapping[str, str] | None) -> Found:
+def _found(
+    partitions: Collection[tuple[Any, ...]], allowed: int, settings: Mapping[str, str] | None
+) -> TopicDescription:
     kept_ms = int((settings or {}).get("retention.ms", -1))
     rights = {"read": READ, "write": WRITE}
-    return Found(
+    return TopicDescription(
         partitions=len(partitions),
         retention_ms=None if kept_ms < 0 else kept_ms,
         replicas=min((len(partition[4]) for partition in partitions), default=0),
@@ -337,7 +362,7 @@ def _subscribed(told: bytes) -> Iterable[str]:
 def _check(answers: Iterable[tuple[int, str | None]], doing: str) -> None:
     for code, words in answers:
         if code != 0:
-            raise translated(for_code(code)(*([words] if words else [])), doing)
+            raise translate_error(for_code(code)(*([words] if words else [])), doing)
 
 
 GET_MS = 100
@@ -350,7 +375,7 @@ class Probe:
 
     def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition, clock: Clock) -> None:
         self._consumer, self._place, self._clock = consumer, place, clock
-        self._fetching: Fetching = keep_apart(consumer, clock, lambda: None)
+        self._fetching: IsolatingFetcher = isolate_partitions(consumer, clock, lambda: None)
 
     async def at(self, offset: int) -> int | str:
         """Offset of the first record from there on, or of the end; or why it cannot be read. Raises
@@ -391,15 +416,15 @@ SLICE_S = 0.5
 """Time after which it is looked whether a partition has anything left at our offset."""
 
 
-class Reader:
-    """Reader with a consumer of its own. See `saga.broker.administration.Reading` for the promises."""
+class KafkaReader:
+    """Reader with a consumer of its own. See `saga.broker.administration.PartitionReader` for the promises."""
 
     def __init__(
         self, consumer: AIOKafkaConsumer, positions: Mapping[Partition, int], log_ids: Mapping[str, str], clock: Clock
     ) -> None:
         self._consumer, self._clock = consumer, clock
         self._begun = dict(positions)
-        self._fetching = keep_apart(consumer, clock, lambda: None)
+        self._fetching = isolate_partitions(consumer, clock, lambda: None)
         self._fetching.log_ids.update(log_ids)
         consumer.assign([TopicPartition(*partition) for partition in positions])
         self._fetching.begin()
@@ -413,7 +438,7 @@ class Reader:
                 if self._fetching.log_ids.is_due():
                     await self._look_at_logs()
                 left_s = max(0.0, deadline_s - self._clock.monotonic_s())
-                check_reader(self._consumer)
+                raise_if_reader_broken(self._consumer)
                 wait_ms = int(min(left_s, SLICE_S) * 1000)
                 got = await self._consumer.getmany(timeout_ms=wait_ms, max_records=records_max)
                 if records := [record for some in got.values() for record in some]:
@@ -422,7 +447,7 @@ class Reader:
                 if self._clock.monotonic_s() >= deadline_s:
                     return []
         except FAILED as why:
-            raise failed(why, "reading", "Read") from why
+            raise to_broker_error(why, "reading", "Read") from why
 
     def positions(self) -> Mapping[Partition, int]:
         reached = {partition: position(self._consumer, partition) for partition in self._begun}
@@ -433,7 +458,7 @@ class Reader:
     def log_ids(self) -> Mapping[str, str]:
         return dict(self._fetching.log_ids)
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         return self._fetching.standstills()
 
     async def _look_at_logs(self) -> None:

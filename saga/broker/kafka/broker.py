@@ -12,15 +12,24 @@ from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS
 from saga.broker.kafka import connecting
-from saga.broker.kafka.client import FAILED, LOOK_S, LOOKS, bounds, failed, partitions_of, starting, topics_of
+from saga.broker.kafka.client import (
+    FAILED,
+    LOOK_S,
+    LOOKS,
+    bounds,
+    closing_on_failure,
+    count_partitions,
+    fetch_topics,
+    to_broker_error,
+)
 from saga.broker.kafka.connecting import check
-from saga.broker.kafka.consumers import of_nobody
-from saga.broker.kafka.errors import translated
-from saga.broker.kafka.fetching import Fetching, keep_apart
-from saga.broker.kafka.membership import Member
-from saga.broker.kafka.positions import log_ids
+from saga.broker.kafka.consumers import open_reading_consumer
+from saga.broker.kafka.errors import translate_error
+from saga.broker.kafka.fetching import IsolatingFetcher, isolate_partitions
+from saga.broker.kafka.membership import KafkaMember
+from saga.broker.kafka.positions import fetch_log_ids
 from saga.broker.kafka.producer import Publisher
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Listener, Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, Topic
@@ -42,19 +51,19 @@ class KafkaBroker:
     def __init__(self, settings: KafkaSettings, *, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
         self.record_bytes_max = settings.record_bytes_max
-        self._members: set[Member] = set()
+        self._members: set[KafkaMember] = set()
         self._closing = AsyncExitStack()
-        self._opened: tuple[Publisher, Access] | None = None
+        self._opened: tuple[Publisher, KafkaAccess] | None = None
 
     async def __aenter__(self) -> Self:
         settings = self._settings
         async with AsyncExitStack() as opened:
-            access = Access(settings)
+            access = KafkaAccess(settings)
             publisher = Publisher(settings, access, self._clock)
             try:
                 await self._clock.within(settings.connect_s, self._connected(publisher, access))
             except FAILED as why:
-                raise access.explained(failed(why, f"Kafka at {', '.join(settings.servers)}")) from why
+                raise access.explained(to_broker_error(why, f"Kafka at {', '.join(settings.servers)}")) from why
             opened.push_async_callback(publisher.close)
             renewing = asyncio.get_running_loop().create_task(self._renew_often(publisher, access))
             opened.push_async_callback(_end, renewing)
@@ -66,12 +75,12 @@ class KafkaBroker:
         await self._closing.aclose()
         self._opened = None
 
-    async def _connected(self, publisher: Publisher, access: Access) -> None:
+    async def _connected(self, publisher: Publisher, access: KafkaAccess) -> None:
         await check(self._settings, access, self._clock)
         await publisher.open()
 
     @property
-    def _open(self) -> tuple[Publisher, Access]:
+    def _open(self) -> tuple[Publisher, KafkaAccess]:
         if self._opened is None:
             raise BrokerError("Kafka is not connected here: use the broker inside its `async with`")
         return self._opened
@@ -91,9 +100,9 @@ class KafkaBroker:
 
     async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         try:
-            return await log_ids(topics, self._open[0].producer.client)
+            return await fetch_log_ids(topics, self._open[0].producer.client)
         except FAILED as why:
-            raise failed(why, "asking for the ids of topics") from why
+            raise to_broker_error(why, "asking for the ids of topics") from why
 
     async def forbidden(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
@@ -107,7 +116,7 @@ class KafkaBroker:
         try:
             return await self._clock.within(ASKED_S_MAX, answer)
         except TimeoutError as why:
-            raise failed(why, "asking Kafka for its topics") from why
+            raise to_broker_error(why, "asking Kafka for its topics") from why
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         """Publish as promised. Raises `BrokerError` for a record that is too large, or a topic that is not there."""
@@ -117,7 +126,7 @@ class KafkaBroker:
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
         """Join as promised. An error that the listener raises comes out of the next `poll` or `commit`."""
         _, access = self._open
-        member = Member(subscription, listener, self._settings, access, self._clock)
+        member = KafkaMember(subscription, listener, self._settings, access, self._clock)
         await member.enter()
         self._members.add(member)
         try:
@@ -132,7 +141,7 @@ class KafkaBroker:
 
     # ---------------------------------------------------------------- what changes meanwhile
 
-    async def _renew_often(self, publisher: Publisher, access: Access) -> None:
+    async def _renew_often(self, publisher: Publisher, access: KafkaAccess) -> None:
         while True:
             await self._clock.sleep(RENEW_S)
             with suppress(Exception):  # a file that is just being written: what we have is good for as long as it is
@@ -157,10 +166,10 @@ PAGE_S = 0.5
 
 
 async def ensure(
-    topics: Sequence[Topic], client: AIOKafkaClient, settings: KafkaSettings, access: Access, clock: Clock
+    topics: Sequence[Topic], client: AIOKafkaClient, settings: KafkaSettings, access: KafkaAccess, clock: Clock
 ) -> None:
     """Create the topics that are missing, and return when all brokers that we ask know them. Raises `BrokerError`."""
-    known = await topics_of(client)
+    known = await fetch_topics(client)
     for topic in topics:
         if topic.name in known and known[topic.name] != topic.partitions:
             raise BrokerError(
@@ -174,7 +183,7 @@ async def ensure(
         await clock.within(CREATE_S, _create(missing, settings, access))
         await clock.within(CREATE_S, _visible(missing, client, clock))
     except FAILED as why:
-        raise failed(why, f"creating topics {', '.join(topic.name for topic in missing)}") from why
+        raise to_broker_error(why, f"creating topics {', '.join(topic.name for topic in missing)}") from why
 
 
 async def partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clock) -> Mapping[str, int]:
@@ -183,17 +192,17 @@ async def partitions(topics: Collection[str], client: AIOKafkaClient, clock: Clo
     for look in range(LOOKS):
         if look:
             await clock.sleep(LOOK_S)
-        known = await topics_of(client)
+        known = await fetch_topics(client)
         found = {name: known[name] for name in topics if name in known}
         if len(found) == len(set(topics)):
             break
     return found
 
 
-async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Access) -> None:
+async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: KafkaAccess) -> None:
     admin = AIOKafkaAdminClient(**access.options, request_timeout_ms=int(CREATE_S * 1000))
     try:
-        with starting(admin._client):
+        with closing_on_failure(admin._client):
             await admin.start()
         answer = await admin.create_topics([_wanted(topic, settings) for topic in topics])
     finally:
@@ -201,7 +210,7 @@ async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Acce
     for name, code, *words in answer.topic_errors:
         kind = for_code(code)
         if code != 0 and kind is not TopicAlreadyExistsError:  # somebody else was faster
-            raise translated(kind(*(word for word in words if word)), f"creating topic {name}", "Create")
+            raise translate_error(kind(*(word for word in words if word)), f"creating topic {name}", "Create")
 
 
 def _wanted(topic: Topic, settings: KafkaSettings) -> NewTopic:
@@ -224,7 +233,7 @@ def _wanted(topic: Topic, settings: KafkaSettings) -> NewTopic:
 
 async def _visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock) -> None:
     while True:
-        known = await topics_of(client)
+        known = await fetch_topics(client)
         found = {topic.name: known.get(topic.name) for topic in topics}
         if all(found[topic.name] == topic.partitions for topic in topics):
             return
@@ -234,25 +243,25 @@ async def _visible(topics: Sequence[Topic], client: AIOKafkaClient, clock: Clock
         await clock.sleep(LOOK_S)
 
 
-async def scan(topic: str, settings: KafkaSettings, access: Access, clock: Clock) -> AsyncIterator[Record]:
+async def scan(topic: str, settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> AsyncIterator[Record]:
     """Read all records that are there now, partition by partition. Raises `BrokerError`, also for a record that cannot
     be read."""
     try:
-        async with of_nobody(settings, access, clock, settings.connect_s) as consumer:
-            fetching = keep_apart(consumer, clock, lambda: None)
-            count = await partitions_of(consumer._client, topic, clock)
+        async with open_reading_consumer(settings, access, clock, settings.connect_s) as consumer:
+            fetching = isolate_partitions(consumer, clock, lambda: None)
+            count = await count_partitions(consumer._client, topic, clock)
             await fetching.log_ids.learn([topic], consumer._client)
             there = await bounds(consumer, [TopicPartition(topic, number) for number in range(count)])
             for place, offsets in there.items():
                 async for record in _read(consumer, fetching, place, range(*offsets), settings, clock):
                     yield record
     except FAILED as why:
-        raise access.explained(failed(why, f"reading topic {topic}", "Read")) from why
+        raise access.explained(to_broker_error(why, f"reading topic {topic}", "Read")) from why
 
 
 async def _read(
     consumer: AIOKafkaConsumer,
-    fetching: Fetching,
+    fetching: IsolatingFetcher,
     place: TopicPartition,
     offsets: range,
     settings: KafkaSettings,

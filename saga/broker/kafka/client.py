@@ -28,12 +28,12 @@ from aiokafka.protocol.api import Request
 from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import RecordMetadata
 
-from saga.broker.identity import MemberIdentity, decode
-from saga.broker.kafka.errors import GUESS, translated
-from saga.broker.kafka.settings import ClientId, refusal
+from saga.broker.identity import MemberIdentity, decode_identity
+from saga.broker.kafka.errors import GUESS, translate_error
+from saga.broker.kafka.settings import ClientId, explain_refusal
 from saga.broker.port import FROM_THE_OLDEST
 from saga.errors import BrokerError, BrokerUnavailable
-from saga.messages import Partition, Standstill
+from saga.messages import Partition, StalledPartition
 from saga.support.clock import Clock
 
 LOOKS, LOOK_S = 4, 0.15
@@ -52,20 +52,20 @@ logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # all that matters com
 # -------------------------------------------------------------------- any client
 
 
-def given_up(why: BaseException) -> bool:
+def is_stray_cancellation(why: BaseException) -> bool:
     """Return whether this is a cancellation that nobody asked for: of something in aiokafka that was waited for. Let
     through, it would look like one of whoever waits, and end it without a word."""
     task = asyncio.current_task()
     return isinstance(why, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
-def let_through(why: BaseException) -> None:
+def reraise_cancellation(why: BaseException) -> None:
     """Raise an error again if it is a cancellation that somebody asked for."""
-    if isinstance(why, asyncio.CancelledError) and not given_up(why):
+    if isinstance(why, asyncio.CancelledError) and not is_stray_cancellation(why):
         raise why
 
 
-async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
+async def count_partitions(client: AIOKafkaClient, topic: str, clock: Clock) -> int:
     """Count a topic's partitions; from now on the client knows the topic. Raises `BrokerError` if it is not there.
 
     All topics are asked for, because asking for one that is missing creates it, unless the brokers forbid that; and it
@@ -74,7 +74,7 @@ async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int
     for look in range(LOOKS):
         if look:
             await clock.sleep(LOOK_S)
-        known = await topics_of(client)
+        known = await fetch_topics(client)
         if topic in known:
             client.add_topic(topic)
             await client.force_metadata_update()
@@ -86,7 +86,7 @@ async def partitions_of(client: AIOKafkaClient, topic: str, clock: Clock) -> int
     )
 
 
-async def topics_of(client: AIOKafkaClient) -> Mapping[str, int]:
+async def fetch_topics(client: AIOKafkaClient) -> Mapping[str, int]:
     """Count the partitions of all topics. Raises `BrokerUnavailable`."""
     try:
         cluster = await client.fetch_all_metadata()
@@ -100,7 +100,7 @@ def renew_password(client: AIOKafkaClient, password: str | None) -> None:
     client._sasl_plain_password = password
 
 
-class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+class _PinnedConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
     """Connection that knows for how long the broker accepts requests on it: brokers may end the session of whoever has
     shown a password or a token."""
 
@@ -117,9 +117,9 @@ class _Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no 
         return response
 
 
-async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _Connection:
+async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _PinnedConnection:
     """Connect, and note why it failed: aiokafka only tells that there is no connection."""
-    connection = _Connection(host, port, client_id=client_id, **options)
+    connection = _PinnedConnection(host, port, client_id=client_id, **options)
     access = client_id.access if isinstance(client_id, ClientId) else None
     server, reason = f"{host}:{port}", ""
     try:
@@ -127,7 +127,7 @@ async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _
     except (OSError, KafkaError, asyncio.CancelledError) as why:
         if access is not None:
             known = TimeoutError() if isinstance(why, asyncio.CancelledError) else why
-            reason = str(refusal(known, server, access.settings))
+            reason = str(explain_refusal(known, server, access.settings))
         raise
     finally:
         if access is not None:
@@ -138,7 +138,7 @@ async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _
 aiokafka.client.create_conn = _connect
 
 
-class _Connections(dict[Any, _Connection]):
+class _Connections(dict[Any, _PinnedConnection]):
     """Connections of a client that closes the ones that it forgets. aiokafka drops one whose other end has hung up, and
     nobody ever closes it if the task that reads from it had not come to the end by then.
 
@@ -146,7 +146,7 @@ class _Connections(dict[Any, _Connection]):
     cut off under a request, which looks like a broker that goes away.
     """
 
-    def __setitem__(self, name: object, connection: _Connection) -> None:
+    def __setitem__(self, name: object, connection: _PinnedConnection) -> None:
         super().__setitem__(name, connection)
         if session_s := getattr(connection, "session_s", 0.0):  # one that others made does not know it
             asyncio.get_running_loop().call_later(session_s * SESSION_PART, self._put_aside, name)
@@ -169,7 +169,7 @@ class _Connections(dict[Any, _Connection]):
 
 
 @contextmanager
-def starting(of: AIOKafkaClient) -> Iterator[None]:
+def closing_on_failure(of: AIOKafkaClient) -> Iterator[None]:
     """Close what a start inside the block has opened, if it is given up. aiokafka's `bootstrap` forgets the connection
     on which it asks for the cluster if it is cancelled there; only the frame that was left still knows it."""
     of._conns = _Connections(of._conns)
@@ -209,7 +209,7 @@ def is_dead(producer: AIOKafkaProducer) -> bool:
     return task is None or task.done() or _is_over(producer.client._sync_task)
 
 
-def hand_over(
+def enqueue_record(
     producer: AIOKafkaProducer,
     place: TopicPartition,
     key: bytes,
@@ -236,7 +236,7 @@ async def end_producer(producer: AIOKafkaProducer, clock: Clock, seconds: float)
         try:
             await clock.within(seconds, producer.stop())
         except (*FAILED, asyncio.CancelledError) as why:
-            let_through(why)
+            reraise_cancellation(why)
         else:
             return
     producer._closed = True  # or it warns that nobody has stopped it
@@ -267,14 +267,14 @@ def _over(batch: object) -> Never:
 # -------------------------------------------------------------------- consumers
 
 
-def check(consumer: AIOKafkaConsumer) -> None:
+def raise_if_broken(consumer: AIOKafkaConsumer) -> None:
     """Raise what broke the consumer, if something did: aiokafka itself tells only who polls, and not always."""
     coordinator = consumer._coordinator
     _check(coordinator._coordination_task, consumer._fetcher.error_future, consumer._client._sync_task)
     coordinator.check_errors()
 
 
-def check_reader(consumer: AIOKafkaConsumer) -> None:
+def raise_if_reader_broken(consumer: AIOKafkaConsumer) -> None:
     """Raise what broke a consumer that is in no group, if something did."""
     _check(consumer._fetcher.error_future, consumer._client._sync_task)
 
@@ -286,17 +286,17 @@ def _check(*tasks: asyncio.Task[object] | None) -> None:
             raise KafkaError(f"a background task of aiokafka has ended: {why}")
 
 
-def is_alone(consumer: AIOKafkaConsumer) -> bool:
+def lacks_coordinator(consumer: AIOKafkaConsumer) -> bool:
     """Return whether a consumer knows no broker that coordinates its group: nothing can be committed."""
     return consumer._coordinator.coordinator_id is None
 
 
-def is_out(consumer: AIOKafkaConsumer) -> bool:
+def is_unknown_to_group(consumer: AIOKafkaConsumer) -> bool:
     """Return whether the group does not know the consumer any more: what it had may be another member's already."""
     return bool(consumer._coordinator.generation < 0)
 
 
-def unseen(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
+def find_invisible_topics(consumer: AIOKafkaConsumer, topics: Iterable[str]) -> list[str]:
     """Topics that are not there, or that we may not see. If there are any they are asked for again: aiokafka would wait
     for minutes, in which the member has none of their partitions, and nobody is told."""
     found = [topic for topic in topics if not consumer._client.cluster.partitions_for_topic(topic)]
@@ -311,10 +311,10 @@ def partition_counts(client: AIOKafkaClient, topics: Iterable[str]) -> Mapping[s
     return {topic: count for topic, count in found.items() if count}
 
 
-def hidden(topics: Iterable[str]) -> list[Standstill]:
-    """Standstills to be told of topics that are `unseen`."""
+def report_invisible_topics(topics: Iterable[str]) -> list[StalledPartition]:
+    """Standstills to be told of topics that are `find_invisible_topics`."""
     said = "cannot be seen any more: have the user allowed Read on it, if it is there"
-    return [Standstill(topic, None, None, f"topic {topic} {said}") for topic in topics]
+    return [StalledPartition(topic, None, None, f"topic {topic} {said}") for topic in topics]
 
 
 def refused_topics(why: BaseException) -> frozenset[str]:
@@ -353,16 +353,16 @@ async def identities(client: AIOKafkaClient, group: str, clock: Clock) -> list[M
             answer = await client.send(node, DescribeGroupsRequest([group]))
             ((code, _, _, _, _, members, *_),) = answer.groups
             if not (code and for_code(code).retriable):
-                return [stated_by(member[3]) for member in members]
+                return [read_identity(member[3]) for member in members]
         except KafkaError as why:
             if not why.retriable:
                 raise
         await clock.sleep(LOOK_S)
 
 
-def stated_by(subscription: bytes) -> MemberIdentity | None:
+def read_identity(subscription: bytes) -> MemberIdentity | None:
     """Identity that a member states in its subscription, which is empty while it joins."""
-    return decode(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
+    return decode_identity(ConsumerProtocol.METADATA.decode(subscription).user_data) if subscription else None
 
 
 async def ends(
@@ -382,7 +382,7 @@ async def ends(
             for place, each in zip(places, found, strict=True)
         }
         if not any(end is not None for end in told.values()):
-            raise failed(why, "asking for the ends of the log", "Read", waits=True) from why
+            raise to_broker_error(why, "asking for the ends of the log", "Read", waits=True) from why
         return told
 
 
@@ -396,11 +396,13 @@ async def positions(
     if new := [place for place in places if place not in found]:
         found |= {place: (offset, "") for place, offset in (await consumer.beginning_offsets(new)).items()}
         times = {place: starts[place.topic] for place in new if starts.get(place.topic)}
-        found |= {place: (offset, "") for place, offset in (await since(consumer, times)).items()}
+        found |= {place: (offset, "") for place, offset in (await fetch_offsets_at(consumer, times)).items()}
     return {Partition(*place): position for place, position in found.items()}
 
 
-async def since(consumer: AIOKafkaConsumer, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+async def fetch_offsets_at(
+    consumer: AIOKafkaConsumer, times: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
     """First offset of each partition whose record has this time, in milliseconds since 1970, or a later one; its end if
     there is none."""
     if not times:
@@ -415,7 +417,7 @@ async def end_consumer(consumer: AIOKafkaConsumer, clock: Clock, seconds: float)
     try:
         await clock.within(seconds, consumer.stop())
     except (*FAILED, asyncio.CancelledError) as why:
-        let_through(why)  # a fetch that waits to be tried again ends so
+        reraise_cancellation(why)  # a fetch that waits to be tried again ends so
     else:
         return
     tasks: list[asyncio.Task[object] | None] = []
@@ -444,10 +446,12 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
     return task is not None and task.done()
 
 
-def failed(why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False) -> BrokerError:
-    """Make the error to raise instead of something that came out of aiokafka; `right`, `waits`: see `translated`."""
+def to_broker_error(
+    why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
+) -> BrokerError:
+    """Make the error to raise instead of something that came out of aiokafka; `right`, `waits`: see `translate_error`."""
     if isinstance(why, KafkaError):
-        return translated(why, doing, right, waits=waits)
+        return translate_error(why, doing, right, waits=waits)
     said = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
     return BrokerUnavailable(f"{doing}: {said}: it is tried again; {GUESS}")
 

@@ -16,12 +16,12 @@ from aiokafka.errors import (
 from aiokafka.protocol.group import HeartbeatRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from saga.broker.acls import Right, allow
+from saga.broker.acls import AclRight, grant_command
 from saga.broker.adapter import ClientOptions
-from saga.broker.kafka.client import FAILED, failed
+from saga.broker.kafka.client import FAILED, to_broker_error
 from saga.broker.kafka.positions import UNKNOWN_THERE, ask_any_broker
 from saga.broker.kafka.requests import READ, UNKNOWN, WRITE, Topics
-from saga.broker.kafka.settings import Access, KafkaSettings, refusal
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings, explain_refusal
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.support.clock import Clock
 
@@ -29,7 +29,7 @@ LOOK_S = 0.1
 """Pause before a server that knows of no broker is asked again."""
 
 
-async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
+async def check(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
     """Return when one of the servers lets us in. Raises `BrokerError` that says of each what is wrong."""
     options = access.options
     share_s = settings.connect_s / (len(settings.servers) + 1)
@@ -40,7 +40,7 @@ async def check(settings: KafkaSettings, access: Access, clock: Clock) -> None:
         except (OSError, KafkaError) as why:
             if access.trouble:
                 raise BrokerUnavailable(f"Kafka at {server}: {access.trouble}") from why
-            troubles.append(refusal(why, server, settings))
+            troubles.append(explain_refusal(why, server, settings))
         else:
             return
     for trouble in troubles:
@@ -77,7 +77,7 @@ async def forbidden(
     try:
         return [*await _of_topics(reads, writes, client), *await _of_groups(groups, client)]
     except FAILED as why:
-        raise failed(why, "asking what this user may do") from why
+        raise to_broker_error(why, "asking what this user may do") from why
 
 
 async def _of_topics(reads: Collection[str], writes: Collection[str], client: AIOKafkaClient) -> list[str]:
@@ -86,7 +86,7 @@ async def _of_topics(reads: Collection[str], writes: Collection[str], client: AI
     except UNKNOWN_THERE:  # brokers before 2.3 do not tell: it shows later
         return []
     return [
-        f"topic {name}: this user may not {right.lower()} it: {allow(Right(right, 'topic', name))}"
+        f"topic {name}: this user may not {right.lower()} it: {grant_command(AclRight(right, 'topic', name))}"
         for name, allowed in sorted((name, allowed) for code, name, *_, allowed in answer.topics if code == 0)
         for right, bit, wanted in (("Read", READ, reads), ("Write", WRITE, writes))
         if name in wanted and allowed != UNKNOWN and not allowed & bit
@@ -100,5 +100,7 @@ async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[st
     for group in sorted(groups):
         answer = await ask_any_broker(HeartbeatRequest(group, -1, ""), client)
         if answer.error_code == GroupAuthorizationFailedError.errno:
-            problems.append(f"group {group}: this user may not join it: {allow(Right('Read', 'group', group))}")
+            problems.append(
+                f"group {group}: this user may not join it: {grant_command(AclRight('Read', 'group', group))}"
+            )
     return problems

@@ -13,9 +13,9 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
-from saga.broker.identity import MemberIdentity, decode, encode
-from saga.broker.kafka.client import FAILED, end_consumer, failed, starting
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.identity import MemberIdentity, decode_identity, encode_identity
+from saga.broker.kafka.client import FAILED, closing_on_failure, end_consumer, to_broker_error
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.support.clock import Clock
 
 FETCH_BYTES = 1 << 23
@@ -41,11 +41,11 @@ class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafk
         """Identities in the group, one of each service and store, as of the last assignment."""
 
     def metadata(self, topics: Iterable[str]) -> Any:
-        return ConsumerProtocolMemberMetadata(self.version, list(topics), encode(self._identity))
+        return ConsumerProtocolMemberMetadata(self.version, list(topics), encode_identity(self._identity))
 
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
         assigned = RangePartitionAssignor.assign(cluster, members)
-        told = _encode_members(decode(member.user_data) for member in members.values())
+        told = _encode_members(decode_identity(member.user_data) for member in members.values())
         return {
             id_: ConsumerProtocolMemberAssignment(each.version, each.assignment, told) for id_, each in assigned.items()
         }
@@ -56,7 +56,7 @@ class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafk
 
 def _encode_members(identities: Iterable[MemberIdentity | None]) -> bytes:
     known = {(each.service, each.store): each for each in identities if each is not None}
-    return msgspec.json.encode([encode(each) for each in list(known.values())[:TOLD_MAX]]) if known else b""
+    return msgspec.json.encode([encode_identity(each) for each in list(known.values())[:TOLD_MAX]]) if known else b""
 
 
 def _decode_members(told: bytes | None) -> list[MemberIdentity]:
@@ -67,11 +67,11 @@ def _decode_members(told: bytes | None) -> list[MemberIdentity]:
         encoded = msgspec.json.decode(told, type=list[bytes])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return []
-    return [identity for each in encoded if (identity := decode(each)) is not None]
+    return [identity for each in encoded if (identity := decode_identity(each)) is not None]
 
 
-def of_group(
-    group: str, topics: Sequence[str], settings: KafkaSettings, access: Access, assignor: IdentityAssignor
+def create_group_consumer(
+    group: str, topics: Sequence[str], settings: KafkaSettings, access: KafkaAccess, assignor: IdentityAssignor
 ) -> AIOKafkaConsumer:
     """Make a consumer that is to be a member of a group that reads these topics. Raises `BrokerUnavailable` without a
     password."""
@@ -94,8 +94,8 @@ def of_group(
 
 
 @asynccontextmanager
-async def of_nobody(
-    settings: KafkaSettings, access: Access, clock: Clock, request_s: float
+async def open_reading_consumer(
+    settings: KafkaSettings, access: KafkaAccess, clock: Clock, request_s: float
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """Open a consumer for tools inside the block: it has no positions but those that it is told. Raises `BrokerError`:
     it cannot connect."""
@@ -108,20 +108,20 @@ async def of_nobody(
     )
     try:
         try:
-            with starting(consumer._client):
+            with closing_on_failure(consumer._client):
                 await clock.within(request_s, consumer.start())
         except FAILED as why:
-            raise access.explained(failed(why, "connecting to Kafka, to read", "Read")) from why
+            raise access.explained(to_broker_error(why, "connecting to Kafka, to read", "Read")) from why
         yield consumer
     finally:
         await asyncio.shield(end_consumer(consumer, clock, END_S))
 
 
-def _consumer(access: Access, **options: Any) -> AIOKafkaConsumer:
+def _consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:
     try:
         known = access.options
     except KafkaError as why:
-        raise failed(why, "connecting to Kafka") from why
+        raise to_broker_error(why, "connecting to Kafka") from why
     return AIOKafkaConsumer(**known, isolation_level="read_committed", enable_auto_commit=False, **options)
 
 

@@ -149,7 +149,7 @@ RIGHTS: frozenset[type[Exception]] = frozenset(
 """Errors of these that are of rights: one that was taken away can be given back."""
 
 
-def translated(
+def translate_error(
     why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
 ) -> BrokerError:
     """Make the error to raise instead of one of aiokafka's; `doing`: what failed, and where; `right`: which one it

@@ -23,12 +23,12 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest
 
-from saga.broker.kafka.client import FAILED, failed
-from saga.broker.kafka.errors import AGAIN, translated
+from saga.broker.kafka.client import FAILED, to_broker_error
+from saga.broker.kafka.errors import AGAIN, translate_error
 from saga.broker.kafka.positions import LogIds
-from saga.broker.kafka.record_batches import Batches
+from saga.broker.kafka.record_batches import RecordBatches
 from saga.errors import BrokerError
-from saga.messages import Partition, Record, Standstill
+from saga.messages import Partition, Record, StalledPartition
 from saga.support.clock import Clock
 
 AGAIN_S_FIRST, AGAIN_S_MAX = 0.1, 5.0
@@ -40,7 +40,7 @@ OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, Unknow
 
 
 @dataclass(slots=True)
-class StandingStill:
+class FetchFailure:
     """Partition that cannot be read, and stands still."""
 
     offset: int
@@ -52,7 +52,7 @@ class StandingStill:
     """Pause before it is read again."""
 
 
-class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
+class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     """Fetcher that takes the place of a consumer's own, as long as the consumer runs."""
 
     def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> None:
@@ -74,9 +74,9 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self.log_ids = LogIds(clock)
         """Ids of the logs that are read, as whoever reads goes by them."""
         self._clock, self._tell = clock, tell
-        self._standstills: dict[TopicPartition, StandingStill] = {}
+        self._standstills: dict[TopicPartition, FetchFailure] = {}
         self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
-        self._told: list[Standstill] = []
+        self._told: list[StalledPartition] = []
 
     def begin(self) -> None:
         """Begin another assignment: nothing is known of its partitions."""
@@ -85,14 +85,14 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self._timers, self._standstills, self.out_of_range = {}, {}, {}
         self._tell_news()  # or what stands still again would be taken for told
 
-    def standstills(self) -> list[Standstill]:
+    def standstills(self) -> list[StalledPartition]:
         """Standstills to be told to people; one for a whole topic."""
         now_s = self._clock.monotonic_s()
-        found: dict[tuple[str, int | None], Standstill] = {}
+        found: dict[tuple[str, int | None], StalledPartition] = {}
         for (topic, number), each in self._standstills.items():
             if now_s - each.since_s >= each.patience_s:
                 part = None if each.of_topic else number
-                found[topic, part] = Standstill(topic, part, None if each.of_topic else each.offset, each.reason)
+                found[topic, part] = StalledPartition(topic, part, None if each.of_topic else each.offset, each.reason)
         return list(found.values())
 
     async def close(self) -> None:
@@ -150,9 +150,9 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             if why is None:
                 self._goes_on(place)
             else:
-                self._stands(assignment, place, StandingStill(offset, unreadable(place, offset, why)))
+                self._stands(assignment, place, FetchFailure(offset, find_unreadable_range(place, offset, why)))
 
-        batches = Batches(place, data, assignment.state_value(place).position, aborted, highwater, tell)
+        batches = RecordBatches(place, data, assignment.state_value(place).position, aborted, highwater, tell)
         batches.log_id = self.log_ids.get(place.topic, "")
         return FetchResult(place, partition_records=batches, assignment=assignment, backoff=self._prefetch_backoff)
 
@@ -173,9 +173,9 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         self._client.force_metadata_update()  # it may be elsewhere by now
         passes = kind in AGAIN and kind is not CorruptRecordException
         doing = f"{place.topic}/{place.partition} stands at offset {offset}"
-        trouble = translated(kind(place.topic), doing, "Read", waits=True)
+        trouble = translate_error(kind(place.topic), doing, "Read", waits=True)
         patience_s = PATIENCE_S if passes or kind is UnknownTopicOrPartitionError else 0.0
-        self._stands(assignment, place, StandingStill(offset, str(trouble), patience_s, kind in OF_TOPICS))
+        self._stands(assignment, place, FetchFailure(offset, str(trouble), patience_s, kind in OF_TOPICS))
 
     def _is_empty(
         self, assignment: Assignment, place: TopicPartition, offset: int, stable: int, *, alone: bool
@@ -187,9 +187,9 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             "and hand out none of them, as they do if what they have stored is damaged: have it restored, or step over "
             "it with `saga positions skip`"
         )
-        self._stands(assignment, place, StandingStill(offset, reason, PATIENCE_S), rests=alone)
+        self._stands(assignment, place, FetchFailure(offset, reason, PATIENCE_S), rests=alone)
 
-    def _stands(self, assignment: Assignment, place: TopicPartition, new: StandingStill, *, rests: bool = True) -> None:
+    def _stands(self, assignment: Assignment, place: TopicPartition, new: FetchFailure, *, rests: bool = True) -> None:
         """Leave a partition alone for a while, and nothing else."""
         before, new.since_s = self._standstills.get(place), self._clock.monotonic_s()
         if before is not None and before.offset == new.offset:
@@ -213,18 +213,18 @@ class Fetching(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             self._tell()
 
 
-def keep_apart(consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> Fetching:
+def isolate_partitions(consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> IsolatingFetcher:
     """Give a consumer a fetcher of this kind. To be called as soon as it has started, before it has partitions."""
     old = consumer._fetcher
     old._fetch_task.cancel()  # it has not begun to wait for anything but partitions
-    consumer._fetcher = fetching = Fetching(consumer, clock, tell)
+    consumer._fetcher = fetching = IsolatingFetcher(consumer, clock, tell)
     return fetching
 
 
-def unreadable(place: TopicPartition, offset: int, why: Exception) -> str:
+def find_unreadable_range(place: TopicPartition, offset: int, why: Exception) -> str:
     """Text for people about bytes that cannot be read."""
     if isinstance(why, UnsupportedCodecError):
-        return str(translated(why, f"{place.topic}/{place.partition} stands at offset {offset}"))
+        return str(translate_error(why, f"{place.topic}/{place.partition} stands at offset {offset}"))
     said = " ".join(str(part) for part in why.args) if isinstance(why, KafkaError) else f"{type(why).__name__}: {why}"
     return (
         f"{place.topic}/{place.partition} stands at offset {offset}, which cannot be read: {said[:300]}; it is tried "
@@ -258,7 +258,7 @@ class Prefetch:
         """Event that is set when something has come, or failed, or may be asked for again."""
         self.failure: BrokerError | None = None
         """Last failure; whoever tells it puts it away."""
-        self.standstills: dict[Partition, Standstill] = {}
+        self.standstills: dict[Partition, StalledPartition] = {}
         """Partitions of which aiokafka makes nothing but exceptions."""
         self._group, self._clock, self._tell = group, clock, tell
         self._consumer: AIOKafkaConsumer | None = None
@@ -340,7 +340,7 @@ class Prefetch:
             if consumer is self._consumer:
                 self._back(consumer, partitions)
                 if isinstance(why, FAILED):
-                    self.failure = failed(why, f"group {self._group!r}: reading", "Read", waits=True)
+                    self.failure = to_broker_error(why, f"group {self._group!r}: reading", "Read", waits=True)
                 elif len(partitions) > 1:
                     self._apart = True
                 else:
@@ -373,7 +373,9 @@ class Prefetch:
             return
         said = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
         advice = "it is tried again: report it with this message; `saga positions skip` may step over what is there"
-        self._set_standstills(self.standstills | {partition: Standstill(*partition, at, f"{said[:300]}: {advice}")})
+        self._set_standstills(
+            self.standstills | {partition: StalledPartition(*partition, at, f"{said[:300]}: {advice}")}
+        )
         self.news.set()
         await self._clock.sleep(REST_S)
 
@@ -382,7 +384,7 @@ class Prefetch:
         self._set_standstills({other: each for other, each in self.standstills.items() if other not in partitions})
         self._apart = bool(self.standstills)
 
-    def _set_standstills(self, standstills: dict[Partition, Standstill]) -> None:
+    def _set_standstills(self, standstills: dict[Partition, StalledPartition]) -> None:
         """Note the standstills there are from here on, and no others."""
         if standstills != self.standstills:
             self.standstills = standstills

@@ -13,17 +13,17 @@ from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from saga.broker.identity import refusal, strangers_among
+from saga.broker.identity import disagreement_error, find_disagreeing
 from saga.broker.kafka import client, consumers
-from saga.broker.kafka.client import FAILED, failed, partitions_of
+from saga.broker.kafka.client import FAILED, count_partitions, to_broker_error
 from saga.broker.kafka.consumers import IdentityAssignor, Rebalances
 from saga.broker.kafka.errors import GUESS
-from saga.broker.kafka.fetching import Fetching, Prefetch, keep_apart
-from saga.broker.kafka.positions import CLEAN, IN_HAND, LogIds, Owned, commit, from_metadata, is_of_another_log
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.kafka.fetching import IsolatingFetcher, Prefetch, isolate_partitions
+from saga.broker.kafka.positions import CLEAN, IN_HAND, LogIds, OwnedPartition, commit, from_metadata, is_of_another_log
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Listener, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
-from saga.messages import Partition, Record, Standstill
+from saga.messages import Partition, Record, StalledPartition
 from saga.support.clock import Clock
 
 WATCH_S, AGAIN_S = 0.25, 0.5
@@ -37,7 +37,7 @@ BOUNDS_S = 1.0
 """Longest wait for a broker that is asked where a partition begins and ends."""
 
 
-class Member:
+class KafkaMember:
     """Member of a group on Kafka. See `saga.broker.port.Membership` for the promises."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Member:
         subscription: Subscription,
         listener: Listener,
         settings: KafkaSettings,
-        access: Access,
+        access: KafkaAccess,
         clock: Clock,
     ) -> None:
         group = subscription.group
@@ -55,12 +55,12 @@ class Member:
         self._strangers: tuple[str, ...] = ()
         self._settings, self._access, self._clock = settings, access, clock
         self._consumer: AIOKafkaConsumer | None = None
-        self._owned: dict[Partition, Owned] = {}
+        self._owned: dict[Partition, OwnedPartition] = {}
         self._let_go: set[Partition] = set()
         """Partitions that were given up with a warning: the next assignment says whether they are ours again."""
         self._open: set[Partition] = set()
         """Partitions that may be read: not before the listener knows of them, and not while they are given up."""
-        self._fetching: Fetching | None = None
+        self._fetching: IsolatingFetcher | None = None
         self._prefetch = Prefetch(group, clock, self.wake)
         self._duplicate_instance = DuplicateInstance(group, settings.instance, settings.session_s, clock)
         self._woken = False
@@ -117,10 +117,10 @@ class Member:
     async def end(self, offsets: Mapping[Partition, int]) -> None:
         await self._note(self._ours(offsets), CLEAN)
 
-    def _ours(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[Owned, int]]:
+    def _ours(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[OwnedPartition, int]]:
         """Partitions with what is to be committed of them. Raises `Fenced`."""
         self._check()
-        moved: dict[Partition, tuple[Owned, int]] = {}
+        moved: dict[Partition, tuple[OwnedPartition, int]] = {}
         for partition, offset in offsets.items():
             owned = self._owned.get(partition)
             if owned is None:
@@ -131,12 +131,12 @@ class Member:
             moved[partition] = owned, max(at, owned.committed)
         return moved
 
-    async def _note(self, ours: Mapping[Partition, tuple[Owned, int]], note: str) -> None:
+    async def _note(self, ours: Mapping[Partition, tuple[OwnedPartition, int]], note: str) -> None:
         for owned, _ in ours.values():
             owned.note = note
         await self._move(ours)
 
-    async def _move(self, moved: Mapping[Partition, tuple[Owned, int]]) -> None:
+    async def _move(self, moved: Mapping[Partition, tuple[OwnedPartition, int]]) -> None:
         if moved and self._consumer is not None:
             with self._access.explaining():
                 await commit(self._consumer, moved, f"group {self._group!r}: committing", self._settings.commit_s)
@@ -168,7 +168,7 @@ class Member:
         try:
             found, _ = await self._clock.within(BOUNDS_S, self._positions(consumer, places))
         except FAILED as why:
-            raise failed(why, f"group {self._group!r}: asking for positions", "Read", waits=True) from why
+            raise to_broker_error(why, f"group {self._group!r}: asking for positions", "Read", waits=True) from why
         return {partition: owned.next for partition, owned in found.items()}
 
     def _consumer_to_ask(self) -> AIOKafkaConsumer:
@@ -178,9 +178,9 @@ class Member:
             raise BrokerUnavailable(f"group {self._group!r} is not connected: it is tried again")
         return self._consumer
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         fetched = () if self._fetching is None else self._fetching.standstills()
-        found = [*fetched, *self._prefetch.standstills.values(), *client.hidden(self._unseen)]
+        found = [*fetched, *self._prefetch.standstills.values(), *client.report_invisible_topics(self._unseen)]
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
     def _read_to(self, partition: Partition) -> int:
@@ -209,7 +209,7 @@ class Member:
                 break
         return records
 
-    async def _find(self, consumer: AIOKafkaConsumer, fetching: Fetching) -> None:
+    async def _find(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
         """Find where to go on in partitions that have nothing at our offset. A gap in front of it was removed before it
         was read; if even their end is in front of it the log has lost what we have read, and all of it begins anew."""
         for place, offset in list(fetching.out_of_range.items()):
@@ -232,7 +232,7 @@ class Member:
                 self._prefetch.go_on_at(partition, goes_on)
                 fetching.go_on_at(place, goes_on)
 
-    async def _begin_anew(self, partition: Partition, begin: int, fetching: Fetching) -> None:
+    async def _begin_anew(self, partition: Partition, begin: int, fetching: IsolatingFetcher) -> None:
         """Read a partition from its beginning, whose log is not the one that was read: nothing of what was done with it
         counts there. Called with the lock."""
         owned = self._owned[partition]
@@ -240,14 +240,16 @@ class Member:
             "group %s: %s/%d has lost what was read of it: it is read again from offset %d on",
             *(self._group, partition.topic, partition.number, begin),
         )
-        self._owned[partition] = Owned(begin, begin, owned.over, log_id=fetching.log_ids.get(partition.topic, ""))
+        self._owned[partition] = OwnedPartition(
+            begin, begin, owned.over, log_id=fetching.log_ids.get(partition.topic, "")
+        )
         self._listener.lost([partition])
         self._listener.replaced(partition, owned.next)
         await self._listener.assigned({partition: begin})
         self._prefetch.go_on_at(partition, begin)
         fetching.go_on_at(TopicPartition(*partition), begin)
 
-    async def _look_at_logs(self, consumer: AIOKafkaConsumer, fetching: Fetching) -> None:
+    async def _look_at_logs(self, consumer: AIOKafkaConsumer, fetching: IsolatingFetcher) -> None:
         """Begin anew with topics that were deleted and created again: nothing else tells, for positions and fetches go
         by names."""
         ids, before = fetching.log_ids, {partition: owned.log_id for partition, owned in self._owned.items()}
@@ -299,7 +301,7 @@ class Member:
         """Give up everything before another assignment."""
         async with self._changing:
             if consumer is self._consumer and not self._leaving.is_set():
-                if is_out := client.is_out(consumer):
+                if is_out := client.is_unknown_to_group(consumer):
                     self._duplicate_instance.forgotten()
                 await self._give_up(with_warning=not is_out)
 
@@ -308,9 +310,9 @@ class Member:
         async with self._changing:
             if consumer is not self._consumer or self._leaving.is_set():
                 return
-            self._strangers = strangers_among(self._identity, self._assignor.members)
+            self._strangers = find_disagreeing(self._identity, self._assignor.members)
             if self._strangers and not self._was_in:  # it came while we were joining
-                self._broken = refusal(self._group, self._identity, self._strangers)
+                self._broken = disagreement_error(self._group, self._identity, self._strangers)
                 self._prefetch.news.set()
                 return
             try:
@@ -339,7 +341,7 @@ class Member:
 
     async def _positions(
         self, consumer: AIOKafkaConsumer, places: Collection[TopicPartition]
-    ) -> tuple[dict[Partition, Owned], dict[Partition, int]]:
+    ) -> tuple[dict[Partition, OwnedPartition], dict[Partition, int]]:
         """Where the group is in these partitions; and the positions that do not count, for they were committed in a log
         that is gone: such a partition begins at its beginning."""
         ids = LogIds(self._clock) if self._fetching is None else self._fetching.log_ids
@@ -353,7 +355,9 @@ class Member:
         for partition, (at, metadata) in found.items():
             note, _ = from_metadata("" if partition in gone else metadata)
             at = int(begins[TopicPartition(*partition)]) if partition in gone else at
-            owned[partition] = Owned(at, at, over, left=note == IN_HAND, note=note, log_id=ids.get(partition.topic, ""))
+            owned[partition] = OwnedPartition(
+                at, at, over, left=note == IN_HAND, note=note, log_id=ids.get(partition.topic, "")
+            )
         return owned, gone
 
     def _start(self, offsets: Mapping[Partition, int]) -> None:
@@ -403,7 +407,9 @@ class Member:
         """Give up what is ours, in time, and let the group know; not with an id, which keeps the place."""
         async with self._changing:
             self._leaving.set()
-            await self._give_up(with_warning=self._consumer is not None and not client.is_out(self._consumer))
+            await self._give_up(
+                with_warning=self._consumer is not None and not client.is_unknown_to_group(self._consumer)
+            )
         if self._life is not None:
             self._life.cancel()
             await asyncio.wait([self._life])
@@ -416,17 +422,17 @@ class Member:
 
     async def _connect(self) -> None:
         settings = self._settings
-        consumer = consumers.of_group(self._group, self._topics, settings, self._access, self._assignor)
+        consumer = consumers.create_group_consumer(self._group, self._topics, settings, self._access, self._assignor)
         try:
-            with client.starting(consumer._client):
+            with client.closing_on_failure(consumer._client):
                 await self._clock.within(settings.connect_s, consumer.start())
             await self._see(consumer)
             if not self._was_in:
                 await self._refuse_strangers(consumer)
         except BaseException as why:  # a cancelled join, too, must leave no consumer behind
             await client.end_consumer(consumer, self._clock, 0)
-            if isinstance(why, FAILED) or client.given_up(why):
-                raise self._access.explained(failed(why, f"group {self._group!r}: joining", "Read")) from why
+            if isinstance(why, FAILED) or client.is_stray_cancellation(why):
+                raise self._access.explained(to_broker_error(why, f"group {self._group!r}: joining", "Read")) from why
             raise
         try:
             client.check_consumer(consumer)
@@ -434,7 +440,7 @@ class Member:
             await consumer.stop()
             raise
         self._consumer = consumer
-        self._fetching = keep_apart(consumer, self._clock, self.wake)
+        self._fetching = isolate_partitions(consumer, self._clock, self.wake)
         self._prefetch.begin(consumer)
         consumer.subscribe(topics=self._topics, listener=Rebalances(consumer, self.given_up, self.given))
 
@@ -444,15 +450,15 @@ class Member:
         if self._identity is not None:
             asked = client.identities(consumer._client, self._group, self._clock)
             members = await self._clock.within(self._settings.connect_s, asked)
-            if strangers := strangers_among(self._identity, members):
-                raise refusal(self._group, self._identity, strangers)
+            if strangers := find_disagreeing(self._identity, members):
+                raise disagreement_error(self._group, self._identity, strangers)
 
     async def _see(self, consumer: AIOKafkaConsumer) -> None:
         """Have the consumer know our topics. One that is missing is an error at the beginning, and waited for later
         on."""
         for topic in self._topics:
             try:
-                await partitions_of(consumer._client, topic, self._clock)
+                await count_partitions(consumer._client, topic, self._clock)
             except BrokerError as why:
                 if isinstance(why, BrokerUnavailable) or not self._was_in:
                     raise
@@ -472,10 +478,14 @@ class Member:
                         await self._connect()
                     await self._watch()
                 except (Exception, asyncio.CancelledError) as why:
-                    client.let_through(why)
-                    if not (self._was_in or isinstance(why, (*FAILED, BrokerError)) or client.given_up(why)):
+                    client.reraise_cancellation(why)
+                    if not (
+                        self._was_in or isinstance(why, (*FAILED, BrokerError)) or client.is_stray_cancellation(why)
+                    ):
                         raise
-                    trouble = why if isinstance(why, BrokerError) else failed(why, f"group {self._group!r}", "Read")
+                    trouble = (
+                        why if isinstance(why, BrokerError) else to_broker_error(why, f"group {self._group!r}", "Read")
+                    )
                     if not isinstance(trouble, BrokerUnavailable) and not self._was_in:
                         raise trouble from why
                     self._set_away(str(trouble))
@@ -494,21 +504,21 @@ class Member:
             consumer, fetching = self._consumer, self._fetching
             assert consumer is not None, "only this task puts it away"
             assert fetching is not None, "as above"
-            client.check(consumer)
+            client.raise_if_broken(consumer)
             if self._untold is not None:
                 why, self._untold = self._untold, None
                 raise why
             if fetching.log_ids.is_due() or fetching.out_of_range:
                 await self._look_at_logs(consumer, fetching)
             await self._find(consumer, fetching)
-            alone_s = alone_s + WATCH_S if client.is_alone(consumer) else 0
+            alone_s = alone_s + WATCH_S if client.lacks_coordinator(consumer) else 0
             if not alone_s:
                 await self._commit_ends()
             await self._see_raised(consumer)
             trouble = ""
             if alone_s >= ALONE_S:
                 trouble = f"no broker answers for it: {GUESS}"
-            if (unseen := client.unseen(consumer, self._topics)) != self._unseen:
+            if (unseen := client.find_invisible_topics(consumer, self._topics)) != self._unseen:
                 self._unseen = unseen
                 self.wake()
             self._set_away(f"group {self._group!r}: {trouble}" if trouble else "")

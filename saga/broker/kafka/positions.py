@@ -16,7 +16,7 @@ from aiokafka.errors import IncompatibleBrokerVersion, NoBrokersAvailable
 from aiokafka.protocol.api import Request
 
 from saga.broker.kafka import client
-from saga.broker.kafka.client import FAILED, failed
+from saga.broker.kafka.client import FAILED, to_broker_error
 from saga.broker.kafka.requests import Ids
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
@@ -42,7 +42,7 @@ async def ask_any_broker(request: Request, client: AIOKafkaClient) -> Any:
     raise trouble
 
 
-async def log_ids(topics: Collection[str], client: AIOKafkaClient) -> Mapping[str, str]:
+async def fetch_log_ids(topics: Collection[str], client: AIOKafkaClient) -> Mapping[str, str]:
     """Ask for the ids of these topics; those that are not there, or hidden, are left out, and all of them by brokers
     before Kafka 2.8. Raises one of `FAILED`."""
     if not topics:
@@ -67,7 +67,7 @@ class LogIds(dict[str, str]):
         `FAILED`."""
         self._look_s = self._clock.monotonic_s() + LOOK_EVERY_S
         replaced = []
-        for topic, id_ in (await log_ids(topics, client)).items():
+        for topic, id_ in (await fetch_log_ids(topics, client)).items():
             known = self.get(topic)
             if id_ == known or id_ in self._gone:
                 continue
@@ -86,7 +86,7 @@ class LogIds(dict[str, str]):
 
 
 @dataclass(slots=True)
-class Owned:
+class OwnedPartition:
     """Partition that is ours in this assignment; the next assignment makes another one."""
 
     next: int
@@ -136,7 +136,7 @@ def is_of_another_log(metadata: str | None, log_id: str | None) -> bool:
 
 
 async def commit(
-    consumer: AIOKafkaConsumer, moved: Mapping[Partition, tuple[Owned, int]], doing: str, commit_s: float
+    consumer: AIOKafkaConsumer, moved: Mapping[Partition, tuple[OwnedPartition, int]], doing: str, commit_s: float
 ) -> None:
     """Commit these offsets, all of one assignment, and note them in what is owned. Raises `Fenced` once the assignment
     is over, `BrokerError` if none of them was taken: topics without our rights do not hold up the others.
@@ -180,7 +180,7 @@ async def _within_assignment(
         else:
             raise BrokerUnavailable(f"{doing}: not acknowledged within {commit_s:g} s")
     except (*FAILED, asyncio.CancelledError) as why:
-        client.let_through(why)
-        raise failed(why, doing, "Read", waits=True) from why
+        client.reraise_cancellation(why)
+        raise to_broker_error(why, doing, "Read", waits=True) from why
     finally:
         task.cancel()

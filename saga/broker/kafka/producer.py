@@ -14,11 +14,11 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
 from saga.broker.kafka import client
-from saga.broker.kafka.client import FAILED, failed, hand_over
+from saga.broker.kafka.client import FAILED, enqueue_record, to_broker_error
 from saga.broker.kafka.errors import GUESS
-from saga.broker.kafka.settings import Access, KafkaSettings
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.partitioner import partition_of
-from saga.broker.port import size_of
+from saga.broker.port import record_size
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing
 from saga.support.clock import Clock
@@ -48,7 +48,7 @@ class Sending:
 class Publisher:
     """Publisher that appends to the log, as `Broker.publish` of `saga.broker.port` promises."""
 
-    def __init__(self, settings: KafkaSettings, access: Access, clock: Clock) -> None:
+    def __init__(self, settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
         self._settings, self._access, self._clock = settings, access, clock
         self._producer: AIOKafkaProducer | None = None
         self._partitions: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Publisher:
         try:
             self._producer = await self._started()
         except FAILED as why:
-            raise self._access.explained(failed(why, "Kafka does not let us publish")) from why
+            raise self._access.explained(to_broker_error(why, "Kafka does not let us publish")) from why
         self._ready.set()
         self._looking = asyncio.get_running_loop().create_task(self._look())
 
@@ -123,7 +123,7 @@ class Publisher:
             _let_be(sending.acknowledged)
             if isinstance(why, BrokerUnavailable):
                 raise self._access.explained(why) from why
-            if not (isinstance(why, FAILED) or client.given_up(why)):
+            if not (isinstance(why, FAILED) or client.is_stray_cancellation(why)):
                 raise
             self._give_up(sending, why)
             raise self._failure(sending, why) from why
@@ -143,7 +143,7 @@ class Publisher:
             if partitions is None:
                 return False
             place = TopicPartition(topic, partition_of(key, partitions))
-            future = hand_over(producer, place, key, value, list(headers))
+            future = enqueue_record(producer, place, key, value, list(headers))
             if future is None:
                 return False
             sending.acknowledged.append(future)
@@ -192,7 +192,9 @@ class Publisher:
         asking = self._asked.get(topic)
         if asking is None:
             asked = self._asked
-            asking = asyncio.get_running_loop().create_task(client.partitions_of(producer.client, topic, self._clock))
+            asking = asyncio.get_running_loop().create_task(
+                client.count_partitions(producer.client, topic, self._clock)
+            )
             asked[topic] = asking
             asking.add_done_callback(lambda _: asked.pop(topic))
             self._asking.add(asking)
@@ -213,7 +215,7 @@ class Publisher:
         """Make the error to tell; a right that is missing is waited for, as everything that passes."""
         doing = f"publishing to {_topics(sending.messages)}"
         if isinstance(why, TopicAuthorizationFailedError):
-            trouble = failed(why, doing, "Write", waits=True)
+            trouble = to_broker_error(why, doing, "Write", waits=True)
             assert isinstance(trouble, BrokerUnavailable)
             until_s = self._clock.monotonic_s() + REFUSED_S
             self._refused |= dict.fromkeys(map(str, why.args), (until_s, trouble))
@@ -226,7 +228,7 @@ class Publisher:
                 "whether enough of them are in sync"
             )
             return self._access.explained(unacknowledged)
-        return self._access.explained(failed(why, doing, "Write", waits=True))
+        return self._access.explained(to_broker_error(why, doing, "Write", waits=True))
 
     def _check_refused(self, messages: Sequence[Outgoing]) -> None:
         for topic in {message.topic for message in messages} & self._refused.keys():
@@ -238,7 +240,7 @@ class Publisher:
     def _check_sizes(self, messages: Sequence[Outgoing]) -> None:
         limit = self._settings.record_bytes_max
         for message in messages:
-            if (size := size_of(message)) > limit:
+            if (size := record_size(message)) > limit:
                 raise BrokerError(f"a record of {size} bytes for {message.topic} is too large: {limit} bytes at most")
 
     # ---------------------------------------------------------------- replacing the producer
@@ -268,7 +270,7 @@ class Publisher:
                     self._producer = await self._started()
                 except Exception as why:  # noqa: BLE001 - whatever it is: without a producer nobody could ever publish
                     # Whoever publishes is told when it has waited for long enough.
-                    self._trouble = self._access.explained(failed(why, "connecting"))
+                    self._trouble = self._access.explained(to_broker_error(why, "connecting"))
                     await self._clock.sleep(AGAIN_S)
             self._trouble = None
             self._ready.set()
@@ -290,11 +292,11 @@ class Publisher:
             request_timeout_ms=int(settings.publish_s * 1000 / 2),
         )
         try:
-            with client.starting(producer.client):
+            with client.closing_on_failure(producer.client):
                 await self._clock.within(settings.connect_s, producer.start())
         except BaseException as why:  # a cancelled start, too, must leave no producer behind
             await client.end_producer(producer, self._clock, 0)
-            if client.given_up(why):
+            if client.is_stray_cancellation(why):
                 raise KafkaConnectionError("given up while it started") from why
             raise
         try:

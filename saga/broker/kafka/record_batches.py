@@ -31,7 +31,7 @@ Tell: TypeAlias = Callable[[int, Exception | None], None]
 """Function that is told how far a fetch could be read, and what is wrong there; `None`: it was read to its end."""
 
 
-class Entry(NamedTuple):
+class BatchRecord(NamedTuple):
     """Record of a batch, with the names that aiokafka gives to the fields."""
 
     offset: int
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     headers: tuple[tuple[str, bytes], ...]
 
 
-class Batches:
+class RecordBatches:
     """Batches that one fetch has brought of one partition, as an iterator of records that never raises.
 
     It has what aiokafka wants of its `PartitionRecords`. Records of aborted transactions are left out.
@@ -113,7 +113,7 @@ class Batches:
                             *(record.timestamp, None, self.log_id),
                         )
             except UnicodeDecodeError:
-                for offset, timestamp, key, value, headers in entries(self._raw(batch.base_offset)):
+                for offset, timestamp, key, value, headers in parse_records(self._raw(batch.base_offset)):
                     if offset >= self.next_fetch_offset:
                         self.next_fetch_offset = offset + 1
                         yield Record(topic, number, offset, key, value, headers, timestamp, None, self.log_id)
@@ -137,16 +137,16 @@ class Batches:
 
     def _following(self, begin: int) -> int | None:
         """Offset of the batch after the one that begins there, as far as it has come."""
-        at, length = next((at, length) for at, offset, length in laid_out(self._data) if offset == begin)
+        at, length = next((at, length) for at, offset, length in iterate_batches(self._data) if offset == begin)
         after = self._data[at + length : at + length + OFFSET_BYTES]
         return int.from_bytes(after, signed=True) if len(after) == OFFSET_BYTES else None
 
     def _raw(self, begin: int) -> bytes:
-        at, length = next((at, length) for at, offset, length in laid_out(self._data) if offset == begin)
+        at, length = next((at, length) for at, offset, length in iterate_batches(self._data) if offset == begin)
         return self._data[at : at + length]
 
 
-def laid_out(data: bytes) -> Iterator[tuple[int, int, int]]:
+def iterate_batches(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Layout of the whole batches: of each where it lies in `data`, its first offset, and how many bytes it takes."""
     at = 0
     while at + PLACE_BYTES <= len(data):
@@ -157,7 +157,7 @@ def laid_out(data: bytes) -> Iterator[tuple[int, int, int]]:
         at += PLACE_BYTES + length
 
 
-def entries(batch: bytes) -> Iterator[Entry]:
+def parse_records(batch: bytes) -> Iterator[BatchRecord]:
     """Records of a batch, whatever its headers are called: what is not UTF-8 in a name is written as `\\xff`.
 
     Brokers take any bytes as a name, so such a record is not damaged. Slower than aiokafka's reading.
@@ -166,7 +166,7 @@ def entries(batch: bytes) -> Iterator[Entry]:
     data = batch[HEADER.size :]
     if codec := attributes & CODEC_MASK:
         data = CODECS[codec](data)
-    reading = _Reading(data)
+    reading = _ByteReader(data)
     for _ in range(count):
         end = reading.number() + reading.at
         reading.at += 1  # attributes that nobody uses
@@ -178,10 +178,10 @@ def entries(batch: bytes) -> Iterator[Entry]:
             raise CorruptRecordException(f"record {begin + after} is not as long as it says it is")
         if not attributes & APPEND_TIME:
             timestamp += after_ms
-        yield Entry(begin + after, timestamp, key, value, headers)
+        yield BatchRecord(begin + after, timestamp, key, value, headers)
 
 
-class _Reading:
+class _ByteReader:
     """Position in the bytes of a batch, and reading from there."""
 
     def __init__(self, data: bytes) -> None:

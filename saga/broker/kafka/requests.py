@@ -69,7 +69,7 @@ class ChangeStruct(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
     )
 
 
-class Change(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka has no types
+class ChangeConfigs(Request[ChangeStruct]):  # type: ignore[misc]  # aiokafka has no types
     """Request to give one setting of a topic another value; all others stay."""
 
     API_KEY = 44

@@ -14,7 +14,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from saga.broker.adapter import ClientOptions
-from saga.broker.kafka.errors import GUESS, translated
+from saga.broker.kafka.errors import GUESS, translate_error
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.errors import BrokerError, BrokerUnavailable, ConfigurationError
 from saga.support.adapter_description import asked, show_certificate
@@ -93,10 +93,10 @@ class KafkaSettings:
 class ClientId(str):
     """Name of a client for the brokers, which aiokafka hands on to each connection, and we with it whose it is."""
 
-    access: "Access"
+    access: "KafkaAccess"
 
 
-class Access(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """Access to Kafka: how to show who we are, now. Secrets and certificates change while we run."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -213,7 +213,7 @@ OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA")
 """Words of TLS alerts about the certificate that we show, or do not show."""
 
 
-def refusal(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> BrokerError:
+def explain_refusal(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> BrokerError:
     """Make the error to tell about a connection that did not come about."""
     doing = f"Kafka at {server}"
     if isinstance(why, ssl.SSLCertVerificationError):
@@ -248,7 +248,7 @@ def refusal(why: OSError | KafkaError, server: str, settings: KafkaSettings) -> 
         )
     if isinstance(why, OSError):
         return BrokerUnavailable(f"{doing}: {why.strerror or why}: check address and port, and that it runs")
-    return translated(why, doing)
+    return translate_error(why, doing)
 
 
 def _certificate(settings: KafkaSettings) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from saga.broker.port import Broker, size_of
-from saga.changes.port import ChangeSource, Noted
+from saga.broker.port import Broker, record_size
+from saga.changes.port import ChangeSource, RecordedChange
 from saga.changes.records import to_record
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import Broken, BrokerError, BrokerUnavailable, SagaError, StoreError
@@ -82,7 +82,7 @@ class ChangeRelay:
             await self.source.forget(self.service, noted[-1].number)
         return len(noted)
 
-    async def _publish(self, noted: Noted) -> None:
+    async def _publish(self, noted: RecordedChange) -> None:
         """Publish one change in the first form that the log accepts.
 
         Raises `BrokerUnavailable` if it accepts none: then the content is not the reason, and an operator has to look.
@@ -97,7 +97,7 @@ class ChangeRelay:
                 refusal = why
         raise BrokerUnavailable(f"relaying changes of {noted.collection!r}: {refusal}") from refusal
 
-    def _candidate_records(self, noted: Noted) -> Iterator[Outgoing]:
+    def _candidate_records(self, noted: RecordedChange) -> Iterator[Outgoing]:
         """Yield the forms of a change that fit into a record of the log: the whole change, the change without the
         previous document, and the reason in place of any document."""
         topic, changed = changes_of(self.service, noted.collection), noted.changed
@@ -107,6 +107,6 @@ class ChangeRelay:
         )
         for form in (changed, replace(changed, before=None)):
             record = to_record(topic, form)
-            if size_of(record) <= self.broker.record_bytes_max:
+            if record_size(record) <= self.broker.record_bytes_max:
                 yield record
         yield to_record(topic, replace(changed, refused=refused))

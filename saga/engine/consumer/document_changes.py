@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from saga.changes.records import TIMES_MS, Changed, changed_in
+from saga.changes.records import TIMES_MS, DocumentChange, from_record
 from saga.contracts import codec
 from saga.declarations.changes import AFTER, BEFORE, KEY, KIND, OWNER, kind_of
 from saga.declarations.values import DocumentKind
@@ -21,14 +21,14 @@ _fields = msgspec.json.Decoder(dict[str, Any])
 
 def parse_change(record: Record, event: type[Event]) -> Message | None:
     """Parse a record of a change topic. Returns `None` if the document itself did not change. Raises `BadInput`."""
-    changed = changed_in(record)
+    changed = from_record(record)
     if changed is None:
         return None
     appended_ms = record.time_ms if record.time_ms in TIMES_MS else changed.time_ms
     return make_change_message(changed, event, max(appended_ms, changed.time_ms))
 
 
-def make_change_message(changed: Changed, event: type[Event], started_ms: int) -> Message:
+def make_change_message(changed: DocumentChange, event: type[Event], started_ms: int) -> Message:
     """Make the message of a change.
 
     Args:
@@ -63,7 +63,7 @@ def _key_of(event: type[Event]) -> str:
     return key
 
 
-def _find_saga(changed: Changed, kind: DocumentKind) -> str:
+def _find_saga(changed: DocumentChange, kind: DocumentKind) -> str:
     """Return the saga of a change: the document's key, or the declared field of the document."""
     if kind.saga is None:
         return changed.key

@@ -22,7 +22,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import dead_letters, progress_repository
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import BrokerUnavailable
-from saga.messages import Message, Partition, Position, Record, Standstill
+from saga.messages import Message, Partition, Position, Record, StalledPartition
 from saga.messaging.envelope import type_of
 from saga.messaging.timers import Wake
 from saga.support.printable import printable, shortened
@@ -71,7 +71,7 @@ class PollLoop:
     async def run(self, membership: Membership, stop: asyncio.Event) -> None:
         """Poll until `stop` is set."""
         ports, prefixes, yielding = self.service.ports, self.assignment.trackers, self.low_priority
-        away, told, met_s = False, dict[Place, Standstill](), -inf
+        away, told, met_s = False, dict[Place, StalledPartition](), -inf
         idle_s = POLL_S
         while not stop.is_set():
             open_, room = self.flow.choose_partitions()
@@ -219,8 +219,8 @@ class UnreadableRecords:
 
 
 def _report_stalled_partitions(
-    watching: OutageWatch, before: Mapping[Place, Standstill], standstills: Iterable[Standstill]
-) -> dict[Place, Standstill]:
+    watching: OutageWatch, before: Mapping[Place, StalledPartition], standstills: Iterable[StalledPartition]
+) -> dict[Place, StalledPartition]:
     """Report partitions that have stalled or recovered since `before`. Returns the ones stalled now."""
     now = {(each.topic, each.partition): each for each in standstills}
     for (topic, partition), each in now.items():

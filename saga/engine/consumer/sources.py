@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from saga.broker.port import Broker, Listener, Membership, Subscription
-from saga.messages import Partition, Standstill
+from saga.messages import Partition, StalledPartition
 
 
 class TopicSource(Protocol):
@@ -79,6 +79,6 @@ class WorkerSources:
                 found |= await membership.positions(ours)
         return found
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         """Return the partitions that cannot be read now."""
         return [each for _, membership in self.joined for each in membership.standstills()]

@@ -15,7 +15,7 @@ from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import CallExternal, ExternalCall, Ports, TransitionListener
 from saga.engine.progress_cache import OverflowCache
 from saga.messages import Partition, Position
-from saga.registry.edge import RegistryEdge
+from saga.registry.edge import RegistryBroker
 from saga.store.port import Store
 
 
@@ -138,7 +138,7 @@ def make_worker_ports(  # everything a worker depends on
         worker=worker,
         call_external=lambda step: watching.idling(through(step)),
         reload_contracts=contracts,
-        ask_registry=broker.writer if isinstance(broker, RegistryEdge) else None,
+        ask_registry=broker.writer if isinstance(broker, RegistryBroker) else None,
         keys=keys,
         transition_listener=telling,
     )

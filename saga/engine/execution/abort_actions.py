@@ -15,7 +15,7 @@ from msgspec import Raw
 from saga.declarations.annotations import returns_of, type_at
 from saga.declarations.limits import limits_of
 from saga.encryption import sensitive_fields
-from saga.encryption.sensitive_fields import marks_of, unmarked
+from saga.encryption.sensitive_fields import find_marks, unwrap_marked
 from saga.engine.recorded_values import recorded
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Permanent
@@ -68,8 +68,8 @@ def find_call(
             type_ = type_at(call, place)
             if type_ is None:
                 return msgspec.json.decode(value)
-            if marks_of(type_) is not None:
-                return msgspec.convert(unmarked(msgspec.json.decode(value)), type_, strict=False)
+            if find_marks(type_) is not None:
+                return msgspec.convert(unwrap_marked(msgspec.json.decode(value)), type_, strict=False)
             return msgspec.json.decode(value, type=type_)
         except (msgspec.ValidationError, TypeError, Permanent) as why:
             raise NotFound(f"{back.call} takes other arguments now: {why}") from why
@@ -88,7 +88,7 @@ def secrets_in(said: AbortAction) -> list[str]:
     return [
         text
         for value in (*said.args, *said.named.values())
-        for text in sensitive_fields.secrets_in(msgspec.json.decode(value))
+        for text in sensitive_fields.find_secrets(msgspec.json.decode(value))
     ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from saga.contracts.sealing import split_whole
-from saga.encryption.text import names_in
+from saga.encryption.text import find_key_names
 from saga.engine.foreign_values import check_schema
 from saga.engine.persistence import progress_repository
 from saga.engine.prepared_service import PreparedService
@@ -87,7 +87,7 @@ def _find_undecodable(service: PreparedService, message: Message) -> Mapping[str
 def why_undecodable(service: PreparedService, role: HandlerRole, message: Message) -> str | None:
     """Reason why the handler cannot decode the message; `None` if it can."""
     try:
-        if not names_in(message.value):
+        if not find_key_names(message.value):
             service.given(role.name, message)
         elif (parts := split_whole(message.value)) is not None and parts[0]:  # nobody can tell the rest without its key
             check_schema(parts[0], service.schemas.library, service.schemas.writers.get)

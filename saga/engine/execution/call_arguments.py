@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from saga.declarations.annotations import type_at
-from saga.encryption.sensitive_fields import HIDDEN, marks_of
+from saga.encryption.sensitive_fields import HIDDEN, find_marks
 from saga.errors import Permanent
 from saga.progress.document import UNENCODABLE
 
@@ -67,7 +67,7 @@ def describe_arguments(
 
 
 def _show(value: object, type_: object) -> str:
-    return _encoder.encode(_to_plain(value) if marks_of(type_) is None else HIDDEN).decode()
+    return _encoder.encode(_to_plain(value) if find_marks(type_) is None else HIDDEN).decode()
 
 
 def _to_plain(value: object) -> object:

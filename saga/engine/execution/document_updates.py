@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from saga.declarations.annotations import accepts_none, returns_of
 from saga.declarations.answers import check_recorded, declared_answer
 from saga.declarations.values import DocumentKind
-from saga.encryption.sensitive_fields import marks_of
+from saga.encryption.sensitive_fields import find_marks
 from saga.engine.errors import Superseded, wrap_base_exception
 from saga.engine.persistence.progress_repository import report_refused_write, retry_while_unavailable
 from saga.engine.processing_state import RunKey
@@ -249,7 +249,7 @@ def _change(update: Update, current: Any) -> tuple[Marker, Any]:
     kind, name = update.declared.kind, getattr(update.change, "__name__", "the function")
     run_kind, handler, cause = update.run
     marker = Marker(saga=update.saga, handler=handler, kind=run_kind, cause=cause)
-    if marks_of(kind) is not None:
+    if find_marks(kind) is not None:
         update.seen.append((kind, current))
     if current is None and not accepts_none(update.change):
         raise Permanent(
@@ -283,7 +283,7 @@ def _restore(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
 
 
 def _with_value(marker: Marker, name: str, value: object, answer: str | None, type_: Any = None) -> Marker:
-    if marks_of(type_) is not None:
+    if find_marks(type_) is not None:
         return msgspec.structs.replace(
             marker, value=recorded(value, name, "what is given back by", type_), answer=answer
         )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga.contracts.hiding import secrets_of
 from saga.declarations.values import Reaction
-from saga.encryption.sensitive_fields import marks_of
+from saga.encryption.sensitive_fields import find_marks
 from saga.engine.errors import describe_exception
 from saga.engine.execution import call_arguments
 from saga.engine.service_runtime import ServiceRuntime
@@ -50,7 +50,7 @@ class Hiding:
         texts += self.hides
         texts += self.of_state()
         for type_, value in self.seen:
-            if (marks := marks_of(type_)) is not None:
+            if (marks := find_marks(type_)) is not None:
                 texts += marks.texts(value)
         return texts
 

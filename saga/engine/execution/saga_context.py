@@ -14,7 +14,7 @@ from msgspec.structs import replace as with_
 from saga.declarations.annotations import returns_of
 from saga.declarations.limits import MARK
 from saga.declarations.values import DocumentKind, Reaction
-from saga.encryption.sensitive_fields import mark, marks_of, secrets_in
+from saga.encryption.sensitive_fields import find_marks, find_secrets, mark
 from saga.engine import state_migration
 from saga.engine.errors import Halted, NotDeterministic, wrap_base_exception
 from saga.engine.execution import abort_actions, call_arguments, control_log, document_updates
@@ -389,13 +389,13 @@ class RunningSaga(Recalling, Hiding):
         """Give a recorded result, as the first run and every rerun see it."""
         if call.claim:
             call = await self._or_failed(self._of_store(overflow_store.load_claim(self.service, self.turn, call)))
-        if marks_of(type_) is not None or call.by is not None:
+        if find_marks(type_) is not None or call.by is not None:
             call = await self._or_failed(self._of_store(self.seals.decrypt_call(self.run, call)))
         if call.by is not None:  # sealed as a whole, whatever its type
-            self.hides += secrets_in(msgspec.json.decode(call.value))
+            self.hides += find_secrets(msgspec.json.decode(call.value))
         try:
             value = given_back(self.handler.name, call, type_, answers)
-            if marks_of(type_) is not None:
+            if find_marks(type_) is not None:
                 self.seen.append((type_, value))
             return value
         except Permanent as why:

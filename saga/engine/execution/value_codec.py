@@ -15,8 +15,16 @@ from saga.contracts.codec import MARKER
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library, binding_of
 from saga.contracts.sealing_json import sealed_json, subject_in
-from saga.encryption.sensitive_fields import MARK, replaced, replaced_at, unmarked
-from saga.encryption.text import ERASED, OtherSecret, Unopened, is_sealed, name_in, names_in, place_of_recorded
+from saga.encryption.sensitive_fields import MARK, replace_marked, replace_marked_at, unwrap_marked
+from saga.encryption.text import (
+    ERASED,
+    DecryptionFailed,
+    WrongSecret,
+    find_key_names,
+    is_sealed,
+    key_name_of,
+    recorded_place,
+)
 from saga.engine.foreign_values import WriterOf, single_object
 from saga.engine.persistence.progress_repository import retry_while_unavailable
 from saga.engine.processing_state import ProcessingState, RunKey
@@ -56,9 +64,13 @@ class ValueCodec:
         """Get the keys for a run that is handed this. Raises `KeyMissing`, before a key is made for its subject: that
         would take the place of one that is missing."""
         library = self._service.schemas.library
-        recorded = [msgspec.json.decode(call.value) for call in intent.calls if names_in(bytes(call.value))]
+        recorded = [msgspec.json.decode(call.value) for call in intent.calls if find_key_names(bytes(call.value))]
         await self._unlock(
-            *({name_in(found[1])} for part in intent.parts if (found := sealing.split_whole(part.value)) is not None),
+            *(
+                {key_name_of(found[1])}
+                for part in intent.parts
+                if (found := sealing.split_whole(part.value)) is not None
+            ),
             _names_in([intent.state, *recorded]),
         )
         parts = [self._whole(part) for part in intent.parts]  # its sender may have sealed fields in it
@@ -107,7 +119,7 @@ class ValueCodec:
         return [self._open(part) for part in parts] if self._known else parts
 
     def _open(self, part: Message) -> Message:
-        if not names_in(part.value):
+        if not find_key_names(part.value):
             return part
         library, keys = self._service.schemas.library, self._known.__getitem__
         part = replace(part, value=sealing.open_whole(part.value, part.type, part.saga, keys))
@@ -144,10 +156,10 @@ class ValueCodec:
         """Recorded value in which what is marked is sealed, each part for its place. `what`: the state, or a call."""
         if self._service.ports.keys is None:
             return recorded
-        return replaced_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))
+        return replace_marked_at(recorded, lambda path, value: self._encrypt_text(value, self._place(what, path)))
 
     def _place(self, what: str, path: str) -> str:
-        return place_of_recorded(self._service.name, self._turn.message.saga, what, path)
+        return recorded_place(self._service.name, self._turn.message.saga, what, path)
 
     def _encrypt_text(self, value: Any, place: str) -> Any:
         if is_sealed(value) or self.own is None:
@@ -157,20 +169,20 @@ class ValueCodec:
     def decrypt(self, recorded: Any, what: str) -> Any:
         """Recorded value with its marks, in which what is sealed is opened; what was erased reads `erased`. `_unlock`
         goes before."""
-        return replaced_at(recorded, lambda path, value: self._decrypt_text(value, self._place(what, path)))
+        return replace_marked_at(recorded, lambda path, value: self._decrypt_text(value, self._place(what, path)))
 
     def _decrypt_text(self, value: Any, place: str) -> Any:
         if not is_sealed(value):
             return {MARK: value}
-        key = self._known[name_in(value)]
+        key = self._known[key_name_of(value)]
         if key is None:
             return {MARK: ERASED}
         before = f"{self._service.name}|{self._turn.message.saga}"
         try:
             return {MARK: msgspec.json.decode(key.open_recorded(value, place, before))}
-        except OtherSecret:
+        except WrongSecret:
             raise KeyMissing(f"a recorded value: {sealing.OTHER_SECRET}") from None
-        except Unopened:
+        except DecryptionFailed:
             raise Permanent(
                 "a recorded value was sealed for another place, saga or service, or changed since: restore the "
                 "progress of this saga, or discard the run"
@@ -184,7 +196,7 @@ class ValueCodec:
 
     async def decrypt_raw(self, value: Raw, what: str) -> Raw:
         """The same of JSON, with its keys."""
-        if not names_in(bytes(value)):
+        if not find_key_names(bytes(value)):
             return value
         recorded = msgspec.json.decode(value)
         await self._unlock(_names_in(recorded))
@@ -229,13 +241,13 @@ async def encrypt_answer(service: ServiceRuntime, turn: ProcessingState, action:
     command, intent = action.command, action.intent
     given = command.answered
     assert given is not None
-    if given.raised is not None or (service.ports.keys is None and not names_in(given.value.encode())):
+    if given.raised is not None or (service.ports.keys is None and not find_key_names(given.value.encode())):
         return action
     run: RunKey = (intent.kind, intent.handler, intent.cause)
     seals, call = ValueCodec(service, turn), answered_call(intent, given)
     try:
         await seals.begin(intent.name or intent.handler, intent)
-        value = unmarked(
+        value = unwrap_marked(
             msgspec.json.decode(await seals.decrypt_raw(Raw(given.value.encode()), given.place(command.dead)))
         )
     except (KeyMissing, Permanent) as why:
@@ -273,14 +285,14 @@ def _names_in(recorded: Any) -> set[str]:
     """Names of the keys of what is sealed in a recorded value. What is not marked is nobody's to open, whatever it
     looks like."""
     names = set[str]()
-    replaced(recorded, lambda value: names.add(name_in(value)) if is_sealed(value) else None)
+    replace_marked(recorded, lambda value: names.add(key_name_of(value)) if is_sealed(value) else None)
     return names
 
 
 def _fits(name: str, value: Any, kind: Any) -> bool:
     """Return whether a state, in which all others have their default, can have this field."""
     try:
-        msgspec.convert({name: unmarked(value)}, kind, strict=False)
+        msgspec.convert({name: unwrap_marked(value)}, kind, strict=False)
     except msgspec.ValidationError:
         return False
     return True

@@ -7,7 +7,7 @@ digest and the place of the whole.
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
-from saga.broker.port import FRAME_BYTES, size_of
+from saga.broker.port import FRAME_BYTES, record_size
 from saga.contracts.contract import Contract
 from saga.messages import Headers, Message, Outgoing, Position, Record
 from saga.messaging import envelope
@@ -195,14 +195,14 @@ def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
 def forms(whole: Outgoing, record_bytes_max: int) -> Iterator[Outgoing]:
     """A dead letter whole, or with as much of the original as the log takes; then, for a topic that takes less than the
     log, with ever less of it."""
-    size = size_of(whole)
+    size = record_size(whole)
     if size <= record_bytes_max:
         yield whole
     for bytes_max in (record_bytes_max, *SMALLER_BYTES):
         if bytes_max < size and bytes_max <= record_bytes_max:
             smaller = cut(whole, bytes_max)
-            if size_of(smaller) < size:
-                size = size_of(smaller)
+            if record_size(smaller) < size:
+                size = record_size(smaller)
                 yield smaller
     yield _least(whole)
 

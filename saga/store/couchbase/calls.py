@@ -19,7 +19,7 @@ from couchbase.exceptions import CouchbaseException  # type: ignore[import-untyp
 T = TypeVar("T")
 
 
-class Answer(asyncio.Future[T]):
+class SdkFuture(asyncio.Future[T]):
     """Future for the SDK. It cannot be cancelled, and its first answer counts."""
 
     then: Callable[[], None] | None = None
@@ -54,7 +54,7 @@ def drop_frames(why: BaseException) -> None:
         found = found.__cause__ or found.__context__
 
 
-class Arrivals:
+class AnswerLoop:
     """Event loop as the SDK sees it: it takes answers that come close together in one go."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -63,8 +63,8 @@ class Arrivals:
         self._called = False
         """True if the loop has been told of answers, and has not looked yet."""
 
-    def create_future(self) -> Answer[Any]:
-        return Answer(loop=self._loop)
+    def create_future(self) -> SdkFuture[Any]:
+        return SdkFuture(loop=self._loop)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> None:
         """Take an answer over from the SDK's thread."""
@@ -129,7 +129,7 @@ class Calls:
                 asyncio.get_running_loop().call_soon(self._go_on, call, answer)
                 return
             waits_for._asyncio_future_blocking = False  # as a task does: another one may wait for it, too
-            if isinstance(waits_for, Answer) and waits_for.then is None:
+            if isinstance(waits_for, SdkFuture) and waits_for.then is None:
                 waits_for.then = lambda: self._go_on(call, answer)
             else:  # two wait for one connection
                 waits_for.add_done_callback(lambda _: self._go_on(call, answer))

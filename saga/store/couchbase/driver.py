@@ -28,12 +28,12 @@ from couchbase.options import ClusterOptions, ClusterTimeoutOptions  # type: ign
 from couchbase.transcoder import RawJSONTranscoder  # type: ignore[import-untyped]  # see above
 
 from saga.store.couchbase.adapter import OPEN_S, CouchbaseSettings, Durability
-from saga.store.couchbase.calls import Arrivals, drop_frames
+from saga.store.couchbase.calls import AnswerLoop, drop_frames
 from saga.store.port import Document
 from saga.support.adapter_description import UNCLOSED
 from saga.support.clock import Clock, SystemClock
 
-__all__ = ["FAILURES", "Cluster", "Collection"]
+__all__ = ["FAILURES", "CouchbaseCluster", "CouchbaseCollection"]
 BOOTSTRAP_S = 6.0
 """Longest time that connecting may take, and opening the bucket, where opening may take as long as by default; else
 more, in proportion: both fit into it."""
@@ -68,7 +68,7 @@ CAS_PER_S = 1_000_000_000
 """Versions per second: a version is the node's clock, in nanoseconds, and never goes back."""
 
 
-def longest_s(clock: Clock) -> float:
+def expiry_s_max(clock: Clock) -> float:
     """Longest expiry that can be sent now."""
     return AT_S_MAX - MARGIN_S - clock.now_ms() / 1000
 
@@ -102,7 +102,7 @@ class ServerTime:
 
 
 @dataclass(eq=False, slots=True)
-class Shared:
+class SharedCluster:
     """Connection to a cluster, and who uses it."""
 
     key: Hashable
@@ -118,33 +118,33 @@ class Shared:
     """Answers of buckets about whether they evict: asked for once."""
 
 
-_open: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Shared]]" = WeakKeyDictionary()
+_open: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, SharedCluster]]" = WeakKeyDictionary()
 
 
-def taken(key: Hashable, password: str, make: Callable[[], Any]) -> Shared:
-    """Connection for this key, made if there is none on this loop; to be given back by `close`."""
+def acquire_cluster(key: Hashable, password: str, make: Callable[[], Any]) -> SharedCluster:
+    """Connection for this key, made if there is none on this loop; to be given back by `release_cluster`."""
     shares = _open.setdefault(asyncio.get_running_loop(), {})
     shared = shares.get(key)
     if shared is None:
-        shared = shares[key] = Shared(key, make(), password)
+        shared = shares[key] = SharedCluster(key, make(), password)
         UNCLOSED.add(shared)
     shared.users += 1
     return shared
 
 
-def forget(shared: Shared) -> None:
+def forget_cluster(shared: SharedCluster) -> None:
     """Have the next one who wants such a connection make another: this one did not come about, or is closed."""
     shares = _open.get(asyncio.get_running_loop(), {})
     if shares.get(shared.key) is shared:
         del shares[shared.key]
 
 
-async def close(shared: Shared) -> None:
+async def release_cluster(shared: SharedCluster) -> None:
     """Give it back; whoever is the last one closes it for good."""
     shared.users -= 1
     if shared.users:
         return
-    forget(shared)
+    forget_cluster(shared)
     for task in shared.evicts.values():
         task.cancel()
     if shared.evicts:
@@ -156,7 +156,7 @@ async def close(shared: Shared) -> None:
 # ---------------------------------------------------------------- documents
 
 
-class AsItIs(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
+class RawTranscoder(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
     """Writes JSON, and gives whatever lies there: what another program wrote in another form is no outage of the store,
     and whoever wants the document can tell what is wrong with it."""
 
@@ -164,7 +164,7 @@ class AsItIs(RawJSONTranscoder):  # type: ignore[misc]  # the SDK has no types
         return bytes(value)
 
 
-class Collection:
+class CouchbaseCollection:
     """Collection of Couchbase. Methods are coroutines of the SDK, for `Calls.begin`; they raise `FAILURES`."""
 
     def __init__(
@@ -224,7 +224,7 @@ class Collection:
             yield found.id
 
 
-class Cluster:
+class CouchbaseCluster:
     """Connection to one bucket. It belongs to the loop that made it, and once closed stays closed."""
 
     def __init__(self, settings: CouchbaseSettings) -> None:
@@ -233,8 +233,8 @@ class Cluster:
         password = settings.password_now() or ""
         files = settings.ca_file, settings.cert_file, settings.key_file
         times = settings.open_s, settings.kv_s, settings.durable_s
-        arrivals = Arrivals(asyncio.get_running_loop())
-        self._shared = taken(
+        arrivals = AnswerLoop(asyncio.get_running_loop())
+        self._shared = acquire_cluster(
             (settings.connection, settings.username, password, files, times),
             password,
             lambda: AsyncCluster(settings.connection, _options(settings, password), loop=arrivals),
@@ -260,7 +260,7 @@ class Cluster:
         try:
             await self._cluster.on_connect()
         except BaseException:
-            forget(self._shared)
+            forget_cluster(self._shared)
             raise
 
     async def open_bucket(self) -> None:
@@ -270,12 +270,14 @@ class Cluster:
 
     async def close(self) -> None:
         """Close for good, unless another store of this process uses the connection."""
-        await close(self._shared)
+        await release_cluster(self._shared)
 
-    def collection(self, name: str, durability: Durability, durable_s: float) -> Collection:
+    def collection(self, name: str, durability: Durability, durable_s: float) -> CouchbaseCollection:
         """Collection of the scope that is set."""
         scope = self._bucket.scope(self._settings.scope or "_default")
-        return Collection(scope.collection(name), durability, durable_s, self.keeps_expiry is not False, self.time)
+        return CouchbaseCollection(
+            scope.collection(name), durability, durable_s, self.keeps_expiry is not False, self.time
+        )
 
     def evicts_as(self, ask: Callable[[], Coroutine[Any, Any, bool | None]]) -> asyncio.Task[bool | None]:
         """Answer of `ask` about whether the bucket evicts: the one that another store of this process got, if one has
@@ -294,7 +296,7 @@ class Cluster:
 
     def renew_password(self) -> bool:
         """Look whether there is another password, and use it for connections yet to be made: those there are keep what
-        they began with. Raises as `Cluster`."""
+        they began with. Raises as `CouchbaseCluster`."""
         password = self._settings.password_now()
         if password is None or password == self._shared.password:
             return False
@@ -319,7 +321,7 @@ def _options(settings: CouchbaseSettings, password: str) -> Any:
     return ClusterOptions(
         _identity(settings, password),
         timeout_options=timeouts,
-        transcoder=AsItIs(),
+        transcoder=RawTranscoder(),
         enable_tracing=False,  # with the next line: a fifth less time for each operation
         enable_metrics=False,
         **trusted,

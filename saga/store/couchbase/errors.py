@@ -13,7 +13,7 @@ from typing import NamedTuple
 from saga.errors import Ambiguous, Conflict, Exists, StoreError, StoreUnavailable, TooLarge
 
 
-class Doing(enum.Enum):
+class StoreOperation(enum.Enum):
     """Operation that was under way when the error came."""
 
     READ = "read"
@@ -22,7 +22,7 @@ class Doing(enum.Enum):
     REMOVE = "removed"
 
 
-class Meaning(NamedTuple):
+class CouchbaseErrorMeaning(NamedTuple):
     """Meaning of an error: what the server does, and what people are to do."""
 
     what: str
@@ -47,41 +47,47 @@ CANCELED, CAS_MISMATCH, NO_COLLECTION, UNSUPPORTED, AMBIGUOUS_TIMEOUT, TIMEOUT, 
 AUTHENTICATION, NO_BUCKET, NO_SCOPE, NOT_FOUND, TOO_LARGE, EXISTS, INTERNAL_SDK = 6, 10, 16, 101, 104, 105, 5000
 DURABILITY_INVALID, DURABILITY_IMPOSSIBLE = 107, 108
 
-_REFUSED = Meaning(
+_REFUSED = CouchbaseErrorMeaning(
     "refuses the user", "check user, password and the roles data_reader and data_writer of bucket or scope", True
 )
-_TOO_OLD = Meaning("cannot do this", "use Couchbase Server 7.6 or later; 7.2 does all but list documents", True)
+_TOO_OLD = CouchbaseErrorMeaning(
+    "cannot do this", "use Couchbase Server 7.6 or later; 7.2 does all but list documents", True
+)
 
-MEANINGS: dict[int, Meaning] = {
-    CANCELED: Meaning("closed the connection before it answered", _NETWORK, False),
-    3: Meaning("was asked in a way that it does not take", _REPORT, True),
-    4: Meaning("has no data service at the address", "give the address of nodes with the data service", True),
-    5: Meaning("failed inside", "look at the server's log", False),
+MEANINGS: dict[int, CouchbaseErrorMeaning] = {
+    CANCELED: CouchbaseErrorMeaning("closed the connection before it answered", _NETWORK, False),
+    3: CouchbaseErrorMeaning("was asked in a way that it does not take", _REPORT, True),
+    4: CouchbaseErrorMeaning(
+        "has no data service at the address", "give the address of nodes with the data service", True
+    ),
+    5: CouchbaseErrorMeaning("failed inside", "look at the server's log", False),
     AUTHENTICATION: _REFUSED,
-    7: Meaning("is busy", _LOAD, True),
-    CAS_MISMATCH: Meaning("holds another version", "read it again", True),
-    NO_BUCKET: Meaning("has no such bucket", "create it, or name another one in SAGA_STORE", True),
-    NO_COLLECTION: Meaning("has no such collection", CREATE, True),
+    7: CouchbaseErrorMeaning("is busy", _LOAD, True),
+    CAS_MISMATCH: CouchbaseErrorMeaning("holds another version", "read it again", True),
+    NO_BUCKET: CouchbaseErrorMeaning("has no such bucket", "create it, or name another one in SAGA_STORE", True),
+    NO_COLLECTION: CouchbaseErrorMeaning("has no such collection", CREATE, True),
     UNSUPPORTED: _TOO_OLD,
-    AMBIGUOUS_TIMEOUT: Meaning("did not answer in time", _NETWORK, False),
-    TIMEOUT: Meaning("could not be reached in time", _NETWORK, True),
+    AMBIGUOUS_TIMEOUT: CouchbaseErrorMeaning("did not answer in time", _NETWORK, False),
+    TIMEOUT: CouchbaseErrorMeaning("could not be reached in time", _NETWORK, True),
     NO_FEATURE: _TOO_OLD,
-    NO_SCOPE: Meaning("has no such scope", "create it with `couchbase-cli collection-manage --create-scope`", True),
-    19: Meaning("was sent what cannot be encoded", _REPORT, True),
-    20: Meaning("gave an answer that cannot be decoded", _REPORT, False),
-    21: Meaning("limits how much this user may ask", _LOAD, True),
-    22: Meaning("has no room left in the scope", "raise the scope's limit", True),
-    NOT_FOUND: Meaning("does not have the document", "read it again", True),
-    103: Meaning("holds the document locked", "end what locks documents of sagas", True),
-    TOO_LARGE: Meaning("cannot take a document of more than 20 MB", "keep less", True),
-    EXISTS: Meaning("has the document already", "read it", True),
-    DURABILITY_INVALID: Meaning("cannot write as durably as is asked", _REPLICAS, True),
-    DURABILITY_IMPOSSIBLE: Meaning("has too few nodes up for a durable write", _REPLICAS, True),
-    109: Meaning("does not know whether enough nodes have the write", _NETWORK, False),
-    110: Meaning("is still busy with another durable write of the document", _LOAD, True),
-    111: Meaning("is still committing an earlier durable write of the document", _LOAD, True),
-    120: Meaning("says that the document is not JSON", "keep other programs from changing it", True),
-    INTERNAL_SDK: Meaning("cannot be asked: its SDK failed inside", _REPORT, False),
+    NO_SCOPE: CouchbaseErrorMeaning(
+        "has no such scope", "create it with `couchbase-cli collection-manage --create-scope`", True
+    ),
+    19: CouchbaseErrorMeaning("was sent what cannot be encoded", _REPORT, True),
+    20: CouchbaseErrorMeaning("gave an answer that cannot be decoded", _REPORT, False),
+    21: CouchbaseErrorMeaning("limits how much this user may ask", _LOAD, True),
+    22: CouchbaseErrorMeaning("has no room left in the scope", "raise the scope's limit", True),
+    NOT_FOUND: CouchbaseErrorMeaning("does not have the document", "read it again", True),
+    103: CouchbaseErrorMeaning("holds the document locked", "end what locks documents of sagas", True),
+    TOO_LARGE: CouchbaseErrorMeaning("cannot take a document of more than 20 MB", "keep less", True),
+    EXISTS: CouchbaseErrorMeaning("has the document already", "read it", True),
+    DURABILITY_INVALID: CouchbaseErrorMeaning("cannot write as durably as is asked", _REPLICAS, True),
+    DURABILITY_IMPOSSIBLE: CouchbaseErrorMeaning("has too few nodes up for a durable write", _REPLICAS, True),
+    109: CouchbaseErrorMeaning("does not know whether enough nodes have the write", _NETWORK, False),
+    110: CouchbaseErrorMeaning("is still busy with another durable write of the document", _LOAD, True),
+    111: CouchbaseErrorMeaning("is still committing an earlier durable write of the document", _LOAD, True),
+    120: CouchbaseErrorMeaning("says that the document is not JSON", "keep other programs from changing it", True),
+    INTERNAL_SDK: CouchbaseErrorMeaning("cannot be asked: its SDK failed inside", _REPORT, False),
 }
 """Meanings by error code, for whatever can come of reading or writing a whole document. A test compares them with the
 SDK's."""
@@ -96,9 +102,9 @@ ELSEWHERE = frozenset(
 NETWORK = range(1001, 1129)
 """Codes of connections, and of what came through them."""
 
-_ODD = Meaning("answers in a way that it should not", _REPORT, False)
-_CUT_OFF = Meaning("cannot be reached", _NETWORK, False)
-_CLOSED = Meaning("is closed", "a closed store stays closed: open another one", True)
+_ODD = CouchbaseErrorMeaning("answers in a way that it should not", _REPORT, False)
+_CUT_OFF = CouchbaseErrorMeaning("cannot be reached", _NETWORK, False)
+_CLOSED = CouchbaseErrorMeaning("is closed", "a closed store stays closed: open another one", True)
 
 CODES: dict[str, int] = {
     "RequestCanceledException": CANCELED,
@@ -129,7 +135,7 @@ def code_of(why: Exception) -> int:
     return code or CODES.get(type(why).__name__, 0)
 
 
-def meaning_of(why: Exception) -> Meaning:
+def meaning_of(why: Exception) -> CouchbaseErrorMeaning:
     """Meaning of what the SDK raised."""
     if isinstance(why, RuntimeError):  # it was closed, or never connected: nothing was sent
         return _CLOSED
@@ -137,23 +143,25 @@ def meaning_of(why: Exception) -> Meaning:
     return MEANINGS.get(code) or (_CUT_OFF if code in NETWORK else _ODD)
 
 
-def failure(why: Exception, doing: Doing, where: str, document: str) -> StoreError:
+def to_store_error(why: Exception, doing: StoreOperation, where: str, document: str) -> StoreError:
     """Make the error for the caller: its class, what happened, and what to do."""
     code = code_of(why)
-    if doing is Doing.INSERT and code in (EXISTS, CAS_MISMATCH):
+    if doing is StoreOperation.INSERT and code in (EXISTS, CAS_MISMATCH):
         return Exists(f"there is a document {document} in the store {where} already")
-    if doing in (Doing.REPLACE, Doing.REMOVE) and code in WRITE_MISSES:
-        return conflict(doing, where, document)
+    if doing in (StoreOperation.REPLACE, StoreOperation.REMOVE) and code in WRITE_MISSES:
+        return conflict_error(doing, where, document)
     known = meaning_of(why)
-    said = f"the store {where} {known.what} ({brief(why)}, document {document})"
-    if doing is not Doing.READ and code == TOO_LARGE:
+    said = f"the store {where} {known.what} ({shorten_message(why)}, document {document})"
+    if doing is not StoreOperation.READ and code == TOO_LARGE:
         return TooLarge(f"{said}; nothing was written: {known.remedy}")
-    if doing is not Doing.READ and not known.undone:
+    if doing is not StoreOperation.READ and not known.undone:
         return Ambiguous(f"{said}; whether it was {doing.value} is not known: {known.remedy}")
-    return StoreUnavailable(f"{said}; {'nothing was written: ' if doing is not Doing.READ else ''}{known.remedy}")
+    return StoreUnavailable(
+        f"{said}; {'nothing was written: ' if doing is not StoreOperation.READ else ''}{known.remedy}"
+    )
 
 
-def conflict(doing: Doing, where: str, document: str) -> Conflict:
+def conflict_error(doing: StoreOperation, where: str, document: str) -> Conflict:
     """Make the error of a version that was read, and is no longer there."""
     return Conflict(f"document {document} in the store {where} was not {doing.value}: it has changed; read it again")
 
@@ -170,7 +178,7 @@ def collection_of(why: Exception) -> str:
     return getattr(getattr(why, "error_context", None), "collection_name", None) or "?"
 
 
-def brief(why: Exception) -> str:
+def shorten_message(why: Exception) -> str:
     """Write the error in a line: the SDK's own text is a page."""
     code = code_of(why)
     reasons = sorted(_reasons(why))

@@ -18,7 +18,7 @@ from saga.messaging.names import PROBE
 from saga.store.couchbase import errors
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.calls import Calls
-from saga.store.couchbase.driver import FAILURES, RELATIVE_S_MAX, Cluster, Collection, longest_s
+from saga.store.couchbase.driver import FAILURES, RELATIVE_S_MAX, CouchbaseCluster, CouchbaseCollection, expiry_s_max
 from saga.store.couchbase.listing import evicts
 from saga.support.clock import Clock
 
@@ -31,15 +31,15 @@ def check(expiry_s: float | None, clock: Clock) -> None:
     """Check that an expiry can be expressed. Raises `StoreError` if not: nothing was written."""
     if expiry_s is None or 0 <= expiry_s < RELATIVE_S_MAX:
         return
-    if not 0 <= expiry_s <= longest_s(clock):
+    if not 0 <= expiry_s <= expiry_s_max(clock):
         raise StoreError(
             f"an expiry of {expiry_s} seconds cannot be written to Couchbase; nothing was written. It takes from 0 to "
-            f"{longest_s(clock):.0f} seconds from now, which is February 2106"
+            f"{expiry_s_max(clock):.0f} seconds from now, which is February 2106"
         )
 
 
 async def check_lasting(
-    cluster: Cluster,
+    cluster: CouchbaseCluster,
     settings: CouchbaseSettings,
     names: Sequence[str],
     expiry_s: float,
@@ -52,7 +52,7 @@ async def check_lasting(
     that is wrong, `StoreUnavailable`.
     """
     heading = f"The store {settings.where} does not keep documents as long as it must"
-    if not 0 <= expiry_s <= longest_s(clock):
+    if not 0 <= expiry_s <= expiry_s_max(clock):
         years = expiry_s / DAY_S / 365
         problem = f"{years:.0f} years from now cannot be expressed: it ends in February 2106. Choose a shorter memory="
         raise ConfigurationError(heading, [problem])
@@ -67,7 +67,7 @@ async def check_lasting(
 
 
 async def _looked_at(
-    cluster: Cluster, settings: CouchbaseSettings, name: str, expiry_s: float, calls: Calls, clock: Clock
+    cluster: CouchbaseCluster, settings: CouchbaseSettings, name: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
     collection = cluster.collection(name, "none", settings.kv_s)
     key = f"{PROBE}{round(clock.chance() * 2**52):x}"
@@ -75,11 +75,11 @@ async def _looked_at(
         return await _problems(collection, f"{settings.bucket}/{name}", key, expiry_s, calls, clock)
     except FAILURES as why:
         where = f"the expiry of documents in {settings.where}, collection {name!r},"
-        raise StoreUnavailable(f"{where} could not be looked at ({errors.brief(why)}); try again") from why
+        raise StoreUnavailable(f"{where} could not be looked at ({errors.shorten_message(why)}); try again") from why
 
 
 async def _problems(
-    collection: Collection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
+    collection: CouchbaseCollection, where: str, key: str, expiry_s: float, calls: Calls, clock: Clock
 ) -> list[str]:
     """Tell what becomes of a document without an expiry, and of one with `expiry_s`; both are removed again."""
     problems: list[str] = []

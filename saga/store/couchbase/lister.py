@@ -14,9 +14,9 @@ import msgspec
 from saga.errors import NoListing, SagaError
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.calls import Calls
-from saga.store.couchbase.driver import FAILURES, Cluster
-from saga.store.couchbase.errors import NO_FEATURE, UNSUPPORTED, Doing, code_of, failure
-from saga.store.couchbase.listing import Told
+from saga.store.couchbase.driver import FAILURES, CouchbaseCluster
+from saga.store.couchbase.errors import NO_FEATURE, UNSUPPORTED, StoreOperation, code_of, to_store_error
+from saga.store.couchbase.listing import ListedKeys
 from saga.store.couchbase.opening import open_bucket
 from saga.support.clock import Clock, SystemClock
 
@@ -32,32 +32,32 @@ def main() -> None:
     try:
         asyncio.run(_list(settings, name, prefix, SystemClock()))
     except NoListing as why:
-        _tell(Told("unlisted", str(why)))
+        _tell(ListedKeys("unlisted", str(why)))
     except SagaError as why:
-        _tell(Told("failed", str(why)))
+        _tell(ListedKeys("failed", str(why)))
 
 
 async def _list(settings: CouchbaseSettings, name: str, prefix: str, clock: Clock) -> None:
-    calls, cluster = Calls(), Cluster(settings)
+    calls, cluster = Calls(), CouchbaseCluster(settings)
     await clock.within(OPEN_S_MAX, open_bucket(cluster, settings, calls))
     if not name:
         try:
-            _tell(Told("evicts" if await calls.begin(cluster.evicts()) else "keeps"))
+            _tell(ListedKeys("evicts" if await calls.begin(cluster.evicts()) else "keeps"))
         except FAILURES as why:
-            _tell(Told("failed", str(why)))
+            _tell(ListedKeys("failed", str(why)))
         return
     collection = cluster.collection(name, "none", settings.durable_s)
     await clock.sleep(SILENCE_S)
     try:
         async for key in collection.keys(prefix):
-            _tell(Told("key", key))
+            _tell(ListedKeys("key", key))
     except FAILURES as why:
-        failed = failure(why, Doing.READ, settings.where, f"{prefix}*")
+        failed = to_store_error(why, StoreOperation.READ, settings.where, f"{prefix}*")
         raise NoListing(str(failed)) if code_of(why) in (NO_FEATURE, UNSUPPORTED) else failed from why
-    _tell(Told("end"))
+    _tell(ListedKeys("end"))
 
 
-def _tell(told: Told) -> None:
+def _tell(told: ListedKeys) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -33,7 +33,7 @@ EVICTS_S = 5.0
 """Longest time it may take to say whether the bucket evicts."""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class ListedKeys(msgspec.Struct, frozen=True, array_like=True):
     """Line of the answer."""
 
     what: Literal["key", "failed", "unlisted", "end", "evicts", "keeps"]
@@ -90,9 +90,9 @@ async def _process(
         await process.wait()
 
 
-async def _line(process: Process, settings: CouchbaseSettings, clock: Clock) -> Told:
+async def _line(process: Process, settings: CouchbaseSettings, clock: Clock) -> ListedKeys:
     assert process.stdout is not None, "it is a pipe"
     try:
-        return msgspec.json.decode(await clock.within(ANSWER_S, process.stdout.readline()), type=Told)
+        return msgspec.json.decode(await clock.within(ANSWER_S, process.stdout.readline()), type=ListedKeys)
     except (TimeoutError, msgspec.DecodeError) as why:
         raise StoreUnavailable(f"the keys of the store {settings.where} could not be listed: try again") from why

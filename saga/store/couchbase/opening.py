@@ -16,7 +16,7 @@ from saga.messaging.names import PROBE
 from saga.store.couchbase import errors
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.calls import Calls
-from saga.store.couchbase.driver import FAILURES, Cluster, Collection
+from saga.store.couchbase.driver import FAILURES, CouchbaseCluster, CouchbaseCollection
 from saga.support.clock import Clock, patiently
 
 CLOSE_S_MAX = 1.0
@@ -28,13 +28,13 @@ REFUSALS = frozenset({errors.AUTHENTICATION, errors.NO_BUCKET, errors.NO_SCOPE, 
 """Errors that no waiting mends."""
 
 
-async def opened(
+async def open_cluster(
     settings: CouchbaseSettings, collections: tuple[str, ...], calls: Calls, clock: Clock, *, readonly: bool
-) -> Cluster:
+) -> CouchbaseCluster:
     """Connect to a cluster on which everything works that will be asked: reading these collections and, in the first of
     them, writing as durably as is set. Raises `SagaError`."""
     try:
-        cluster = Cluster(settings)
+        cluster = CouchbaseCluster(settings)
     except StoreUnavailable as why:
         raise _cannot(settings, str(why)) from why
     except FAILURES as why:
@@ -57,7 +57,7 @@ async def _let_go(calls: Calls, clock: Clock) -> None:
 
 
 async def _open(
-    cluster: Cluster,
+    cluster: CouchbaseCluster,
     settings: CouchbaseSettings,
     collections: tuple[str, ...],
     calls: Calls,
@@ -73,7 +73,7 @@ async def _open(
             await _writable(cluster, collections[0], key, settings, calls)
 
 
-async def open_bucket(cluster: Cluster, settings: CouchbaseSettings, calls: Calls) -> None:
+async def open_bucket(cluster: CouchbaseCluster, settings: CouchbaseSettings, calls: Calls) -> None:
     """Wait for the connection, and open the bucket. Raises `SagaError`."""
     try:
         await calls.begin(cluster.connected())
@@ -85,7 +85,9 @@ async def open_bucket(cluster: Cluster, settings: CouchbaseSettings, calls: Call
         raise _no_bucket(settings, why) from why
 
 
-async def _readable(collection: Collection, name: str, key: str, settings: CouchbaseSettings, calls: Calls) -> None:
+async def _readable(
+    collection: CouchbaseCollection, name: str, key: str, settings: CouchbaseSettings, calls: Calls
+) -> None:
     try:
         await calls.begin(collection.get(key))
     except FAILURES as why:
@@ -93,7 +95,7 @@ async def _readable(collection: Collection, name: str, key: str, settings: Couch
             raise _not_readable(settings, name, why) from why
 
 
-def missing(settings: CouchbaseSettings, name: str) -> str:
+def missing_collection_advice(settings: CouchbaseSettings, name: str) -> str:
     """Advice about a collection that is not there."""
     scope = settings.scope or "_default"
     return (
@@ -102,7 +104,7 @@ def missing(settings: CouchbaseSettings, name: str) -> str:
     )
 
 
-async def _writable(cluster: Cluster, name: str, key: str, settings: CouchbaseSettings, calls: Calls) -> None:
+async def _writable(cluster: CouchbaseCluster, name: str, key: str, settings: CouchbaseSettings, calls: Calls) -> None:
     plain = cluster.collection(name, "none", PROBE_S)
     try:
         if settings.durability == "none" and cluster.keeps_expiry is None:
@@ -119,12 +121,12 @@ async def _writable(cluster: Cluster, name: str, key: str, settings: CouchbaseSe
         raise _not_durable(settings, why) from why
 
 
-async def _write_and_remove(collection: Collection, key: str, calls: Calls) -> None:
+async def _write_and_remove(collection: CouchbaseCollection, key: str, calls: Calls) -> None:
     cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
     await calls.begin(collection.remove(key, cas))
 
 
-async def _keeps_expiry(collection: Collection, key: str, calls: Calls) -> bool:
+async def _keeps_expiry(collection: CouchbaseCollection, key: str, calls: Calls) -> bool:
     """Return whether an expiry can be kept: not if the connection is closed each time that it is asked for, and stays
     open for a plain write in between."""
     cas = await calls.begin(collection.insert(key, b"{}", PROBE_EXPIRY_S))
@@ -149,39 +151,42 @@ def _not_connected(settings: CouchbaseSettings, why: Exception) -> SagaError:
     if errors.code_of(why) == errors.AUTHENTICATION:
         who = f"user {settings.username!r} with this password" if settings.username else "this client certificate"
         return _cannot(
-            settings, f"the server refuses {who} ({errors.brief(why)}): correct SAGA_COUCHBASE_..., and see the roles"
+            settings,
+            f"the server refuses {who} ({errors.shorten_message(why)}): correct SAGA_COUCHBASE_..., and see the roles",
         )
     tls = "; see also whether TLS is right: couchbases:// with the server's CA file" if settings.tls else ""
-    return _unreachable(settings, f"no connection came about ({errors.brief(why)}){tls}")
+    return _unreachable(settings, f"no connection came about ({errors.shorten_message(why)}){tls}")
 
 
 def _no_bucket(settings: CouchbaseSettings, why: Exception) -> SagaError:
-    said = f"the server answers, but its bucket {settings.bucket!r} does not open ({errors.brief(why)}): "
+    said = f"the server answers, but its bucket {settings.bucket!r} does not open ({errors.shorten_message(why)}): "
     return _cannot(settings, f"{said}create it, correct its name in SAGA_STORE, or give the user a role on it")
 
 
 def _not_readable(settings: CouchbaseSettings, name: str, why: Exception) -> SagaError:
     if errors.lacks_collection(why):
-        return _cannot(settings, missing(settings, name))
+        return _cannot(settings, missing_collection_advice(settings, name))
     if errors.code_of(why) == errors.UNSUPPORTED:
         return _cannot(settings, "the server has no collections: leave scope and collection out of SAGA_STORE")
     if errors.code_of(why) in REFUSALS:
-        return _cannot(settings, f"{name!r} cannot be read ({errors.brief(why)}): give the user the role data_reader")
-    return _unreachable(settings, f"{name!r} could not be read ({errors.brief(why)})")
+        return _cannot(
+            settings, f"{name!r} cannot be read ({errors.shorten_message(why)}): give the user the role data_reader"
+        )
+    return _unreachable(settings, f"{name!r} could not be read ({errors.shorten_message(why)})")
 
 
 def _not_writable(settings: CouchbaseSettings, name: str, why: Exception) -> SagaError:
     if errors.code_of(why) in REFUSALS:
         return _cannot(
-            settings, f"{name!r} cannot be written ({errors.brief(why)}): give the user the role data_writer"
+            settings, f"{name!r} cannot be written ({errors.shorten_message(why)}): give the user the role data_writer"
         )
-    return _unreachable(settings, f"{name!r} could not be written ({errors.brief(why)})")
+    return _unreachable(settings, f"{name!r} could not be written ({errors.shorten_message(why)})")
 
 
 def _not_durable(settings: CouchbaseSettings, why: Exception) -> SagaError:
     return _cannot(
         settings,
-        f"writes of durability {settings.durability!r} fail here, and plain ones do not ({errors.brief(why)}): bring "
+        f"writes of durability {settings.durability!r} fail here, and plain ones do not ({errors.shorten_message(why)}): bring "
         "all nodes up, or give a bucket on a single node no replicas. SAGA_STORE_DURABILITY=none does without; then a "
         "failover may lose what was acknowledged, and effects may come twice",
     )

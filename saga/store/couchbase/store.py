@@ -35,10 +35,10 @@ from saga.messaging.names import ARCHIVES, PROBE, PROGRESS
 from saga.store.couchbase import errors, expiry
 from saga.store.couchbase.adapter import CouchbaseSettings
 from saga.store.couchbase.calls import Calls
-from saga.store.couchbase.driver import FAILURES, Cluster, Collection
-from saga.store.couchbase.errors import Doing
+from saga.store.couchbase.driver import FAILURES, CouchbaseCluster, CouchbaseCollection
+from saga.store.couchbase.errors import StoreOperation
 from saga.store.couchbase.listing import keys_of
-from saga.store.couchbase.opening import missing, opened
+from saga.store.couchbase.opening import missing_collection_advice, open_cluster
 from saga.store.port import Document
 from saga.support.clock import Clock
 
@@ -68,8 +68,8 @@ class CouchbaseStore:
         self.settings = settings
         self._clock, self._readonly = clock, readonly
         self._calls = Calls()
-        self._cluster: Cluster | None = None
-        self._collections: dict[str, Collection] = {}
+        self._cluster: CouchbaseCluster | None = None
+        self._collections: dict[str, CouchbaseCollection] = {}
         """Collections that are known to be there, by their name in Couchbase."""
         self._renew_at_s = 0.0
 
@@ -77,7 +77,7 @@ class CouchbaseStore:
         """Connect, and try all that will be needed. Raises `ConfigurationError` for what a setting or a command has to
         mend, `StoreUnavailable` for a server that cannot be reached now."""
         there = ALWAYS_THERE if self.settings.by_collection else (self.settings.home(PROGRESS),)
-        self._cluster = await opened(self.settings, there, self._calls, self._clock, readonly=self._readonly)
+        self._cluster = await open_cluster(self.settings, there, self._calls, self._clock, readonly=self._readonly)
         self._collections = {name: self._collection(self._cluster, name) for name in there}
         return self
 
@@ -102,14 +102,14 @@ class CouchbaseStore:
         full = self._full(collection, key)
         return await self._get(within, full, stored_key(full))
 
-    async def _get(self, within: Collection, full: str, stored: str) -> Document | None:
+    async def _get(self, within: CouchbaseCollection, full: str, stored: str) -> Document | None:
         try:
             document = await self._calls.begin(within.get(stored))
         except FAILURES as why:
             if errors.code_of(why) == errors.NOT_FOUND:
                 return None
-            raise self._failed(why, Doing.READ, full) from why
-        return document if stored == full else Document(unwrapped(full, document.content), document.cas)
+            raise self._failed(why, StoreOperation.READ, full) from why
+        return document if stored == full else Document(unwrap_content(full, document.content), document.cas)
 
     async def scan(self, collection: str, prefix: str = "") -> AsyncIterator[tuple[str, Document]]:
         within = await self._found(collection)
@@ -129,7 +129,7 @@ class CouchbaseStore:
                 if document is not None:
                     yield full.removeprefix(begins), document
 
-    async def _listed(self, within: Collection, name: str, prefix: str) -> AsyncIterator[tuple[str, str]]:
+    async def _listed(self, within: CouchbaseCollection, name: str, prefix: str) -> AsyncIterator[tuple[str, str]]:
         """Keys that begin with `prefix`, each with the one it is stored under."""
         async for stored in self._stored_keys(name, stored_prefix(prefix)):
             full = stored
@@ -151,7 +151,7 @@ class CouchbaseStore:
     async def insert(self, collection: str, key: str, content: bytes, *, expiry_s: float | None = None) -> int:
         expiry.check(expiry_s, self._clock)
         within, full, stored, content = await self._to_write(collection, key, content)
-        return await self._write(within.insert(stored, content, expiry_s), Doing.INSERT, full)
+        return await self._write(within.insert(stored, content, expiry_s), StoreOperation.INSERT, full)
 
     async def replace(
         self,
@@ -165,15 +165,17 @@ class CouchbaseStore:
     ) -> int:
         expiry.check(expiry_s, self._clock)
         within, full, stored, content = await self._to_write(collection, key, content)
-        self._check(cas, Doing.REPLACE, full)
-        return await self._write(within.replace(stored, content, cas, expiry_s, keep_expiry), Doing.REPLACE, full)
+        self._check(cas, StoreOperation.REPLACE, full)
+        return await self._write(
+            within.replace(stored, content, cas, expiry_s, keep_expiry), StoreOperation.REPLACE, full
+        )
 
     async def remove(self, collection: str, key: str, *, cas: int) -> None:
         within, full, stored, _ = await self._to_write(collection, key, b"")
-        self._check(cas, Doing.REMOVE, full)
-        await self._write(within.remove(stored, cas), Doing.REMOVE, full)
+        self._check(cas, StoreOperation.REMOVE, full)
+        await self._write(within.remove(stored, cas), StoreOperation.REMOVE, full)
 
-    async def _to_write(self, collection: str, key: str, content: bytes) -> tuple[Collection, str, str, bytes]:
+    async def _to_write(self, collection: str, key: str, content: bytes) -> tuple[CouchbaseCollection, str, str, bytes]:
         if self._readonly:
             raise StoreUnavailable(f"the store {self.settings.where} is open for reading only; nothing was written")
         if len(content) > self.document_bytes_max:  # not sent: the server takes in all of it before it refuses
@@ -184,18 +186,18 @@ class CouchbaseStore:
         within = self._collections.get(self.settings.home(collection)) or await self._found(collection)
         full = self._full(collection, key)
         stored = stored_key(full)
-        return within, full, stored, content if stored == full else wrapped(full, content)
+        return within, full, stored, content if stored == full else wrap_content(full, content)
 
-    async def _write(self, call: Coroutine[Any, Any, int], doing: Doing, full: str) -> int:
+    async def _write(self, call: Coroutine[Any, Any, int], doing: StoreOperation, full: str) -> int:
         try:
             return await self._calls.begin(call)
         except FAILURES as why:
             raise self._failed(why, doing, full) from why
 
-    def _check(self, cas: int, doing: Doing, full: str) -> None:
+    def _check(self, cas: int, doing: StoreOperation, full: str) -> None:
         """Check a version: to Couchbase 0 means any, which must never be asked for."""
         if not 0 < cas <= CAS_MAX:
-            raise errors.conflict(doing, self.settings.where, repr(full))
+            raise errors.conflict_error(doing, self.settings.where, repr(full))
 
     # ---------------------------------------------------------------- places
 
@@ -203,10 +205,10 @@ class CouchbaseStore:
         """Key with what has to be before it."""
         return key if self.settings.by_collection else f"{collection}::{key}"
 
-    def _collection(self, cluster: Cluster, name: str) -> Collection:
+    def _collection(self, cluster: CouchbaseCluster, name: str) -> CouchbaseCollection:
         return cluster.collection(name, self.settings.durability, self.settings.durable_s)
 
-    async def _found(self, collection: str) -> Collection:
+    async def _found(self, collection: str) -> CouchbaseCollection:
         """Couchbase collection for this one, once it is known to be there: a write to one that is not would wait, and
         end as if nobody knew how."""
         name, cluster = self.settings.home(collection), self._opened()
@@ -216,19 +218,19 @@ class CouchbaseStore:
             self._collections[name] = within
         return self._collections[name]
 
-    def _opened(self) -> Cluster:
+    def _opened(self) -> CouchbaseCluster:
         if self._cluster is None:
             raise StoreUnavailable(f"the store {self.settings.where} is not open: use it inside `async with`")
         return self._cluster
 
     # ---------------------------------------------------------------- failures
 
-    def _failed(self, why: Exception, doing: Doing, full: str) -> StoreError:
-        failed = errors.failure(why, doing, self.settings.where, repr(full))
+    def _failed(self, why: Exception, doing: StoreOperation, full: str) -> StoreError:
+        failed = errors.to_store_error(why, doing, self.settings.where, repr(full))
         if isinstance(failed, Ambiguous | StoreUnavailable):
             self._renew_password()
             if errors.lacks_collection(why):
-                return type(failed)(f"{failed}; {missing(self.settings, errors.collection_of(why))}")
+                return type(failed)(f"{failed}; {missing_collection_advice(self.settings, errors.collection_of(why))}")
         return failed
 
     def _renew_password(self) -> None:
@@ -285,16 +287,16 @@ def is_shortened(stored: str) -> bool:
     return _SHORTENED.search(stored) is not None
 
 
-def wrapped(key: str, content: bytes) -> bytes:
+def wrap_content(key: str, content: bytes) -> bytes:
     """Wrap the content of a document whose key was shortened: the key goes with it.
 
-    >>> wrapped("ab", b"[1]")
+    >>> wrap_content("ab", b"[1]")
     b'{"key":"ab","content":[1]}'
     """
     return b"%b%b}" % (_beginning(key), content)
 
 
-def unwrapped(key: str, stored: bytes) -> bytes:
+def unwrap_content(key: str, stored: bytes) -> bytes:
     """Take out the content that was wrapped. Raises `StoreError` if the document is not that of `key`: waiting mends
     nothing, so it is no outage."""
     beginning = _beginning(key)

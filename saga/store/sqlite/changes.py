@@ -1,6 +1,6 @@
 """Changes of documents in the SQLite store's file: noted by triggers, in the transaction of whoever writes.
 
-`watched` says for which service the changes of which collection are noted; `changes` holds them until that service has
+`read_watched` says for which service the changes of which collection are noted; `changes` holds them until that service has
 taken them on. Documents of the toolkit itself are never looked at.
 
 `business_documents` is the way in for programs without a library of ours: a view that can be written to. It takes JSON
@@ -18,8 +18,8 @@ import sqlite3
 from collections.abc import Collection
 from typing import Any
 
-from saga.changes.port import Noted
-from saga.changes.records import KEY_BYTES_MAX, Changed
+from saga.changes.port import RecordedChange
+from saga.changes.records import KEY_BYTES_MAX, DocumentChange
 
 UNSUMMED = -1
 """Checksum of a document that another program wrote; ours are never negative."""
@@ -137,7 +137,7 @@ EXISTING = (
 def watch(connection: sqlite3.Connection, service: str, collections: Collection[str], from_beginning: bool) -> None:
     """Have changes of these collections noted for a service, beside those that are noted already; inside a
     transaction."""
-    for collection in sorted(set(collections) - watched(connection, service)):
+    for collection in sorted(set(collections) - read_watched(connection, service)):
         connection.execute(WATCH, (service, collection))
         if from_beginning:
             connection.execute(EXISTING, (service, collection))
@@ -150,7 +150,7 @@ def unwatch(connection: sqlite3.Connection, service: str, collections: Collectio
             connection.execute(statement, (service, collection))
 
 
-def watched(connection: sqlite3.Connection, service: str) -> set[str]:
+def read_watched(connection: sqlite3.Connection, service: str) -> set[str]:
     """Collections of which changes are noted for a service."""
     return {row[0] for row in connection.execute(WATCHED, (service,))}
 
@@ -160,17 +160,19 @@ def forget(connection: sqlite3.Connection, service: str, number: int) -> None:
     connection.execute(FORGET, (service, number))
 
 
-def noted(connection: sqlite3.Connection, service: str, count_max: int) -> list[Noted]:
+def read_changes(connection: sqlite3.Connection, service: str, count_max: int) -> list[RecordedChange]:
     """Read the oldest changes for a service."""
     return [_noted(row) for row in connection.execute(NOTED, (service, count_max))]
 
 
-def _noted(row: tuple[Any, ...]) -> Noted:
+def _noted(row: tuple[Any, ...]) -> RecordedChange:
     n, collection, key, kind, cas, time_ms, before, after = row
     problem = None
     try:
         name = key.decode()
     except UnicodeDecodeError as why:
         name, problem = key.decode(errors="backslashreplace"), f"its key is no text in UTF-8: {why}"
-    changed = Changed(kind=kind, key=name, version=cas, time_ms=time_ms, before=before, after=after, refused=problem)
-    return Noted(n, collection.decode(errors="backslashreplace"), changed)
+    changed = DocumentChange(
+        kind=kind, key=name, version=cas, time_ms=time_ms, before=before, after=after, refused=problem
+    )
+    return RecordedChange(n, collection.decode(errors="backslashreplace"), changed)

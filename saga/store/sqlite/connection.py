@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from saga.store.sqlite.errors import Damage, Purpose, primary_code
+from saga.store.sqlite.errors import Damage, StateFileSpec, primary_code
 
 PAGE_BYTES = 4096
 CHECKED_BYTES_MAX = 32 << 20
@@ -27,7 +27,7 @@ without holding ours."""
 
 
 def open_to_write(
-    path: Path, purpose: Purpose, factory: type[sqlite3.Connection], bytes_max: int | None
+    path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection], bytes_max: int | None
 ) -> sqlite3.Connection:
     """Open a connection to a file that was shown to take writes. The file must be there, if empty, and its lock be
     held.
@@ -54,7 +54,7 @@ def open_to_write(
     return connection
 
 
-def open_to_read(path: Path, purpose: Purpose, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
+def open_to_read(path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
     """Open a connection that cannot write. Raises what `purpose` has for a file that is not there, another's or of
     another format, and `sqlite3.Error`."""
     if not path.is_file():
@@ -70,7 +70,7 @@ def open_to_read(path: Path, purpose: Purpose, factory: type[sqlite3.Connection]
 
 
 def connect(
-    path: Path, purpose: Purpose, factory: type[sqlite3.Connection], bytes_max: int | None
+    path: Path, purpose: StateFileSpec, factory: type[sqlite3.Connection], bytes_max: int | None
 ) -> sqlite3.Connection:
     """Open a connection with our settings. Raises `sqlite3.Error`."""
     connection = sqlite3.connect(
@@ -91,7 +91,7 @@ def connect(
     return connection
 
 
-def check_integrity(connection: sqlite3.Connection, purpose: Purpose) -> None:
+def check_integrity(connection: sqlite3.Connection, purpose: StateFileSpec) -> None:
     """Check that tables and indexes fit together, and what is in them. Raises `Damage`."""
     (said,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if said != "ok":
@@ -99,7 +99,7 @@ def check_integrity(connection: sqlite3.Connection, purpose: Purpose) -> None:
     purpose.check(connection)
 
 
-def _is_ours(connection: sqlite3.Connection, path: Path, purpose: Purpose) -> bool:
+def _is_ours(connection: sqlite3.Connection, path: Path, purpose: StateFileSpec) -> bool:
     """True for a file of this purpose and format, `False` for an empty one. Raises what `purpose` has for any other."""
     application, version = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -118,7 +118,7 @@ def _is_ours(connection: sqlite3.Connection, path: Path, purpose: Purpose) -> bo
 
 
 @contextmanager
-def _refusing_what_is_no_database(path: Path, purpose: Purpose) -> Iterator[None]:
+def _refusing_what_is_no_database(path: Path, purpose: StateFileSpec) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as why:
@@ -127,7 +127,7 @@ def _refusing_what_is_no_database(path: Path, purpose: Purpose) -> Iterator[None
         raise _foreign(path, purpose, "is not an SQLite file") from why
 
 
-def _foreign(path: Path, purpose: Purpose, what: str) -> Exception:
+def _foreign(path: Path, purpose: StateFileSpec, what: str) -> Exception:
     return purpose.errors.foreign(f"{path} {what}; point {purpose.setting} to a file of its own")
 
 

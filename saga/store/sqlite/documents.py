@@ -20,7 +20,7 @@ from saga import errors
 from saga.messaging.names import is_ours
 from saga.store.sqlite.changes import CHANGE_TABLES, UNSUMMED
 from saga.store.sqlite.connection import PAGE_BYTES, as_blob, shrink
-from saga.store.sqlite.errors import Damage, OwnerErrors, Purpose
+from saga.store.sqlite.errors import Damage, OwnerErrors, StateFileSpec
 from saga.support.clock import Clock
 
 HOUR_MS = 3_600_000
@@ -47,7 +47,7 @@ PROBE = (
     f" VALUES ('', '', 0, 0, zeroblob({4 * PAGE_BYTES}))",
     "DELETE FROM documents WHERE collection = '' AND key = ''",
 )
-PURPOSE = Purpose(
+PURPOSE = StateFileSpec(
     name="store",
     setting="SAGA_STORE",
     application=0x53414753,  # SAGS
@@ -68,7 +68,7 @@ PURPOSE = Purpose(
 )
 
 
-def cas_removed(connection: sqlite3.Connection) -> int:
+def read_cas_removed(connection: sqlite3.Connection) -> int:
     """Highest `cas` of the documents that were removed."""
     cas_max: int = connection.execute("SELECT cas_max FROM removed").fetchone()[0]
     return cas_max
@@ -92,7 +92,7 @@ BELIEVED_AFTER_S = 3600.0
 """Time for which a new time of day has to hold until it is the right one."""
 
 
-class Moment(NamedTuple):
+class TimeBounds(NamedTuple):
     """Bounds of the time: not before the one, and not after the other."""
 
     earliest_ms: int
@@ -108,18 +108,18 @@ class SteadyTime:
         self._new_ms, self._new_s = 0, 0.0
         """Time that it jumped to, and when; 0 if it did not."""
 
-    def look(self) -> Moment:
+    def look(self) -> TimeBounds:
         now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
         due_ms = self._at_ms + round((now_s - self._at_s) * 1000)
         if abs(now_ms - due_ms) <= JUMP_MS:
             self._at_ms, self._at_s, self._new_ms = now_ms, now_s, 0
-            return Moment(now_ms, now_ms)
+            return TimeBounds(now_ms, now_ms)
         if not self._new_ms or abs(now_ms - self._new_ms - round((now_s - self._new_s) * 1000)) > JUMP_MS:
             self._new_ms, self._new_s = now_ms, now_s
         elif now_s - self._new_s >= BELIEVED_AFTER_S:
             self._at_ms, self._at_s, self._new_ms = now_ms, now_s, 0
-            return Moment(now_ms, now_ms)
-        return Moment(min(now_ms, due_ms), max(now_ms, due_ms))
+            return TimeBounds(now_ms, now_ms)
+        return TimeBounds(min(now_ms, due_ms), max(now_ms, due_ms))
 
 
 EXPIRY_S_MAX = 1000 * 365 * 86_400.0
@@ -142,9 +142,9 @@ EXPIRED_HERE = "SELECT id, cas FROM documents WHERE collection = ? AND key = ? A
 CAS = "SELECT cas FROM documents WHERE collection = ? AND key = ?"
 
 
-class Documents:
+class DocumentWriter:
     """Writes of documents, one group commit at a time: see
-    `saga.store.sqlite.writer.Contents`. They raise what their caller is to be told."""
+    `saga.store.sqlite.writer.TransactionHooks`. They raise what their caller is to be told."""
 
     __slots__ = (
         "_cas_removed",
@@ -197,7 +197,7 @@ class Documents:
     def insert(self, collection: str, key: str, content: bytes, expiry_s: float | None) -> int:
         expires_at_ms, hour = (None, None) if expiry_s is None else self._expiry(expiry_s)
         if self._cas_removed is None:
-            self._cas_removed = cas_removed(self._connection)
+            self._cas_removed = read_cas_removed(self._connection)
         cas = self._cas_removed + 1
         row = (collection, key, cas, expires_at_ms, hour, checksum(collection, key, content), as_blob(content))
         if self._execute(INSERT, row).rowcount == 1:
@@ -262,13 +262,13 @@ class Documents:
         )
 
 
-def lacks(connection: sqlite3.Connection, mark: bytes) -> str | None:
+def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | None:
     """Name what the file lacks of the write that this mark tells of; `None` if the file is as new as that: versions
     only grow, and those of removed documents are noted."""
     version, removed, where = mark.decode().split(" ", 2)
     collection, _, key = where.partition("\0")
     cas, row = int(version), connection.execute(CAS, (collection, key)).fetchone()
-    is_there = cas_removed(connection) >= cas if row is None else row[0] >= cas + (removed == "1")
+    is_there = read_cas_removed(connection) >= cas if row is None else row[0] >= cas + (removed == "1")
     return None if is_there else f"document {key!r} in {collection!r}, version {version}"
 
 
@@ -277,7 +277,7 @@ def checksum(collection: str, key: str, content: bytes) -> int:
     return zlib.crc32(f"{collection}\0{key}".encode() + content)
 
 
-def checked(collection: str, key: str, content: bytes, sum_: int) -> bytes:
+def verify_content(collection: str, key: str, content: bytes, sum_: int) -> bytes:
     """Check the content of a row, and return it. Raises `Damage` if it is not what was written there."""
     is_summed = sum_ != UNSUMMED or is_ours(collection)  # no other program writes collections of the toolkit
     if type(content) is not bytes or (is_summed and checksum(collection, key, content) != sum_):

@@ -42,12 +42,12 @@ class OwnerErrors:
     """Error of a file or folder that cannot be made or opened."""
 
 
-def nothing_more(_: sqlite3.Connection) -> None:
-    """Check nothing: the default of `Purpose.check`."""
+def check_nothing(_: sqlite3.Connection) -> None:
+    """Check nothing: the default of `StateFileSpec.check`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Purpose:
+class StateFileSpec:
     """Description of a state file by its owner."""
 
     name: str
@@ -64,12 +64,12 @@ class Purpose:
     """True if no table is ever made later: one more tells that the file is a copy."""
     probe: Sequence[str] = ()
     """Statements that take up some room and give it back: a full disk is found when the file is opened."""
-    check: Callable[[sqlite3.Connection], None] = nothing_more
+    check: Callable[[sqlite3.Connection], None] = check_nothing
     """Check for what SQLite's own check does not see. Raises `saga.store.sqlite.errors.Damage`."""
     errors: OwnerErrors
 
 
-class Doing(enum.Enum):
+class FileOperation(enum.Enum):
     """Operation that was under way when the error came."""
 
     READ = "read"
@@ -77,7 +77,7 @@ class Doing(enum.Enum):
     COMMIT = "commit"
 
 
-class Meaning(NamedTuple):
+class SqliteErrorMeaning(NamedTuple):
     """Meaning of an error: what is wrong with the file, and what to do."""
 
     what: str
@@ -87,34 +87,36 @@ class Meaning(NamedTuple):
 
 
 _DEFECT = "if no other program has changed it, this is a defect of saga or of SQLite: report it with this message"
-_FAILS = Meaning("fails", _DEFECT)
-_DAMAGED = Meaning(
+_FAILS = SqliteErrorMeaning("fails", _DEFECT)
+_DAMAGED = SqliteErrorMeaning(
     "is damaged",
     "stop all its services, look at the disk, and restore the file from a copy (`sqlite3 FILE .recover` tells what can "
     "still be read)",
 )
-_HELD = Meaning("is held by another program", "end what holds it (`lsof` tells)", True)
-_READONLY = Meaning("cannot be written", "give this user write access to the file and folder", True)
+_HELD = SqliteErrorMeaning("is held by another program", "end what holds it (`lsof` tells)", True)
+_READONLY = SqliteErrorMeaning("cannot be written", "give this user write access to the file and folder", True)
 MEANINGS = {
     sqlite3.SQLITE_BUSY: _HELD,
     sqlite3.SQLITE_LOCKED: _HELD,
     sqlite3.SQLITE_PROTOCOL: _HELD,
     # The frame that did not fit is not complete, and the commit frame is the last one.
-    sqlite3.SQLITE_FULL: Meaning("is full", "make room on its disk", True),
+    sqlite3.SQLITE_FULL: SqliteErrorMeaning("is full", "make room on its disk", True),
     sqlite3.SQLITE_READONLY: _READONLY,
     sqlite3.SQLITE_PERM: _READONLY,
-    sqlite3.SQLITE_CANTOPEN: Meaning("cannot be opened", "see that file and folder are there, and access to them"),
-    sqlite3.SQLITE_IOERR: Meaning("cannot be read or written", "look at the disk and the system's log"),
-    sqlite3.SQLITE_NOLFS: Meaning("is too large for its file system", "move it to another one"),
-    sqlite3.SQLITE_NOMEM: Meaning("needs more memory than there is", "give the process more memory"),
-    sqlite3.SQLITE_INTERRUPT: Meaning("was interrupted", "nothing need be done"),
-    sqlite3.SQLITE_AUTH: Meaning("refuses the operation", "see this user's access to the file and folder"),
+    sqlite3.SQLITE_CANTOPEN: SqliteErrorMeaning(
+        "cannot be opened", "see that file and folder are there, and access to them"
+    ),
+    sqlite3.SQLITE_IOERR: SqliteErrorMeaning("cannot be read or written", "look at the disk and the system's log"),
+    sqlite3.SQLITE_NOLFS: SqliteErrorMeaning("is too large for its file system", "move it to another one"),
+    sqlite3.SQLITE_NOMEM: SqliteErrorMeaning("needs more memory than there is", "give the process more memory"),
+    sqlite3.SQLITE_INTERRUPT: SqliteErrorMeaning("was interrupted", "nothing need be done"),
+    sqlite3.SQLITE_AUTH: SqliteErrorMeaning("refuses the operation", "see this user's access to the file and folder"),
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_FORMAT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: Meaning("is no SQLite file any more", _DAMAGED.remedy),
+    sqlite3.SQLITE_NOTADB: SqliteErrorMeaning("is no SQLite file any more", _DAMAGED.remedy),
     sqlite3.SQLITE_SCHEMA: _FAILS,
     sqlite3.SQLITE_CONSTRAINT: _FAILS,
-    sqlite3.SQLITE_TOOBIG: Meaning("cannot take a value of this size", "keep less"),
+    sqlite3.SQLITE_TOOBIG: SqliteErrorMeaning("cannot take a value of this size", "keep less"),
     sqlite3.SQLITE_ABORT: _FAILS,
     sqlite3.SQLITE_MISMATCH: _FAILS,
     sqlite3.SQLITE_RANGE: _FAILS,
@@ -137,17 +139,17 @@ class Damage(sqlite3.DatabaseError):
     sqlite_errorcode, sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
 
 
-def meaning(error: sqlite3.Error, doing: Doing, path: Path, purpose: Purpose) -> SagaError:
+def to_owner_error(error: sqlite3.Error, doing: FileOperation, path: Path, purpose: StateFileSpec) -> SagaError:
     """Make the error for the owner's callers: its class, what happened, and what to do."""
     code, errors = primary_code(error), purpose.errors
     known = MEANINGS.get(code, _FAILS)
     said = f"the {purpose.name} {path} {known.what} ({getattr(error, 'sqlite_errorname', 'sqlite3')}: {error})"
     if code in BROKEN:
         return errors.broken(f"{said}; nothing more is read or written: {known.remedy}")
-    if doing is Doing.COMMIT and not known.undone:
+    if doing is FileOperation.COMMIT and not known.undone:
         return errors.ambiguous(f"{said}; whether this was written is not known: {known.remedy}")
-    said = f"{said}; {'nothing was written: ' if doing is not Doing.READ else ''}{known.remedy}"
-    if code == sqlite3.SQLITE_TOOBIG and doing is Doing.WRITE:
+    said = f"{said}; {'nothing was written: ' if doing is not FileOperation.READ else ''}{known.remedy}"
+    if code == sqlite3.SQLITE_TOOBIG and doing is FileOperation.WRITE:
         return errors.too_large(said)
     return (errors.defect if known is _FAILS else errors.unavailable)(said)
 

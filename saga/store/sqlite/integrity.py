@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from saga.store.sqlite.connection import FORMAT_BITS, make_file, make_folder, next_generation
-from saga.store.sqlite.errors import Purpose
+from saga.store.sqlite.errors import StateFileSpec
 from saga.support.clock import Clock
 
 
-def rescued(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
+def save_rescue_copy(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
     """Save what an open connection sees of a file that has lost its name, beside it; return what to tell about it.
 
     `execute` is the connection's. Nobody else has what it sees, and it is gone when this process ends.
@@ -41,7 +41,7 @@ def rescued(path: Path, execute: Callable[[str, tuple[str]], object]) -> str:
     )
 
 
-def left(path: Path, lock: int) -> str | None:
+def find_unresolved_trouble(path: Path, lock: int) -> str | None:
     """Trouble that a process found which had this file open, and that a person has to decide about before it is used
     again; `None` if there is nothing. `lock`: the descriptor of `<path>.lock`. Raises `OSError`."""
     copies = sorted(path.parent.glob(f"{path.name}.rescued-*"))
@@ -52,12 +52,12 @@ def left(path: Path, lock: int) -> str | None:
             "it, or move it elsewhere to go on with what lies there now"
         )
     with suppress(FileNotFoundError):
-        if (said := noted(lock, CONDEMNED, identity(path.stat()))) is not None:
-            return f"{said.decode(errors='replace')}: {restore(path)}"
+        if (said := read_note(lock, CONDEMNED, file_identity(path.stat()))) is not None:
+            return f"{said.decode(errors='replace')}: {restore_advice(path)}"
     return None
 
 
-def restore(path: Path) -> str:
+def restore_advice(path: Path) -> str:
     """Advice about a file that holds what it should not."""
     return (
         f"stop all its services, restore the file from a copy, with no {path.name}-wal and -shm beside it, and remove "
@@ -82,14 +82,14 @@ class FileGuard:
     """Guard of one open file. From the first error on that says it is broken nothing is read or written any more."""
 
     def __init__(
-        self, path: Path, purpose: Purpose, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
+        self, path: Path, purpose: StateFileSpec, lock: int, connection: sqlite3.Connection, clock: Clock, lacks: Lacks
     ) -> None:
         """Check the file as it was found, with the lock held. Raises what `purpose` has for a broken file,
         `sqlite3.Error`, `OSError`."""
         self._path, self._purpose, self._connection = path, purpose, connection
         self._clock, self._lacks = clock, lacks
         (tables,) = connection.execute("PRAGMA schema_version").fetchone()
-        self._state = StateFile(path, lock, tables_max=tables if purpose.tables_are_all else None)
+        self._state = TamperDetector(path, lock, tables_max=tables if purpose.tables_are_all else None)
         self.broken: str | None = None
         """Reason for which the file is used no more; `None` while it is."""
         self._is_new = False
@@ -175,10 +175,10 @@ class FileGuard:
         with suppress(OSError):
             moved = self._state.moved()
         if moved is not None:
-            self.broken = f"{said}; {rescued(self._path, self._connection.execute)}"
+            self.broken = f"{said}; {save_rescue_copy(self._path, self._connection.execute)}"
         else:
             self._state.condemn(said)
-            self.broken = f"{said}; nothing more is written: {restore(self._path)}"
+            self.broken = f"{said}; nothing more is written: {restore_advice(self._path)}"
         self.refuse()
 
 
@@ -216,7 +216,7 @@ ACKNOWLEDGED, CONDEMNED = b"SAGA ack", b"SAGA bad"
 MARK_BYTES_MAX = 4096
 
 
-class Header(NamedTuple):
+class FileHeader(NamedTuple):
     """Header of a SQLite file, as its first bytes say it."""
 
     generation: int
@@ -225,7 +225,7 @@ class Header(NamedTuple):
     page_bytes: int
 
 
-class StateFile:
+class TamperDetector:
     """Knowledge of one process about one file, the log and the index beside it, and its lock."""
 
     def __init__(self, path: Path, lock: int, *, tables_max: int | None = None) -> None:
@@ -235,9 +235,9 @@ class StateFile:
         self._path, self._lock, self._tables_max = path, lock, tables_max
         name, real = os.path.abspath(path), os.path.realpath(path)  # SQLite puts its files beside what a link leads to
         self._names = (name, f"{real}-wal", f"{real}-shm", f"{name}.lock")
-        self._known = tuple(identity(os.stat(name)) for name in self._names)
+        self._known = tuple(file_identity(os.stat(name)) for name in self._names)
         self._file = self._log = self._index = -1
-        self._header: Header | None = None
+        self._header: FileHeader | None = None
         self._salts = b""
         self._new_log = True
         self._find_descriptors()
@@ -246,7 +246,7 @@ class StateFile:
     def reopened(self) -> None:
         """Note another connection: if the old one was the last, log and index were made anew. It must have read."""
         file, _, _, lock = self._known
-        log, index = (identity(os.stat(name)) for name in self._names[1:3])
+        log, index = (file_identity(os.stat(name)) for name in self._names[1:3])
         self._known = (file, log, index, lock)
         self._new_log = True
         self._find_descriptors()
@@ -321,20 +321,20 @@ class StateFile:
             and os.fstat(self._log).st_size >= at + FRAME_HEAD_BYTES + page_bytes
         )
 
-    def _read_header(self) -> Header | None:
+    def _read_header(self) -> FileHeader | None:
         said = os.pread(self._file, HEADER_BYTES, 0)
         if len(said) < HEADER_BYTES or not said.startswith(MAGIC):
             return None
         size = int.from_bytes(said[16:18])
         generation = int.from_bytes(said[60:64]) >> FORMAT_BITS
-        return Header(generation, int.from_bytes(said[40:44]), 65_536 if size == 1 else size)
+        return FileHeader(generation, int.from_bytes(said[40:44]), 65_536 if size == 1 else size)
 
     def _find_descriptors(self) -> None:
         found: dict[tuple[int, int], int] = {}
         with suppress(OSError):
             for name in os.listdir(DESCRIPTORS):
                 with suppress(OSError, ValueError):
-                    found.setdefault(identity(os.fstat(int(name))), int(name))
+                    found.setdefault(file_identity(os.fstat(int(name))), int(name))
         descriptors = [found.get(known, -1) for known in self._known[:3]]
         self._file, self._log, self._index = descriptors if min(descriptors) >= 0 else (-1, -1, -1)
 
@@ -365,10 +365,10 @@ class StateFile:
                 os.pwrite(self._lock, head + mark, 0)
 
     def _noted(self, kind: bytes) -> bytes | None:
-        return noted(self._lock, kind, self._known[0])
+        return read_note(self._lock, kind, self._known[0])
 
 
-def noted(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
+def read_note(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
     """Read the note of this kind in a lock file, about this very file. Raises `OSError`."""
     said = os.pread(lock, MARK.size + MARK_BYTES_MAX, 0)
     if len(said) < MARK.size:
@@ -380,6 +380,6 @@ def noted(lock: int, kind: bytes, known: tuple[int, int]) -> bytes | None:
     return mark
 
 
-def identity(there: os.stat_result) -> tuple[int, int]:
+def file_identity(there: os.stat_result) -> tuple[int, int]:
     """Identity of a file while it lives: its device and its number there."""
     return there.st_dev, there.st_ino

@@ -34,11 +34,11 @@ class WriteLock:
 
     def holder(self) -> str:
         """Holder of the lock, for people."""
-        return holder(self._path)
+        return describe_holder(self._path)
 
     def taken(self) -> bool:
         """Take the lock if nobody has it; true if it is ours now. Raises `OSError`."""
-        return take(self._file)
+        return try_lock(self._file)
 
     def turn(self) -> asyncio.Future[None]:
         """Wait for the lock: the future is done when it is ours, and fails with `OSError`. Until then nothing else may
@@ -53,7 +53,7 @@ class WriteLock:
 
     def release(self) -> None:
         """Give the lock up; never raises."""
-        give(self._file, str(self._path))
+        unlock(self._file, str(self._path))
 
     def close(self) -> None:
         """Give the lock up for good; a turn that is still waited for comes to nothing."""
@@ -78,7 +78,7 @@ class WriteLock:
         os.close(self._file)
 
 
-def take(file: int, kind: int = fcntl.LOCK_EX) -> bool:
+def try_lock(file: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Take a lock without waiting; false if somebody else has it. Raises `OSError` if the lock itself fails."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -87,7 +87,7 @@ def take(file: int, kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def give(file: int, path: str) -> None:
+def unlock(file: int, path: str) -> None:
     """Give a lock up. Never raises: whoever has just written must hear so. If the system refuses, the descriptor is
     made anew in place, which lets go of the lock with the old one."""
     try:
@@ -99,7 +99,7 @@ def give(file: int, path: str) -> None:
             os.close(anew)
 
 
-def holder(path: Path) -> str:
+def describe_holder(path: Path) -> str:
     """Holder of the lock on this file, for people: `process 4711 (saga run)`, or how to see it."""
     with suppress(OSError, ValueError):
         inode = path.stat().st_ino

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from saga.errors import Broken, SagaError
 from saga.store.sqlite.connection import connect, make_file, make_folder, open_to_write
-from saga.store.sqlite.errors import Doing, Purpose, is_busy, meaning
-from saga.store.sqlite.integrity import FileGuard, Lacks, left
+from saga.store.sqlite.errors import FileOperation, StateFileSpec, is_busy, to_owner_error
+from saga.store.sqlite.integrity import FileGuard, Lacks, find_unresolved_trouble
 from saga.store.sqlite.lock import WriteLock
 from saga.support.clock import Clock
 
@@ -16,7 +16,7 @@ LOOK_EVERY_S = 0.002
 """Pause before whoever opens a file looks again whether another process is done with it."""
 
 
-class File:
+class StateFile:
     """State file of one owner. The errors that it raises are its owner's, unless a method says otherwise."""
 
     guard: FileGuard
@@ -25,7 +25,7 @@ class File:
     def __init__(
         self,
         path: Path,
-        purpose: Purpose,
+        purpose: StateFileSpec,
         *,
         clock: Clock,
         lock_s: float,
@@ -109,16 +109,16 @@ class File:
         try:
             yield
         except sqlite3.Error as why:
-            raise self.error(why, Doing.READ) from why
+            raise self.error(why, FileOperation.READ) from why
 
-    def error(self, why: sqlite3.Error, doing: Doing) -> SagaError:
+    def error(self, why: sqlite3.Error, doing: FileOperation) -> SagaError:
         """Make the owner's error for one of SQLite's; that the file has lost its name explains most of them."""
         try:
             with suppress(OSError):  # it is told as SQLite has it
                 self.guard.check_names()
         except Broken as also:
             return also
-        return meaning(why, doing, self.path, self.purpose)
+        return to_owner_error(why, doing, self.path, self.purpose)
 
     def held(self) -> SagaError:
         """Make the error of a lock that another process has."""
@@ -150,7 +150,7 @@ class File:
         except OSError as why:
             raise self.unlockable(why) from why
         try:
-            if (said := left(path, lock.descriptor)) is not None:
+            if (said := find_unresolved_trouble(path, lock.descriptor)) is not None:
                 raise purpose.errors.broken(f"the {purpose.name} {path} cannot be used yet: {said}")
             connection = open_to_write(path, purpose, self._factory, self._bytes_max)
             try:
@@ -161,7 +161,7 @@ class File:
         except sqlite3.Error as why:
             if is_busy(why):
                 return False
-            raise meaning(why, Doing.WRITE, path, purpose) from why
+            raise to_owner_error(why, FileOperation.WRITE, path, purpose) from why
         except OSError as why:
             raise self.unseen(why) from why
         finally:

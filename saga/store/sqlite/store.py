@@ -12,16 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from saga.changes.port import Noted
+from saga.changes.port import RecordedChange
 from saga.errors import ConfigurationError, StoreError, StoreUnavailable, TooLarge
 from saga.store.port import Document
 from saga.store.sqlite import changes
 from saga.store.sqlite.connection import open_to_read
-from saga.store.sqlite.documents import EXPIRY_S_MAX, PURPOSE, Documents, SteadyTime, checked, lacks
-from saga.store.sqlite.errors import Damage, Doing, meaning
+from saga.store.sqlite.documents import (
+    EXPIRY_S_MAX,
+    PURPOSE,
+    DocumentWriter,
+    SteadyTime,
+    find_missing_write,
+    verify_content,
+)
+from saga.store.sqlite.errors import Damage, FileOperation, to_owner_error
 from saga.store.sqlite.lock import WriteLock
-from saga.store.sqlite.state_file import File
-from saga.store.sqlite.writer import Writer
+from saga.store.sqlite.state_file import StateFile
+from saga.store.sqlite.writer import GroupCommitter
 from saga.support.clock import Clock
 
 WRITES_MAX = 256
@@ -92,10 +99,10 @@ class SqliteStore:
         self._clock, self._readonly, self._bytes_max, self._factory = clock, readonly, bytes_max, connection
         self._time = SteadyTime(clock)
         self._reading: sqlite3.Connection | None = None
-        self._file: File | None = None
+        self._file: StateFile | None = None
         """State file of a store that is open for writing, which alone has the two below."""
-        self._documents: Documents
-        self._writer: Writer
+        self._documents: DocumentWriter
+        self._writer: GroupCommitter
         self._look_at_s = 0.0
         self._leading: dict[str, WriteLock] = {}
         """Locks of those who take on the changes of each service."""
@@ -107,15 +114,15 @@ class SqliteStore:
             try:
                 self._reading = open_to_read(self.path, PURPOSE, self._factory)
             except sqlite3.Error as why:
-                raise meaning(why, Doing.READ, self.path, PURPOSE) from why
+                raise to_owner_error(why, FileOperation.READ, self.path, PURPOSE) from why
             return self
         clock = self._clock
-        file = File(
+        file = StateFile(
             self.path, PURPOSE, clock=clock, lock_s=LOCK_WAIT_S, bytes_max=self._bytes_max, factory=self._factory
         )
-        self._documents = Documents(file.connection, self.path, self._time)
-        await file.open(lacks)
-        self._writer = Writer(file, self._documents, room=WRITES_MAX, refusals=REFUSALS)
+        self._documents = DocumentWriter(file.connection, self.path, self._time)
+        await file.open(find_missing_write)
+        self._writer = GroupCommitter(file, self._documents, room=WRITES_MAX, refusals=REFUSALS)
         self._file = file
         return self
 
@@ -147,7 +154,7 @@ class SqliteStore:
             row = self._connection().execute(GET, (collection, key)).fetchone()
             if row is None or (row[3] is not None and self._is_past(row[3])):
                 return None
-            return Document(checked(collection, key, row[0], row[1]), row[2])
+            return Document(verify_content(collection, key, row[0], row[1]), row[2])
         except sqlite3.Error as why:
             raise self._error(why) from why
         except TypeError as why:
@@ -169,7 +176,11 @@ class SqliteStore:
 
     def _error(self, why: sqlite3.Error) -> Exception:
         """Make our error for one of SQLite's that a read met."""
-        return self._file.error(why, Doing.READ) if self._file else meaning(why, Doing.READ, self.path, PURPOSE)
+        return (
+            self._file.error(why, FileOperation.READ)
+            if self._file
+            else to_owner_error(why, FileOperation.READ, self.path, PURPOSE)
+        )
 
     def _is_past(self, at_ms: int) -> bool:
         """Return whether an expiry is over. The second look costs more, and most of what is there has not expired."""
@@ -183,7 +194,7 @@ class SqliteStore:
                     return
                 if expires_at_ms is None or not self._is_past(expires_at_ms):
                     try:
-                        content = checked(collection, key, content, sum_)
+                        content = verify_content(collection, key, content, sum_)
                     except sqlite3.Error as why:
                         raise self._error(why) from why
                     yield key, Document(content, cas)
@@ -249,26 +260,26 @@ class SqliteStore:
         """Note changes as `saga.changes.port.ChangeSource` promises."""
         connection = self._connection()
         with self._telling():
-            if changes.watched(connection, service).issuperset(collections):
+            if changes.read_watched(connection, service).issuperset(collections):
                 return
         await self._writer_of(b"").do(partial(changes.watch, connection, service, collections, from_beginning))
 
     def watched(self, service: str) -> Collection[str]:
         with self._telling():
-            return changes.watched(self._connection(), service)
+            return changes.read_watched(self._connection(), service)
 
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
         connection = self._connection()
         await self._writer_of(b"").do(partial(changes.unwatch, connection, service, collections))
 
-    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
+    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         connection = self._connection()
         with self._telling():
             if before_ms is not None:
-                first = changes.noted(connection, service, 1)
+                first = changes.read_changes(connection, service, 1)
                 if not first or first[0].changed.time_ms >= before_ms:
                     return ()
-            return changes.noted(connection, service, count_max)
+            return changes.read_changes(connection, service, count_max)
 
     async def forget(self, service: str, number: int) -> None:
         await self._writer_of(b"").do(partial(changes.forget, self._connection(), service, number))
@@ -293,7 +304,7 @@ class SqliteStore:
         except sqlite3.Error as why:
             raise self._error(why) from why
 
-    def _writer_of(self, content: bytes) -> Writer:
+    def _writer_of(self, content: bytes) -> GroupCommitter:
         """Writer of the open file, for a document that it takes."""
         if len(content) > self.document_bytes_max:
             raise TooLarge(

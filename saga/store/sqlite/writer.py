@@ -15,8 +15,8 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from saga.errors import Broken, SagaError
-from saga.store.sqlite.errors import Doing, is_busy
-from saga.store.sqlite.state_file import File
+from saga.store.sqlite.errors import FileOperation, is_busy
+from saga.store.sqlite.state_file import StateFile
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ Change: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], int]
 _takes = itemgetter(2)
 
 
-class Contents(Protocol):
+class TransactionHooks(Protocol):
     """Contents of the file, as its owner knows them. Called inside each transaction, unless a method says otherwise."""
 
     def begin(self) -> None:
@@ -56,13 +56,13 @@ class Contents(Protocol):
         """Tell whoever waits for what was written: after a commit, with the lock given up."""
 
 
-class Writer:
+class GroupCommitter:
     """Writer to the file, the only one of this process."""
 
     def __init__(
         self,
-        file: File,
-        contents: Contents,
+        file: StateFile,
+        contents: TransactionHooks,
         *,
         room: int,
         refusals: tuple[type[Exception], ...] = (SagaError,),
@@ -181,7 +181,7 @@ class Writer:
         group: list[Change] = []
         results: list[tuple[asyncio.Future[Any], Any]] = []
         refused: list[tuple[asyncio.Future[Any], Exception]] = []
-        doing = Doing.WRITE
+        doing = FileOperation.WRITE
         try:
             connection = file.connection()
             connection.execute("BEGIN IMMEDIATE")
@@ -194,7 +194,7 @@ class Writer:
                 except self._refusals as why:
                     refused.append((done, file.error(why, doing) if isinstance(why, sqlite3.Error) else why))
             contents.finish(len(group))
-            doing = Doing.COMMIT
+            doing = FileOperation.COMMIT
             connection.execute("COMMIT")
             file.guard.committed(contents.committed())
         except BaseException as why:  # an interrupt, too, must leave no transaction open and nobody waiting
@@ -231,7 +231,7 @@ class Writer:
             room -= group[-1][2]
         return group
 
-    def _fail(self, group: Sequence[Change], why: BaseException, doing: Doing) -> None:
+    def _fail(self, group: Sequence[Change], why: BaseException, doing: FileOperation) -> None:
         """Tell those whose transaction failed; all that is queued, if it failed before it took any."""
         if isinstance(why, sqlite3.Error):
             why = self._file.error(why, doing)

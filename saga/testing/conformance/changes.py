@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias
 
 import pytest
 
-from saga.changes.port import ChangeSource, Noted
-from saga.changes.records import Changed
+from saga.changes.port import ChangeSource, RecordedChange
+from saga.changes.records import DocumentChange
 from saga.errors import Conflict, Exists
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.store.port import Store
@@ -199,8 +199,8 @@ class ChangesConformance:
             assert one.leads("s")
 
 
-def changes(store: NotingStore, service: str = "s") -> list[Changed]:
+def changes(store: NotingStore, service: str = "s") -> list[DocumentChange]:
     """Changes that a store has noted, without their numbers, which only have to grow."""
-    noted: list[Noted] = list(store.noted(service, 1000))
+    noted: list[RecordedChange] = list(store.noted(service, 1000))
     assert [each.number for each in noted] == sorted({each.number for each in noted})
     return [each.changed for each in noted]

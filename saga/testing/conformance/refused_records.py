@@ -2,7 +2,7 @@
 
 import pytest
 
-from saga.broker.port import Broker, size_of
+from saga.broker.port import Broker, record_size
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing
 from saga.testing.conformance.listening import event
@@ -19,7 +19,7 @@ class RefusalsConformance:
         self, broker: Broker, topic: str
     ) -> None:
         beside = (("ce_id", b"1"), ("many", bytes(1000)))
-        room = broker.record_bytes_max - size_of(Outgoing(topic, b"k", b"", beside))
+        room = broker.record_bytes_max - record_size(Outgoing(topic, b"k", b"", beside))
         largest, larger = (Outgoing(topic, b"k", bytes(room + more), beside) for more in (0, 1))
         with pytest.raises(BrokerError, match=f"{broker.record_bytes_max}") as refused:
             await broker.publish([event(topic, "k", "with it"), larger])

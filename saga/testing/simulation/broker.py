@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from saga.broker.identity import refusal
+from saga.broker.identity import disagreement_error
 from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
@@ -78,7 +78,7 @@ class SimulatedBroker:
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[SimulatedMember]:
         member = SimulatedMember(self, subscription, listener)
         if strangers := member.strangers():
-            raise refusal(subscription.group, subscription.identity, strangers)
+            raise disagreement_error(subscription.group, subscription.identity, strangers)
         self.members.append(member)
         member.enter()
         # No TaskGroup: it would wrap the block's own exceptions.

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from saga.broker.partitioner import partition_of
-from saga.broker.port import RECORD_BYTES_MAX, size_of
+from saga.broker.port import RECORD_BYTES_MAX, record_size
 from saga.errors import BrokerError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.simulation.clock import BEGINNING_MS
@@ -144,7 +144,7 @@ class Cluster:
         """Check the messages. Raises `BrokerError` for one that no broker takes."""
         for message in messages:
             self._logs(message.topic)
-            if (size := size_of(message)) > RECORD_BYTES_MAX:
+            if (size := record_size(message)) > RECORD_BYTES_MAX:
                 raise BrokerError(
                     f"a record of {size} bytes for {message.topic} is too large: {RECORD_BYTES_MAX} bytes at most"
                 )

@@ -2,7 +2,7 @@
 
 from hashlib import blake2b
 
-from saga.encryption.keys import SECRET_BYTES, SubjectKey, name_of_subject
+from saga.encryption.keys import SECRET_BYTES, SubjectKey, subject_key_name
 from saga.errors import KeyMissing
 
 
@@ -13,7 +13,7 @@ class SimulatedKeys:
         self._known: dict[str, SubjectKey | None] = {}
 
     async def of_subject(self, subject: str) -> SubjectKey | None:
-        name = name_of_subject(subject)
+        name = subject_key_name(subject)
         if name not in self._known:
             secret = blake2b(name.encode(), digest_size=SECRET_BYTES, person=b"simulated").digest()
             self._known[name] = SubjectKey(name, secret)
@@ -26,7 +26,7 @@ class SimulatedKeys:
 
     def forget(self, subject: str) -> None:
         """Remove the key of a subject for good."""
-        self._known[name_of_subject(subject)] = None
+        self._known[subject_key_name(subject)] = None
 
     @property
     def has_forgotten(self) -> bool:

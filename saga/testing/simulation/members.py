@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from saga.broker.identity import strangers_among
+from saga.broker.identity import find_disagreeing
 from saga.broker.port import Listener, Subscription
 from saga.errors import BrokerUnavailable
-from saga.messages import Partition, Record, Standstill
+from saga.messages import Partition, Record, StalledPartition
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.groups import DRAIN_S, SILENCE_S
 from saga.testing.simulation.network import HOP_S_FIRST, Effect, Network
@@ -137,7 +137,7 @@ class SimulatedMember:
 
     def strangers(self) -> Sequence[str]:
         others = self._group.members.values()
-        return strangers_among(self.identity, [other.identity for other in others if other is not self])
+        return find_disagreeing(self.identity, [other.identity for other in others if other is not self])
 
     def read_to(self) -> Mapping[Partition, int]:
         return {partition: self._at[partition] for partition in self._readable}
@@ -166,10 +166,10 @@ class SimulatedMember:
         if self._network.cut_for_s(self.process, "broker"):
             raise BrokerUnavailable("planted: the broker cannot be reached")
 
-    def standstills(self) -> Sequence[Standstill]:
+    def standstills(self) -> Sequence[StalledPartition]:
         broken = self._cluster.broken
         return [
-            Standstill(*partition, at, f"planted: {partition.topic}/{partition.number} stands at offset {at}")
+            StalledPartition(*partition, at, f"planted: {partition.topic}/{partition.number} stands at offset {at}")
             for partition, at in self._at.items()
             if broken.get(partition) == at and self._cluster.has_more(partition, at)
         ]

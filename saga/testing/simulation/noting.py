@@ -5,8 +5,8 @@ import asyncio
 from asyncio import Future
 from collections.abc import Callable, Collection, Sequence
 
-from saga.changes.port import Noted
-from saga.changes.records import Changed
+from saga.changes.port import RecordedChange
+from saga.changes.records import DocumentChange
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.testing.simulation.clock import BEGINNING_MS
 from saga.testing.simulation.network import Network
@@ -20,7 +20,7 @@ class Notes:
     def __init__(self, disk: Disk, now_s: Callable[[], float]) -> None:
         self._disk, self._now_s, self._number = disk, now_s, 0
         self.watched: dict[str, set[str]] = {}
-        self.noted: dict[str, list[Noted]] = {}
+        self.noted: dict[str, list[RecordedChange]] = {}
         self.leaders: dict[str, NotingStore] = {}
         """Store of the process that takes the changes on, for each service."""
         self.waiting: list[Future[None]] = []
@@ -50,10 +50,10 @@ class Notes:
     def _add(self, service: str, made: Mutation) -> None:
         self._number += 1
         time_ms = BEGINNING_MS + int(self._now_s() * 1000)
-        changed = Changed(
+        changed = DocumentChange(
             kind=made.kind, key=made.key, version=made.cas, time_ms=time_ms, before=made.before, after=made.after
         )
-        self.noted[service].append(Noted(self._number, made.collection, changed))
+        self.noted[service].append(RecordedChange(self._number, made.collection, changed))
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             wake(each)
@@ -80,7 +80,7 @@ class NotingStore(SimulatedStore):
     async def unwatch(self, service: str, collections: Collection[str]) -> None:
         self._notes.unwatch(service, collections)
 
-    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[Noted]:
+    def noted(self, service: str, count_max: int, *, before_ms: int | None = None) -> Sequence[RecordedChange]:
         noted = self._notes.noted.get(service, [])
         if before_ms is not None and (not noted or noted[0].changed.time_ms >= before_ms):
             return ()

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from saga.store.couchbase.calls import Arrivals, Calls
+from saga.store.couchbase.calls import AnswerLoop, Calls
 from saga.support.clock import SystemClock
 
 PATIENCE_S = 5
 CLOCK = SystemClock()
 
 
-def arrivals() -> Arrivals:
-    return Arrivals(asyncio.get_running_loop())
+def arrivals() -> AnswerLoop:
+    return AnswerLoop(asyncio.get_running_loop())
 
 
 async def answered(future: Any) -> Any:

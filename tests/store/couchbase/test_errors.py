@@ -11,14 +11,14 @@ from saga.store.couchbase.errors import (
     NETWORK,
     TOO_LARGE,
     WRITE_MISSES,
-    Doing,
-    brief,
+    StoreOperation,
     code_of,
-    failure,
     lacks_collection,
+    shorten_message,
+    to_store_error,
 )
 
-WRITES = (Doing.INSERT, Doing.REPLACE, Doing.REMOVE)
+WRITES = (StoreOperation.INSERT, StoreOperation.REPLACE, StoreOperation.REMOVE)
 UNCERTAIN = {2, 5, 13, 20, 109, 5000}
 """After these nobody knows whether the write happened."""
 
@@ -75,8 +75,8 @@ def test_classes_stand_for_the_codes_that_the_sdk_gives_them() -> None:
 
 @pytest.mark.parametrize("doing", WRITES)
 @pytest.mark.parametrize("code", sorted(set(MEANINGS) - WRITE_MISSES))
-def test_a_write_is_ambiguous_exactly_when_nobody_knows(code: int, doing: Doing) -> None:
-    said = failure(Planted(code), doing, "couchbase://db/saga", "'a'")
+def test_a_write_is_ambiguous_exactly_when_nobody_knows(code: int, doing: StoreOperation) -> None:
+    said = to_store_error(Planted(code), doing, "couchbase://db/saga", "'a'")
     certain = TooLarge if code == TOO_LARGE else StoreUnavailable
     assert type(said) is (Ambiguous if code in UNCERTAIN else certain)
     assert ("nothing was written" in str(said)) == (code not in UNCERTAIN)
@@ -84,35 +84,37 @@ def test_a_write_is_ambiguous_exactly_when_nobody_knows(code: int, doing: Doing)
 
 @pytest.mark.parametrize("code", [None, 0, 99, 4711, *sorted(ELSEWHERE), NETWORK[0], NETWORK[-1]])
 def test_an_error_that_nobody_expects_is_ambiguous_for_a_write_and_unavailable_for_a_read(code: int | None) -> None:
-    assert type(failure(Planted(code), Doing.REPLACE, "there", "'a'")) is Ambiguous
-    assert type(failure(Planted(code), Doing.READ, "there", "'a'")) is StoreUnavailable
+    assert type(to_store_error(Planted(code), StoreOperation.REPLACE, "there", "'a'")) is Ambiguous
+    assert type(to_store_error(Planted(code), StoreOperation.READ, "there", "'a'")) is StoreUnavailable
 
 
 @pytest.mark.parametrize("code", sorted(MEANINGS))
 def test_a_read_that_fails_is_always_unavailable(code: int) -> None:
-    assert type(failure(Planted(code), Doing.READ, "there", "'a'")) is StoreUnavailable
+    assert type(to_store_error(Planted(code), StoreOperation.READ, "there", "'a'")) is StoreUnavailable
 
 
 def test_misses_are_told_by_what_was_done() -> None:
     for code in (105, 9):
-        assert type(failure(Planted(code), Doing.INSERT, "there", "'a'")) is Exists
+        assert type(to_store_error(Planted(code), StoreOperation.INSERT, "there", "'a'")) is Exists
     for code in (9, 101, 105):
-        assert type(failure(Planted(code), Doing.REPLACE, "there", "'a'")) is Conflict
-        assert type(failure(Planted(code), Doing.REMOVE, "there", "'a'")) is Conflict
+        assert type(to_store_error(Planted(code), StoreOperation.REPLACE, "there", "'a'")) is Conflict
+        assert type(to_store_error(Planted(code), StoreOperation.REMOVE, "there", "'a'")) is Conflict
 
 
 @pytest.mark.parametrize("kind", [sdk.DocumentLockedException, sdk.TemporaryFailException])
 def test_a_timeout_that_hides_behind_another_class_is_ambiguous(kind: type[Exception]) -> None:
     hidden = kind(error_code=13)  # type: ignore[call-arg]  # the SDK has no types for checkers
-    assert type(failure(hidden, Doing.REPLACE, "there", "'a'")) is Ambiguous
+    assert type(to_store_error(hidden, StoreOperation.REPLACE, "there", "'a'")) is Ambiguous
     plain = kind(error_code=sdk.ExceptionMap[kind.__name__].value)  # type: ignore[call-arg]  # see above
-    assert type(failure(plain, Doing.REPLACE, "there", "'a'")) is StoreUnavailable
-    assert type(failure(kind(), Doing.REPLACE, "there", "'a'")) is Ambiguous  # without a code it tells nothing
+    assert type(to_store_error(plain, StoreOperation.REPLACE, "there", "'a'")) is StoreUnavailable
+    assert (
+        type(to_store_error(kind(), StoreOperation.REPLACE, "there", "'a'")) is Ambiguous
+    )  # without a code it tells nothing
 
 
 def test_what_the_sdk_raises_before_it_sends_was_not_written() -> None:
     for why in (sdk.InvalidArgumentException("x"), sdk.UnAmbiguousTimeoutException("x"), RuntimeError("closed")):
-        said = failure(why, Doing.INSERT, "there", "'a'")
+        said = to_store_error(why, StoreOperation.INSERT, "there", "'a'")
         assert type(said) is StoreUnavailable
         assert "nothing was written" in str(said)
 
@@ -125,6 +127,6 @@ def test_a_missing_collection_is_seen_behind_a_timeout() -> None:
 
 def test_the_message_has_one_line_with_the_code_and_why_it_was_repeated() -> None:
     why = Planted(13, reasons=("key_value_locked",))
-    assert brief(why) == "Planted 13 after key_value_locked"
+    assert shorten_message(why) == "Planted 13 after key_value_locked"
     assert code_of(why) == 13
-    assert "\n" not in str(failure(why, Doing.REPLACE, "there", "'a'"))
+    assert "\n" not in str(to_store_error(why, StoreOperation.REPLACE, "there", "'a'"))

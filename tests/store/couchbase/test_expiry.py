@@ -17,7 +17,7 @@ from saga.engine.prepared_service import prepare
 from saga.errors import ConfigurationError, StoreError
 from saga.ops.doctor import diagnose
 from saga.store.couchbase.adapter import CouchbaseOptions, CouchbaseSettings
-from saga.store.couchbase.driver import AT_S_MAX, ServerTime, longest_s
+from saga.store.couchbase.driver import AT_S_MAX, ServerTime, expiry_s_max
 from saga.store.couchbase.store import CouchbaseStore
 from services.payment import payment
 from tests.store.conftest import SettableClock
@@ -59,7 +59,7 @@ async def store(settings: CouchbaseSettings, clock: SettableClock) -> AsyncItera
 async def test_a_document_is_given_the_expiry_that_was_asked_for(
     node: Node, store: CouchbaseStore, clock: SettableClock, expiry_s: float | None
 ) -> None:
-    expiry_s = expiry_s or longest_s(clock) - 10
+    expiry_s = expiry_s or expiry_s_max(clock) - 10
     for _ in range(2):  # the second one counts from what the first has told of the server's clock
         cas = await store.insert("saga", "a", b"0", expiry_s=expiry_s)
         assert abs(node.expiries[PLACE] - node.now_s() - expiry_s) < 5
@@ -74,9 +74,9 @@ async def test_what_ends_after_2106_is_refused_and_not_sent(
     node: Node, store: CouchbaseStore, clock: SettableClock
 ) -> None:
     with pytest.raises(StoreError, match="February 2106"):
-        await store.insert("saga", "a", b"0", expiry_s=longest_s(clock) + 60)
+        await store.insert("saga", "a", b"0", expiry_s=expiry_s_max(clock) + 60)
     with pytest.raises(ConfigurationError, match=r"2106. Choose a shorter memory="):
-        await store.check_expiry(["saga"], longest_s(clock) + 60)
+        await store.check_expiry(["saga"], expiry_s_max(clock) + 60)
     assert node.of_documents(*WRITES) == []
 
 

@@ -17,8 +17,8 @@ from saga.store.couchbase.store import (
     key_in,
     stored_key,
     stored_prefix,
-    unwrapped,
-    wrapped,
+    unwrap_content,
+    wrap_content,
 )
 from saga.store.port import Document
 from saga.support.clock import SystemClock
@@ -52,13 +52,13 @@ def test_a_short_key_that_looks_shortened_is_not_taken_for_another_one() -> None
 
 @given(KEYS, st.sampled_from([b"1", b'{"a":1}', b" [1, 2] \n", b'"}"', b"{}"]))
 def test_what_was_wrapped_comes_back_byte_by_byte(key: str, content: bytes) -> None:
-    assert unwrapped(key, wrapped(key, content)) == content
-    assert key_in(wrapped(key, content)) == key
+    assert unwrap_content(key, wrap_content(key, content)) == content
+    assert key_in(wrap_content(key, content)) == key
 
 
 def test_a_document_of_another_key_is_refused() -> None:
     with pytest.raises(StoreError, match="belongs to another key") as refused:
-        unwrapped("a", wrapped("b", b"1"))
+        unwrap_content("a", wrap_content("b", b"1"))
     assert not isinstance(refused.value, StoreUnavailable), "waiting would mend nothing"
     for content in (b"[]", b'{"key":"\xff"}', b'{"key":' + b"[" * 10_000):
         with pytest.raises(StoreError, match="does not say which key"):
