@@ -123,7 +123,8 @@ def _is_included(right: AclRight, rights: Collection[AclRight]) -> bool:
 def grant_commands(rights: Sequence[AclRight], principal: str, server: str) -> list[str]:
     """Commands that give these rights to a principal, one for each operation.
 
-    >>> for command in grant_commands([AclRight("Read", "topic", "orders"), AclRight("Read", "group", "payment")], "User:p", "k:1"):
+    >>> rights = [AclRight("Read", "topic", "orders"), AclRight("Read", "group", "payment")]
+    >>> for command in grant_commands(rights, "User:p", "k:1"):
     ...     print(command)
     kafka-acls.sh --bootstrap-server k:1 --add --allow-principal User:p --operation Read --topic orders --group payment
     """

@@ -119,7 +119,8 @@ class RegistryAdministration(RegistryBroker):
 
 
 class _RegistryReader:
-    """Reader whose records come with their schemas. See `saga.broker.administration.PartitionReader` for the promises."""
+    """Reader whose records come with their schemas. See `saga.broker.administration.PartitionReader` for the
+    promises."""
 
     def __init__(self, reading: PartitionReader, known: RegistryCache) -> None:
         self._reading, self._known = reading, known

@@ -136,7 +136,7 @@ async def test_what_aiokafka_cancels_is_no_cancellation_of_whoever_waits(
         await broker.ensure([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         with monkeypatch.context() as patch:
-            patch.setattr(producer, "hand_over", handed_over)
+            patch.setattr(producer, "enqueue_record", handed_over)
             with pytest.raises(BrokerUnavailable):
                 await broker.publish([event(topic, "k", "during")])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
@@ -156,7 +156,7 @@ async def test_whoever_publishes_can_be_cancelled(
         await broker.ensure([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         never = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(producer, "hand_over", lambda *_: never)
+        monkeypatch.setattr(producer, "enqueue_record", lambda *_: never)
         publishing = asyncio.get_running_loop().create_task(broker.publish([event(topic, "k", "during")]))
         await CLOCK.sleep(0)
         publishing.cancel()

@@ -92,7 +92,7 @@ TOPICS = "SELECT name, first_log, partitions, retention_ms, sum FROM topics"
 def row_checksum(*fields: str | int | None) -> int:
     """Checksum of these columns of a row.
 
-    >>> row_sum("orders", 1, 12, None) == row_checksum("orders", 1, 13, None)
+    >>> row_checksum("orders", 1, 12, None) == row_checksum("orders", 1, 13, None)
     False
     """
     return zlib.crc32(_pack(fields))

@@ -449,7 +449,8 @@ def _is_over(task: asyncio.Task[object] | None) -> bool:
 def to_broker_error(
     why: BaseException, doing: str, right: str = "Read, Write or Create", *, waits: bool = False
 ) -> BrokerError:
-    """Make the error to raise instead of something that came out of aiokafka; `right`, `waits`: see `translate_error`."""
+    """Make the error to raise instead of something that came out of aiokafka; `right`, `waits`: see
+    `translate_error`."""
     if isinstance(why, KafkaError):
         return translate_error(why, doing, right, waits=waits)
     said = "no answer in time" if isinstance(why, TimeoutError) else repr(why)
