@@ -186,9 +186,9 @@ def _not_writable(settings: CouchbaseSettings, name: str, why: Exception) -> Sag
 def _not_durable(settings: CouchbaseSettings, why: Exception) -> SagaError:
     return _cannot(
         settings,
-        f"writes of durability {settings.durability!r} fail here, and plain ones do not ({errors.shorten_message(why)}): "
-        "bring all nodes up, or give a bucket on a single node no replicas. SAGA_STORE_DURABILITY=none does without; then "
-        "a failover may lose what was acknowledged, and effects may come twice",
+        f"writes of durability {settings.durability!r} fail here, and plain ones do not "
+        f"({errors.shorten_message(why)}): bring all nodes up, or give a bucket on a single node no replicas. "
+        "SAGA_STORE_DURABILITY=none does without; then a failover may lose what was acknowledged, and effects may come twice",
     )
 
 
