@@ -76,7 +76,7 @@ def assign_ranges(
     """Choose the member that shall have each log: of each topic a range of its partitions to each member that reads it,
     so that partitions of equal number of equally divided topics go to the same member.
 
-    >>> assign_ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": Kept(1, 3, None)})
+    >>> assign_ranges([7, 9], {7: ["a"], 9: ["a"]}, {"a": TopicExtent(1, 3, None)})
     {1: 7, 2: 7, 3: 9}
     """
     targets: dict[int, int] = {}
