@@ -1,6 +1,6 @@
 """Change data capture of the SQLite store: triggers record changes in the transaction of the program that writes.
 
-`watched` lists which collections are recorded for which service. `changes` keeps a recorded change until that service
+`read_watched` lists which collections are recorded for which service. `changes` keeps a recorded change until that service
 has published it. Documents of the toolkit itself are never recorded.
 
 `business_documents` is the way in for programs without a library of ours: a view that can be written to. It takes JSON
