@@ -18,7 +18,7 @@ from benchmarks.services import order, shipping, stock
 from saga import Service
 from saga.configuration import wiring
 from saga.messaging.names import PROGRESS
-from saga.progress.document import decode, decode_entry, progress_key
+from saga.progress.document import decode_progress, decode_transition, progress_key
 
 OTHERS, ROUNDS, OUTAGE_S = 36_000, 4, 30.0
 ON_CORE_S = 0.25
@@ -136,7 +136,7 @@ async def _in_order(run: Running, saga: str) -> int:
     """Attempts that failed of one saga. Raises `AssertionError` if it was not handled once, in order."""
     document = await run.stores["payment"].get(PROGRESS, progress_key("payment", saga))
     assert document is not None
-    entries = [decode_entry(raw) for raw in decode(document.content).transitions]
+    entries = [decode_transition(raw) for raw in decode_progress(document.content).transitions]
     handled = [entry.handler for entry in entries if entry.outcome == "handled"]
     assert handled == ["look", "pay"], f"{saga}: {handled}"
     return sum(len(entry.failures) for entry in entries)

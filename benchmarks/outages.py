@@ -12,7 +12,7 @@ from benchmarks.parts import Figure, first_of
 from benchmarks.running import Driver, Running, running
 from saga import Breaker, Saga, Service
 from saga.messaging.names import PROGRESS
-from saga.progress.document import decode, decode_entry, progress_key
+from saga.progress.document import decode_progress, decode_transition, progress_key
 from saga.support.clock import SystemClock
 
 ASKING, AWAY_S, HANGS_S, TAKES_S = 300, 8.0, 0.2, 0.005
@@ -90,6 +90,6 @@ async def _run(payment: Service) -> tuple[list[float], float]:
 async def _failed(run: Running, saga: str) -> int:
     document = await run.stores["payment"].get(PROGRESS, progress_key("payment", saga))
     assert document is not None
-    entries = [decode_entry(raw) for raw in decode(document.content).transitions]
+    entries = [decode_transition(raw) for raw in decode_progress(document.content).transitions]
     assert entries[-1].outcome == "handled", f"{saga}: {entries[-1].outcome}"
     return sum(len(entry.failures) for entry in entries)

@@ -6,7 +6,7 @@ from itertools import chain
 from saga.messages import Message
 from saga.messaging.message_ids import is_removal
 from saga.messaging.operator_commands import TYPES, Command
-from saga.progress.decisions import is_dead, why_over
+from saga.progress.decisions import find_closing_reason, is_dead_letter
 from saga.progress.document import SagaProgress, Transition
 from saga.progress.handlers import HandlerRole, HandlerRoles
 from saga.testing.invariants import progress_checks
@@ -125,7 +125,7 @@ class Books:
         """True if the handler has to run on this event."""
         if role.many and type_ not in role.takes[0]:
             return False  # it only stays
-        if p.started is None or why_over(p, role) is not None:
+        if p.started is None or find_closing_reason(p, role) is not None:
             return False
         if not role.many and any(t.handler == role.name and t.ran for t in entries):
             return False
@@ -198,7 +198,7 @@ class Books:
             left != self._scenario.stock + net + self._scenario.other - self._s.other
             and not told
             and not any(t.outcome == "dead" and t.calls for t in self._entries)
-            and not any(i.begins and is_dead(p, i) for p, _ in self._lives for i in p.intents)
+            and not any(i.begins and is_dead_letter(p, i) for p, _ in self._lives for i in p.intents)
         ):
             return f"DOCUMENT WRONG: {left} left, began with {self._scenario.stock}, net {net}"
         return None

@@ -10,10 +10,10 @@ import msgspec
 from saga.engine.service_runtime import ServiceRuntime
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES
-from saga.progress.decisions import next_ready
-from saga.progress.document import SagaProgress, Transition, decode, decode_entry
+from saga.progress.decisions import find_next_ready
+from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition
 from saga.progress.history import archive_key, decode_archive
-from saga.progress.spill import whole
+from saga.progress.spill import restore_all
 from saga.store.port import Document
 from saga.testing.invariants import progress_checks
 from verification.handlers import SAGA, SERVICE
@@ -60,7 +60,7 @@ class Contents:
         known = self._snapshots.get(version)
         if known is None:
             content = self._contents[version]
-            known = decode(content) if version else SagaProgress(service=SERVICE, saga=SAGA)
+            known = decode_progress(content) if version else SagaProgress(service=SERVICE, saga=SAGA)
             self._snapshots[version] = known
         return known
 
@@ -74,18 +74,18 @@ class Contents:
                 archive = decode_archive(self._contents[s.version_of(ARCHIVES, archive_key(SERVICE, SAGA, first))])
                 raws += archive.transitions
                 first += len(archive.transitions)
-            known = self._entries[version] = tuple(map(decode_entry, (*raws[: p.first], *p.transitions)))
+            known = self._entries[version] = tuple(map(decode_transition, (*raws[: p.first], *p.transitions)))
         return known
 
     def whole(self, s: State) -> SagaProgress:
         """Progress with all that its pages hold. Raises `SagaError` for a page that is not there."""
         p = self.snapshot(s.progress)
-        return whole(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
+        return restore_all(p, {key: self._contents[v] for (_, key), v in s.rest}) if p.pages else p
 
     def is_settled(self, s: State) -> bool:
         """True if all that is recorded is in the log, and nothing of the saga is ready."""
         said = all(i in s.out for i in progress_checks.recorded(self.entries(s, s.progress)))
-        return said and next_ready(self.whole(s), self.service.roles, progress_checks.AT_LAST_MS) is None
+        return said and find_next_ready(self.whole(s), self.service.roles, progress_checks.AT_LAST_MS) is None
 
     def stock_left(self, version: int) -> int | None:
         """Stock that the business document says is left; `None` if it is absent."""

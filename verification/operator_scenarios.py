@@ -54,7 +54,7 @@ def command(  # all that a person says
 ) -> Command:
     """A person's wish about the dead letter of a message, which was replayed so often before. `answers`: number of the
     step of which it says that it happened, by this name. `names`: what it is about, if that is no dead letter."""
-    dead = names or ids.dead_id(SERVICE, SAGA, handler, about.id, replays)
+    dead = names or ids.dead_letter_id(SERVICE, SAGA, handler, about.id, replays)
     type_ = type_of(wanted)
     return Command(
         id=identity(OPERATOR, f"{wanted}-{who}-{replays}", type_, ""),

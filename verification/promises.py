@@ -7,10 +7,10 @@ from saga.engine.persistence import dead_letters
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES
 from saga.progress import timers
-from saga.progress.decisions import next_ready
+from saga.progress.decisions import find_next_ready
 from saga.progress.document import SagaProgress, StepRecord, Transition
 from saga.progress.handlers import HandlerRole
-from saga.progress.spill import claim_key, page_key, pages_in
+from saga.progress.spill import claim_key, list_segments, segment_key
 from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, MOVED, NEW, SAGA, SERVICE
@@ -138,7 +138,7 @@ class Promises:
         committed: nobody looks at it again in time."""
         if any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
-        at = timers.next_look(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
+        at = timers.compute_next_check(self._space.snapshot(s.progress), now_ms(s.passed, s.ticks))
         if at is None or any(wake.due_ms <= at for wake in s.wakes[s.committed[WAKES] :]):
             return None
         return f"NOT WOKEN {at} by {[(wake.id, wake.due_ms) for wake in s.wakes]}"
@@ -148,7 +148,7 @@ class Promises:
         p = self._space.snapshot(s.progress)
         if p.wake is None or any(worker.turn >= 0 for worker in s.workers) or self._space.is_to_come(s):
             return None
-        in_vain = next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
+        in_vain = find_next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
         return f"WOKEN IN VAIN by {p.wake}" if in_vain else None
 
     def _passed_in_time(self, s: State) -> str | None:
@@ -179,12 +179,12 @@ class Promises:
         lost, pages = list[str](), [*p.pages]
         while pages:
             page = pages.pop()
-            key = page_key(SERVICE, SAGA, page)
+            key = segment_key(SERVICE, SAGA, page)
             version = s.version_of(ARCHIVES, key)
             if not version:
                 lost.append(key)
             else:
-                pages += pages_in(page, self._space.content(version))
+                pages += list_segments(page, self._space.content(version))
         return f"PAGE LOST {lost}" if lost else None
 
     def _claim_lost(self, s: State) -> str | None:
@@ -280,8 +280,8 @@ class Promises:
 
     def _is_forgotten(self, p: SagaProgress, now_ms: int) -> bool:
         """True if something is overdue, and would not be done whenever it is looked at."""
-        overdue = any(due_ms <= now_ms for _, _, due_ms in timers.waits_for_time(p))
-        return overdue and next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
+        overdue = any(due_ms <= now_ms for _, _, due_ms in timers.find_timed_work(p))
+        return overdue and find_next_ready(p, self._roles, progress_checks.AT_LAST_MS) is None
 
 
 def _called_twice(s: State) -> str | None:

@@ -18,7 +18,7 @@ from saga.messages import Message
 from saga.messaging import controls
 from saga.messaging.controls import Book
 from saga.messaging.operator_commands import TYPES, Command
-from saga.progress.document import SagaProgress, decode_entry, encode
+from saga.progress.document import SagaProgress, decode_transition, encode
 from saga.progress.failed_attempts import find_parked_runs
 from saga.support.clock import LATEST_MS
 from verification import environment
@@ -423,7 +423,7 @@ class StateSpace(Contents):
             )
         ):
             return
-        recorded = {decode_entry(raw).message for raw in self.snapshot(s.progress).transitions}
+        recorded = {decode_transition(raw).message for raw in self.snapshot(s.progress).transitions}
         begins = next((n for n, each in enumerate(self.logs[1]) if each.id not in recorded), len(self.logs[1]))
         if begins > s.b_begins:
             one, other = (worker._replace(at=with_number(worker.at, 1, begins)) for worker in s.workers)

@@ -46,8 +46,8 @@ from saga.progress.actions import (
     RunHandler,
     TouchDeadline,
 )
-from saga.progress.compensation import undone
-from saga.progress.document import Intent, SagaProgress, decode
+from saga.progress.compensation import complete_compensation
+from saga.progress.document import Intent, SagaProgress, decode_progress
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.journal import TransitionDetails
 from saga.progress.next_action import choose_next_action, record_decision, record_without_handler
@@ -185,8 +185,8 @@ class _Rebuilding:
             message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
         )
         if isinstance(action, Compensate):
-            return await progress_repository.commit(self.service, turn, undone, action.role, action.result, ended)
-        return await progress_repository.commit(self.service, turn, journal.handled, action.role, ended)
+            return await progress_repository.commit(self.service, turn, complete_compensation, action.role, action.result, ended)
+        return await progress_repository.commit(self.service, turn, journal.complete_run, action.role, ended)
 
     async def _tried(
         self, turn: ProcessingState, ask: RunRequest
@@ -249,7 +249,7 @@ class _Rebuilding:
                 value=value,
                 started=started,
                 trace=ask.action.message.trace,
-                principal=journal.principal_of(p, turn.message),
+                principal=journal.determine_principal(p, turn.message),
             )
             for index, (type_, schema, value) in enumerate(events)
         ]
@@ -326,7 +326,7 @@ async def _made(  # see above; and the order
     key = PROGRESS, next(iter(key for collection, key in documents.there if collection == PROGRESS))
     ordered = [at for at in documents.there if at != key] + [key]
     return Anew(
-        snapshot=decode(documents.there[key][0].content),
+        snapshot=decode_progress(documents.there[key][0].content),
         documents={at: (documents.there[at][0].content, documents.there[at][1]) for at in ordered},
         unsaid=[event for id_, event in one.emitted.items() if id_ not in said],
         left=one.left,

@@ -55,7 +55,7 @@ async def repaired(
         await process(service, begin(service, message, NOWHERE, None, stages).drop_progress())
     while True:
         turn = await process(service, _without_message(service, saga, stages))
-        if turn.progress is None or not takeover.is_due(turn.progress, service.roles):
+        if turn.progress is None or not takeover.is_takeover_due(turn.progress, service.roles):
             return stages.outcomes
         whole = replace(turn.loaded_progress, heard=service.roles.heard)
         try:
@@ -70,10 +70,10 @@ async def woken_again(service: ServiceRuntime, saga: str) -> None:
     with all that is due by then; nothing runs here. Raises `SagaError` as above."""
     turn = await progress_repository.load(service, _without_message(service, saga, Measurements()))
     p = turn.loaded_progress
-    due_ms = timers.earliest_ms(p)
+    due_ms = timers.find_earliest_ms(p)
     if due_ms is None:  # it has gone on meanwhile
         return
-    if p.wake is None or timers.comes_too_late(p, service.ports.clock.now_ms()):
+    if p.wake is None or timers.is_timer_too_late(p, service.ports.clock.now_ms()):
         await process(service, turn)  # it gets one that is in time
     else:
         await message_processor.forward_timer(service, turn, ForwardTimer(due_ms))

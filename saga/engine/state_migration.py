@@ -16,7 +16,7 @@ from saga.encryption.sensitive_fields import collect_texts, find_marks, mark, re
 from saga.engine.prepared_service import PreparedService
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
-from saga.progress.document import SagaProgress, format_of
+from saga.progress.document import SagaProgress, compute_format
 
 
 def shown(service: PreparedService, state: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
@@ -77,6 +77,6 @@ def migrated(
         return p, delta
     state = close(fields_now(service, dict(older), p.version, p.saga))
     p = replace(
-        p, state=state, version=service.version, format=format_of(p.pages, p.deadlines, p.later, service.version)
+        p, state=state, version=service.version, format=compute_format(p.pages, p.deadlines, p.later, service.version)
     )
     return p, {**state, **delta}

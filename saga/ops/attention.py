@@ -18,7 +18,7 @@ from saga.ops.saga_list import ListedSaga, list_sagas, read_summary
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn
 from saga.progress.decisions import TOO_OLD
-from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, decode_entry
+from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, decode_transition
 
 TRIED_AGAIN = "tried again"
 
@@ -210,7 +210,7 @@ def _recorded_letters(
 ) -> Mapping[str, DeadLetterRecord]:
     """Letters of these messages that the transitions hold, by id."""
     wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetterRecord]()
-    for entry in map(decode_entry, reversed(transitions)):
+    for entry in map(decode_transition, reversed(transitions)):
         if not wanted:
             break
         for dead in entry.letters:

@@ -26,9 +26,9 @@ from saga.ops.offsets import MOVED, STAYED
 from saga.ops.operator_commands import OUTCOMES
 from saga.ops.selection import Deployment
 from saga.ops.sources import ServiceStore, missing_broker_file, open_administration
-from saga.progress.document import UNREADABLE, Transition, decode_entry
-from saga.progress.history import verify
-from saga.progress.operator_commands import wanted_by
+from saga.progress.document import UNREADABLE, Transition, decode_transition
+from saga.progress.history import verify_history
+from saga.progress.operator_commands import describe_request
 from saga.support.clock import Clock, from_iso
 from saga.support.printable import counted
 
@@ -287,7 +287,7 @@ async def _audit_command(
     became = NOT_APPLIED_YET
     if entry is not None:
         became = _describe_outcome(entry)
-        if entry.reason is not None and wanted_by(command) not in entry.reason:
+        if entry.reason is not None and describe_request(command) not in entry.reason:
             said.wrong.append(
                 f"{_describe_command(command)}: the saga's history says {entry.reason!r}, and "
                 f"{commands_of(source.service)} says {wanted_by(command)}"
@@ -319,11 +319,11 @@ async def _entries(source: ServiceStore, saga: str, said: _TopicRecords) -> Mapp
         history = await read_history(source, saga)
         if history is None:
             return {}
-        entries = [decode_entry(raw) for raw in history.transitions]
+        entries = [decode_transition(raw) for raw in history.transitions]
     except (UnreadableHistory, *UNREADABLE) as why:
         said.wrong.append(f"the history of saga {saga} cannot be read: {why}")
         return {}
-    if (broken := verify(history.transitions, history.progress)) is not None:
+    if (broken := verify_history(history.transitions, history.progress)) is not None:
         said.wrong.append(f"the history of saga {saga} is not as it was written: {broken.what}")
     return {entry.message: entry for entry in entries if entry.type in operator_commands.TYPES}
 

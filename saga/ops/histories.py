@@ -9,7 +9,8 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
 from saga.progress import history, spill
-from saga.progress.document import UNREADABLE, SagaProgress, decode, progress_key
+from saga.progress.document import UNREADABLE, SagaProgress, progress_key
+from saga.progress.document import decode_progress as decode_content
 from saga.store.port import Document, NewestFirst, Store
 
 
@@ -47,7 +48,7 @@ async def _get(store: Store, collection: str, key: str, what: str) -> Document |
 def decode_progress(source: ServiceStore, saga: str, document: Document) -> SagaProgress:
     """The progress in a document. Raises `Unreadable`."""
     try:
-        return decode(document.content)
+        return decode_content(document.content)
     except SagaError as why:
         raise UnreadableHistory(f"saga {saga} in {source.service}: {why}") from why
 
@@ -107,14 +108,14 @@ async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
         leaves, left, is_missing = dict[str, bytes](), [*p.pages], False
         while left:
             page = left.pop()
-            key = spill.page_key(p.service, p.saga, page)
+            key = spill.segment_key(p.service, p.saga, page)
             document = await _get(source.store, ARCHIVES, key, f"{what} cannot be read")
             if document is None:
                 is_missing = True
                 continue
             leaves[key] = document.content
             try:
-                left += spill.pages_in(page, document.content)
+                left += spill.list_segments(page, document.content)
             except UNREADABLE as why:
                 raise UnreadableHistory(f"{what} cannot be read: {why}") from why
         if is_missing and (document := await read_document(source, p.saga)) is not None:
@@ -123,6 +124,6 @@ async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
                 p = now
                 continue
         try:
-            return spill.whole(p, leaves, now_s=source.clock.now_ms() // 1000)
+            return spill.restore_all(p, leaves, now_s=source.clock.now_ms() // 1000)
         except (SagaError, *UNREADABLE) as why:
             raise UnreadableHistory(f"{what} cannot be read: {why}") from why

@@ -18,8 +18,8 @@ from saga.ops.histories import UnreadableHistory, complete_history, decode_progr
 from saga.ops.selection import Deployment
 from saga.ops.sources import ServiceStore, missing_broker_file, open_administration
 from saga.progress.document import UNREADABLE
-from saga.progress.history import HistoryDefect, verify
-from saga.progress.integrity import is_bound
+from saga.progress.history import HistoryDefect, verify_history
+from saga.progress.integrity import has_digests
 from saga.store.port import Document
 from saga.support.clock import Clock, from_iso, iso
 
@@ -284,13 +284,13 @@ async def _verify_document(
         p = whole.progress
         if (p.saga, p.service) != (saga, source.service):
             what = f"it is of saga {p.saga} in {p.service}, under the key of another"
-        elif broken := verify(whole.transitions, p):
+        elif broken := verify_history(whole.transitions, p):
             n, what = broken.n, broken.what
         elif (told := witness.compare(history, whole.transitions)) is not None:
             found.broken.append(_broken_history(history, told))
             return
         else:
-            found.older += not is_bound(whole.entries)
+            found.older += not has_digests(whole.entries)
             is_witnessed = witness.is_published(history, len(whole.transitions))
             found.witnessed += is_witnessed is True
             found.in_part += is_witnessed is False

@@ -159,7 +159,7 @@ def encode_moves(what: str, service: str, moves: Sequence[OffsetMove], operator:
     }
     value = msgspec.json.encode(told)
     headers = {
-        "dead_id": ids.dead_id(service, "", what, f"{now_ms}|{value.decode()}", 0),
+        "dead_id": ids.dead_letter_id(service, "", what, f"{now_ms}|{value.decode()}", 0),
         "dead_what": what,
         "dead_service": service,
         "dead_reason": operator.why,

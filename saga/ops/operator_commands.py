@@ -24,7 +24,7 @@ from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.selection import Deployment, Operator
 from saga.ops.sources import ServiceStore
-from saga.progress.document import SagaProgress, Transition, decode_entry
+from saga.progress.document import SagaProgress, Transition, decode_transition
 
 LOOK_EVERY_S = 0.2
 REPLAYS_MAX = 5
@@ -165,7 +165,7 @@ async def _find_answer(sent: SentCommand, source: ServiceStore | None) -> Comman
         p = None if document is None else decode_progress(source, sent.dead_letter.saga, document)
     except UnreadableHistory as why:
         return CommandAnswer(sent, "", str(why))
-    entries = [] if p is None else [decode_entry(raw) for raw in p.transitions]
+    entries = [] if p is None else [decode_transition(raw) for raw in p.transitions]
     at = next((i for i, entry in enumerate(entries) if entry.message == sent.message), None)
     if p is None or at is None:
         return None

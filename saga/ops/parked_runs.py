@@ -12,7 +12,7 @@ from saga.ops.saga_list import ListedSaga, list_sagas
 from saga.ops.selection import Deployment, Selection
 from saga.ops.sources import ServiceStore, Warn, open_administration
 from saga.progress.actions import ParkedRun
-from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_entry
+from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_transition
 from saga.progress.failed_attempts import find_parked_runs
 from saga.support.clock import LATEST_MS, iso
 
@@ -82,7 +82,7 @@ def find_failing(p: SagaProgress) -> list[DeadLetterRecord]:
 
 
 def _parked_as_record(p: SagaProgress, run: ParkedRun) -> DeadLetterRecord:
-    last = next((e for e in map(decode_entry, reversed(p.transitions)) if _is_of(e, p, run)), None)
+    last = next((e for e in map(decode_transition, reversed(p.transitions)) if _is_of(e, p, run)), None)
     said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
     again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
     return DeadLetterRecord(

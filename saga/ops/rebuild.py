@@ -30,7 +30,7 @@ from saga.messaging.message_ids import could_be_own
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.transition_events import Told, line_of, to_records
 from saga.ops.sources import open_administration
-from saga.progress.document import decode_entry, progress_key
+from saga.progress.document import decode_transition, progress_key
 from saga.progress.history import archive_key, decode_archive
 from saga.store.port import Store
 from saga.support.clock import Clock, iso
@@ -249,7 +249,7 @@ def _check_begun(place: _RebuildTarget, anew: Anew, found: _FoundMessages) -> No
 
 
 def _describe(service: PreparedService, saga: str, anew: Anew) -> RebuiltSaga:
-    entries = [decode_entry(raw) for raw in anew.snapshot.transitions]
+    entries = [decode_transition(raw) for raw in anew.snapshot.transitions]
     return RebuiltSaga(
         service=service.name,
         saga=saga,
@@ -292,7 +292,7 @@ def _transitions(place: _RebuildTarget, anew: Anew) -> Iterator[Told]:
         content, _ = anew.documents[ARCHIVES, archive_key(p.service, p.saga, len(raws))]
         raws += decode_archive(content).transitions
     for number, raw in enumerate((*raws, *p.transitions)):
-        told = told_of(place.service, "", p, decode_entry(raw), sha256(bytes(raw)).hexdigest())
+        told = told_of(place.service, "", p, decode_transition(raw), sha256(bytes(raw)).hexdigest())
         yield told if number else structs.replace(told, anew=iso(place.clock.now_ms()))
 
 

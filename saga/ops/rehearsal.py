@@ -33,7 +33,7 @@ from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.operator_commands import CommandRequest
 from saga.ops.timeline import SagaHistory
 from saga.policies.retry import Retry
-from saga.progress.document import SagaProgress, decode, decode_entry, progress_key
+from saga.progress.document import SagaProgress, decode_progress, decode_transition, progress_key
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
 from saga.support.printable import shortened
@@ -113,11 +113,11 @@ async def rehearse(
     except RehearsalStopped as stop:
         stops = str(stop)
     after = await _read_progress(copy, declared.name, saga)
-    entries = [raw for raw in after.transitions if decode_entry(raw).n >= before.n]
+    entries = [raw for raw in after.transitions if decode_transition(raw).n >= before.n]
     said = read_event_fields(SagaHistory(after, tuple(entries)))
     return RehearsalResult(
         letter=letter,
-        did=tuple((e.handler, e.outcome, e.reason) for e in map(decode_entry, entries)),
+        did=tuple((e.handler, e.outcome, e.reason) for e in map(decode_transition, entries)),
         emitted=tuple(event for n in sorted(said) for event in said[n]),
         before=hide_marked(before.state),
         after=hide_marked(after.state),
@@ -128,7 +128,7 @@ async def rehearse(
 
 async def _read_progress(store: Store, service: str, saga: str) -> SagaProgress:
     document = await store.get(PROGRESS, progress_key(service, saga))
-    return SagaProgress(service=service, saga=saga) if document is None else decode(document.content)
+    return SagaProgress(service=service, saga=saga) if document is None else decode_progress(document.content)
 
 
 # -------------------------------------------------------------------- what it runs on

@@ -23,8 +23,8 @@ from saga.messages import Outgoing
 from saga.messaging.names import PROGRESS
 from saga.ops.histories import add_archives
 from saga.ops.sources import open_administration
-from saga.progress.document import UNREADABLE, SagaProgress, decode, decode_entry, progress_key
-from saga.progress.stranded_work import StrandedWork, unattended
+from saga.progress.document import UNREADABLE, SagaProgress, decode_progress, decode_transition, progress_key
+from saga.progress.stranded_work import StrandedWork, find_stranded_work
 from saga.store.port import Document, Store
 from saga.support.clock import Clock
 from saga.telemetry.events import Report
@@ -94,7 +94,7 @@ async def _find_lost_topics(
         return
     async for id_, document in _documents(service, service.ports.store, saga):
         try:
-            records = await _published_records(service, decode(document.content), topics)
+            records = await _published_records(service, decode_progress(document.content), topics)
             if not dry_run:
                 await service.ports.publisher.publish(records)
         except (SagaError, *UNREADABLE) as why:
@@ -107,7 +107,7 @@ async def _find_lost_topics(
 async def _published_records(service: ServiceRuntime, p: SagaProgress, topics: Collection[str]) -> list[Outgoing]:
     """Records that a saga's transitions have published to these topics, oldest first. Raises `SagaError`."""
     records = list[Outgoing]()
-    for entry in map(decode_entry, (await add_archives(service.ports.store, p)).transitions):
+    for entry in map(decode_transition, (await add_archives(service.ports.store, p)).transitions):
         if unknown := sorted({event.type for event in entry.events} - service.contracts.keys()):
             raise SagaError(f"transition {entry.n} emitted {', '.join(unknown)}, which this release does not know")
         records += [record for record in outbox_records(service, p, entry) if record.topic in topics]
@@ -129,7 +129,9 @@ async def _find_sagas(service: ServiceRuntime, store: Store, saga: str | None) -
     quiet_ms = _quiet_ms(service)
     async for id_, document in _documents(service, store, saga):
         try:
-            work = unattended(decode(document.content), service.roles, service.ports.clock.now_ms(), quiet_ms)
+            work = find_stranded_work(
+                decode_progress(document.content), service.roles, service.ports.clock.now_ms(), quiet_ms
+            )
         except (SagaError, *UNREADABLE) as why:
             yield RepairedSaga(service=service.name, saga=id_, problem=str(why))
             continue

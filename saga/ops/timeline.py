@@ -21,9 +21,9 @@ from saga.progress.document import (
     SegmentKind,
     StepRecord,
     Transition,
-    decode_entry,
+    decode_transition,
 )
-from saga.progress.history import fold
+from saga.progress.history import fold_state
 from saga.progress.spill import claim_key
 from saga.support.clock import LATEST_MS, iso
 
@@ -44,7 +44,7 @@ class SagaHistory:
     @property
     def entries(self) -> tuple[Transition, ...]:
         """The transitions, each read anew. Raises `msgspec.DecodeError` for one that was damaged."""
-        return tuple(map(decode_entry, self.transitions))
+        return tuple(map(decode_transition, self.transitions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +323,7 @@ def find_transition(history: SagaHistory, n: int) -> tuple[TimelineEntry, dict[s
     entry = next((entry for entry in history.entries if entry.n == n), None)
     if entry is None:
         raise LookupError(n)
-    return _timeline_entry(history, entry), hide_marked(fold(history.entries, before=n + 1))
+    return _timeline_entry(history, entry), hide_marked(fold_state(history.entries, before=n + 1))
 
 
 def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids, journal, suspended_runs
-from saga.progress.decisions import intent_with
+from saga.progress.decisions import find_intent
 from saga.progress.document import (
     CompensableResult,
     DeadLetterRecord,
@@ -15,30 +15,32 @@ from saga.progress.document import (
     PendingMessage,
     SagaProgress,
     StepRecord,
-    format_of,
+    compute_format,
 )
 from saga.progress.handlers import HandlerRole
-from saga.progress.journal import Commit, TransitionDetails, WriteContext, left_of
+from saga.progress.journal import Commit, TransitionDetails, WriteContext, find_uncovered_calls
 
 
-def undo_waits(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message, *, known: bool) -> Commit:
+def delay_compensation(
+    p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message, *, known: bool
+) -> Commit:
     """Keep the outcome: until the original, which has begun, is at its end; or, where the saga is not `known`, until a
     message tells when it began. What was done may be forgotten here, so it is not said that nothing was."""
     began = f"{role.name} has begun and is brought to its end first"
     reason = began if known else "no message has told yet when this saga began"
-    return journal.append(
-        _kept(p, role, outcome), hand, "waiting", _name(role), TransitionDetails(message=outcome, reason=reason)
+    return journal.append_transition(
+        _keep_outcome(p, role, outcome), hand, "waiting", _name(role), TransitionDetails(message=outcome, reason=reason)
     )
 
 
-def _kept(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaProgress:
+def _keep_outcome(p: SagaProgress, role: HandlerRole, outcome: Message) -> SagaProgress:
     """Progress with the outcome kept for the compensation: until it is at its end no original runs."""
     if any(k.handler == role.name and k.message.id == outcome.id for k in p.compensating):
         return p
     return replace(p, compensating=(*p.compensating, PendingMessage(handler=role.name, message=outcome, n=p.n)))
 
 
-def undone(
+def complete_compensation(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
 ) -> Commit:
     """Record that one result is undone; with the last one the handler is closed, if nothing else of it is open."""
@@ -49,7 +51,7 @@ def undone(
     last = not any(r.handler == role.name and r.cause == result.cause for r in rest)
     own = tuple(o for o in p.own if o.event.id != cause and not (last and o.event.id in result.own))
     if p.queue and own != p.own:
-        p, ended = _not_run(p, hand, {o.event.id for o in p.own if o not in own}, ended)
+        p, ended = _drop_withdrawn_runs(p, hand, {o.event.id for o in p.own if o not in own}, ended)
     p = replace(
         p,
         results=rest,
@@ -64,18 +66,20 @@ def undone(
         ),
     )
     if not (
-        _is_left(p, role)
+        _has_more_results(p, role)
         or any(i.handler == role.name for i in p.intents)
-        or (p.later and suspended_runs.have_left(p, role.name))
+        or (p.later and suspended_runs.has_uncovered_calls(p, role.name))
     ):
-        p, letters = _close(p, hand, role, outcome)
+        p, letters = _close_handler(p, hand, role, outcome)
         ended = replace(ended, letters=(*ended.letters, *letters))
     else:
-        p = _kept(p, role, outcome)
-    return journal.append(journal.emitted(p, hand.roles, ended.events), hand, "compensated", _name(role), ended)
+        p = _keep_outcome(p, role, outcome)
+    return journal.append_transition(
+        journal.apply_emitted_events(p, hand.roles, ended.events), hand, "compensated", _name(role), ended
+    )
 
 
-def _not_run(
+def _drop_withdrawn_runs(
     p: SagaProgress, hand: WriteContext, withdrawn: set[str], ended: TransitionDetails
 ) -> tuple[SagaProgress, TransitionDetails]:
     """The progress without the runs that failed on what is withdrawn now, as nothing that comes later runs on it. One
@@ -85,20 +89,22 @@ def _not_run(
         for k in p.queue
         if k.message.id in withdrawn
         and not hand.roles.handlers[k.handler].is_deadline
-        and intent_with(p, k.handler, k.message) is None
-        and suspended_runs.of(p, k.handler, k.message.id) is None
+        and find_intent(p, k.handler, k.message) is None
+        and suspended_runs.find_suspended_run(p, k.handler, k.message.id) is None
     ]
     if not gone:
         return p, ended
     for k in gone:
-        inbox = journal.into_inbox(p, hand, k.handler, [k.message.id])
-        p = replace(p, inbox=inbox, queue=journal.without(p.queue, k.handler, [k.message.id]))
+        inbox = journal.add_to_inbox(p, hand, k.handler, [k.message.id])
+        p = replace(p, inbox=inbox, queue=journal.remove_messages(p.queue, k.handler, [k.message.id]))
     reason = f"withdrawn, and never handled by {', '.join(k.handler for k in gone)}, which had failed on it"
-    letters = [_dropped(k, f"{k.message.type} is withdrawn: {k.handler} never runs on it") for k in gone if k.dead]
+    letters = [
+        _make_dropped_record(k, f"{k.message.type} is withdrawn: {k.handler} never runs on it") for k in gone if k.dead
+    ]
     return p, replace(ended, reason=reason, letters=(*ended.letters, *letters))
 
 
-def _dropped(k: PendingMessage, reason: str) -> DeadLetterRecord:
+def _make_dropped_record(k: PendingMessage, reason: str) -> DeadLetterRecord:
     """The end of a dead letter whose message will never be handled."""
     return DeadLetterRecord(
         id=f"{k.dead}-dropped",
@@ -110,23 +116,23 @@ def _dropped(k: PendingMessage, reason: str) -> DeadLetterRecord:
     )
 
 
-def _is_left(p: SagaProgress, role: HandlerRole) -> bool:
+def _has_more_results(p: SagaProgress, role: HandlerRole) -> bool:
     """True if something of the handler is still to be undone. What pages hold comes back with the write of `p`."""
     if any(result.handler == role.name for result in p.results):
         return True
     return any(page.of == "results" and page.handlers == (role.name,) for page in p.pages)
 
 
-def closed(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
+def close_without_results(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Commit:
     """Record that there is nothing to undo: the handler will never run in this saga."""
-    p, letters = _close(p, hand, role, outcome)
+    p, letters = _close_handler(p, hand, role, outcome)
     reason = f"nothing of {role.name} to undo; it is closed"
-    return journal.append(
+    return journal.append_transition(
         p, hand, "compensated", _name(role), TransitionDetails(message=outcome, reason=reason, letters=letters)
     )
 
 
-def sealed(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent:
+def make_abort_intent(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent:
     """The intent that takes the place of an original that never finishes: from now on nothing revives it. `run`: the
     message that stands for it, where not all runs of the handler are meant."""
     going_on = [c for c in p.later if c.handler == role.name and run in (None, c.parts[0].id)]
@@ -142,7 +148,7 @@ def sealed(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent
             kind="lieu",
             calls=(),
             begins=None,
-            left=(*(() if original.undo_with else done), *left_of(original.calls, original.undo_with)),
+            left=(*(() if original.undo_with else done), *find_uncovered_calls(original.calls, original.undo_with)),
             maybe=original.open_call,
             undo_with=(*said, *original.undo_with),
         )
@@ -150,7 +156,7 @@ def sealed(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent
     return Intent(
         handler=role.name,
         kind="lieu",
-        cause=suspended_runs.cause_of(c.parts, c),
+        cause=suspended_runs.compute_cause(c.parts, c),
         message=c.parts[0],
         parts=c.parts,
         state=p.state,
@@ -161,7 +167,7 @@ def sealed(p: SagaProgress, role: HandlerRole, run: str | None = None) -> Intent
     )
 
 
-def closed_for_good(  # the original, because of which outcome, and what became of what it did
+def complete_abort(  # the original, because of which outcome, and what became of what it did
     p: SagaProgress,
     hand: WriteContext,
     role: HandlerRole,
@@ -175,14 +181,14 @@ def closed_for_good(  # the original, because of which outcome, and what became 
     intent = next(i for i in p.intents if i.handler == role.name and i.kind == "lieu")
     p = replace(p, intents=tuple(i for i in p.intents if i is not intent))
     is_dead = any(k.dead and k.handler == role.name for k in p.queue)
-    p, letters = _close(p, hand, role, outcome)
+    p, letters = _close_handler(p, hand, role, outcome)
     reason = f"{role.name} can never finish: {'it is a dead letter' if is_dead else 'it goes on no more'}"
     if calls:
         reason += "; what it said is done in its place"
     if remains:
         reason += "; what it did stands and has to be put right by hand"
         escalation = DeadLetterRecord(
-            id=ids.dead_id(p.service, p.saga, f"{role.name}|escalation", outcome.id, p.replays),
+            id=ids.dead_letter_id(p.service, p.saga, f"{role.name}|escalation", outcome.id, p.replays),
             what="escalation",
             handler=role.name,
             reason=reason,
@@ -191,7 +197,7 @@ def closed_for_good(  # the original, because of which outcome, and what became 
             calls=tuple(remains),
         )
         letters = (escalation, *letters)
-    return journal.append(
+    return journal.append_transition(
         p,
         hand,
         "compensated",
@@ -200,30 +206,30 @@ def closed_for_good(  # the original, because of which outcome, and what became 
     )
 
 
-def _close(
+def _close_handler(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message
 ) -> tuple[SagaProgress, tuple[DeadLetterRecord, ...]]:
     """The outcome's inbox entry, the dropping of originals, the tombstone; with the ends of dead letters dropped."""
     reason = f"{outcome.type} has closed {role.name}: the message will never be handled"
-    letters = tuple([_dropped(k, reason) for k in p.queue if k.handler == role.name and k.dead])
-    inbox = journal.closed_inbox(p, hand, role, outcome)
+    letters = tuple([_make_dropped_record(k, reason) for k in p.queue if k.handler == role.name and k.dead])
+    inbox = journal.close_inbox(p, hand, role, outcome)
     later = tuple(c for c in p.later if c.handler != role.name)
     p = replace(
         p,
         later=later,
-        format=format_of(p.pages, p.deadlines, later, p.version),
+        format=compute_format(p.pages, p.deadlines, later, p.version),
         inbox=inbox,
         queue=tuple(k for k in p.queue if k.handler != role.name),
         waiting=tuple(k for k in p.waiting if k.handler != role.name),
-        compensating=journal.without(p.compensating, role.name, [outcome.id]),
-        pages=_pages_closed(p, hand, role) if p.pages else (),
+        compensating=journal.remove_messages(p.compensating, role.name, [outcome.id]),
+        pages=_close_segments(p, hand, role) if p.pages else (),
         closed=p.closed if role.name in p.closed else (*p.closed, role.name),
         failed=p.failed if outcome.type in p.failed else (*p.failed, outcome.type),
     )
     return p, letters
 
 
-def _pages_closed(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
+def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> tuple[OverflowSegment, ...]:
     """Pages with those that wait for the handler dropped as they lie. What is queued there is ignored when it comes up,
     for other handlers' messages may be in the same page."""
     now_s = hand.entered_s

@@ -23,7 +23,7 @@ from saga.progress.actions import (
     RunHandler,
 )
 from saga.progress.document import CompensableResult, Intent, IntentKind, PendingMessage, SagaProgress, SuspendedRun
-from saga.progress.handlers import HandlerRole, HandlerRoles, undo_name
+from saga.progress.handlers import HandlerRole, HandlerRoles, compensation_name
 from saga.support.clock import LATEST_MS
 
 HAD, LEFT = AlreadyProcessed(), AlreadyPending()
@@ -41,24 +41,24 @@ def decide(
     and may be ready, to which its age does not matter any more. `bad`: why the handler cannot decode the message: then
     it waits for nothing.
     """
-    if p.inbox and ids.entry(message.id, role.name) in p.inbox:  # line 1
+    if p.inbox and ids.inbox_entry(message.id, role.name) in p.inbox:  # line 1
         return HAD
-    if now is not None and (p.queue or p.waiting or p.later) and kept(p, role.name, message):  # line 1a
+    if now is not None and (p.queue or p.waiting or p.later) and is_pending(p, role.name, message):  # line 1a
         return LEFT
-    begun = _begun(p, role, message) if p.intents else None
+    begun = _resume_intent(p, role, message) if p.intents else None
     if begun is not None:  # line 2
         return begun
-    ended = why_over(p, role)
+    ended = find_closing_reason(p, role)
     if ended is not None:  # line 3
         return Ignore(role, message, ended)
-    goes_on = suspended_runs.of(p, role.name, message.id) if p.later else None
+    goes_on = suspended_runs.find_suspended_run(p, role.name, message.id) if p.later else None
     if goes_on is not None:
-        return _next_turn(p, role, goes_on)
+        return _decide_next_turn(p, role, goes_on)
     index = role.parameter_of(message.type)
     if index < 0 and bad is None:
-        return _beside(p, role, message)
+        return _decide_optional(p, role, message)
     if index >= 0 and (p.ran or p.waiting or p.own or p.later):  # line 4
-        repeated = _repetition(p, role, index, message)
+        repeated = _decide_repetition(p, role, index, message)
         if repeated is not None:
             return repeated
     if message.type in role.changes and not (role.many and index == 0) and is_removal(message.id):  # line 4a
@@ -66,43 +66,43 @@ def decide(
     if p.started is None and message.started is None and bad is None:
         return KeepPending(role, message, "no message has told yet when this saga began")
     if role.many and index == 0 and now is not None and message.time < now.forgotten:
-        return _older_than_memory(role, message)
-    parts = (message,) if bad is not None or role.takes_one else parts_with(p, role, message)
+        return _reject_too_old(role, message)
+    parts = (message,) if bad is not None or role.takes_one else collect_parts(p, role, message)
     if parts is None:  # line 5
-        return KeepPending(role, message, f"for {missing(p, role, message)}")
-    if role.many and index == 0 and p.waiting and bad is None and waits_before(p, role, message):
+        return KeepPending(role, message, f"for {describe_missing(p, role, message)}")
+    if role.many and index == 0 and p.waiting and bad is None and is_other_message_first(p, role, message):
         return KeepPending(role, message, "earlier ones wait and go first")
     if is_blocked(p, role.name, message):  # line 6
-        return Enqueue(role, message, why_blocked(p, role.name), bad)
+        return Enqueue(role, message, explain_block(p, role.name), bad)
     return RunHandler(role, message, parts)  # line 7
 
 
-def _begun(p: SagaProgress, role: HandlerRole, message: Message) -> AlreadyPending | RunHandler | None:
+def _resume_intent(p: SagaProgress, role: HandlerRole, message: Message) -> AlreadyPending | RunHandler | None:
     """Line 2: own intent open."""
-    if intent_with(p, role.name, message, "lieu") is not None:
+    if find_intent(p, role.name, message, "lieu") is not None:
         return LEFT
-    intent = intent_with(p, role.name, message)
+    intent = find_intent(p, role.name, message)
     if intent is None:
         return None
-    return RunHandler(role, message, intent.parts, intent, suspended_runs.of(p, role.name, message.id))
+    return RunHandler(role, message, intent.parts, intent, suspended_runs.find_suspended_run(p, role.name, message.id))
 
 
-def _next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> Enqueue | RunHandler:
+def _decide_next_turn(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> Enqueue | RunHandler:
     """Next turn of a run, for the message that stands for it."""
     message = goes_on.parts[0]
     if is_blocked(p, role.name, message):
-        return Enqueue(role, message, why_blocked(p, role.name))
-    return RunHandler(role, message, suspended_runs.parts_of(p, role, goes_on), goes_on=goes_on)
+        return Enqueue(role, message, explain_block(p, role.name))
+    return RunHandler(role, message, suspended_runs.collect_run_parts(p, role, goes_on), goes_on=goes_on)
 
 
-def _beside(p: SagaProgress, role: HandlerRole, message: Message) -> Ignore | KeepPending:
+def _decide_optional(p: SagaProgress, role: HandlerRole, message: Message) -> Ignore | KeepPending:
     """Decision on a message that the handler does not need: it is kept for the next turn that there is."""
     if _has_run(p, role.name):
         return Ignore(role, message, f"{role.name} has run in this saga already")
     return KeepPending(role, message, f"until {role.name} runs, and is shown it")
 
 
-def _older_than_memory(role: HandlerRole, message: Message) -> Reject:
+def _reject_too_old(role: HandlerRole, message: Message) -> Reject:
     return Reject(
         role,
         message,
@@ -112,32 +112,32 @@ def _older_than_memory(role: HandlerRole, message: Message) -> Reject:
     )
 
 
-def why_over(p: SagaProgress, role: HandlerRole) -> str | None:
+def find_closing_reason(p: SagaProgress, role: HandlerRole) -> str | None:
     """Line 3: why the handler runs no more in this saga; `None` if it may."""
     if role.name in p.closed:
         return "its compensation has closed this handler"
-    if role.undo is not None and not role.undo.outcomes.isdisjoint(_failures(p, role)):
+    if role.undo is not None and not role.undo.outcomes.isdisjoint(_find_failures(p, role)):
         return f"the saga has failed, and nobody would undo {role.name}"  # taken by a version without this handler
     if role.decides and p.outcome is not None:
         return f"the saga has ended here with {p.outcome}"
     return None
 
 
-def _failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
+def _find_failures(p: SagaProgress, role: HandlerRole) -> Iterable[str | None]:
     """The failure outcomes that came, or were emitted, and that this handler's compensation has not before it."""
     if not p.compensating or any(k.handler == role.name for k in p.compensating):
         return (*p.failed, p.outcome)
     return (*p.failed, p.outcome, *(k.message.type for k in p.compensating))
 
 
-def kept(p: SagaProgress, handler: str, message: Message) -> bool:
+def is_pending(p: SagaProgress, handler: str, message: Message) -> bool:
     """True if the message is queued or waits for this handler, or a run goes on on it."""
     if any(k.handler == handler and k.message.id == message.id for k in (*p.queue, *p.waiting)):
         return True
-    return bool(p.later) and suspended_runs.of(p, handler, message.id) is not None
+    return bool(p.later) and suspended_runs.find_suspended_run(p, handler, message.id) is not None
 
 
-def intent_with(p: SagaProgress, handler: str, message: Message, kind: IntentKind = "do") -> Intent | None:
+def find_intent(p: SagaProgress, handler: str, message: Message, kind: IntentKind = "do") -> Intent | None:
     """The open intent of `handler` that `message` belongs to."""
     for intent in p.intents:
         if intent.kind == kind and intent.handler == handler and any(m.id == message.id for m in intent.parts):
@@ -145,7 +145,7 @@ def intent_with(p: SagaProgress, handler: str, message: Message, kind: IntentKin
     return None
 
 
-def _repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:
+def _decide_repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Ignore | Reject | None:
     """Line 4: it has run, or holds a part for this parameter."""
     if role.many and index == 0:
         return None
@@ -155,9 +155,11 @@ def _repetition(p: SagaProgress, role: HandlerRole, index: int, message: Message
         if r.handler == role.name and r.parameter == index and r.message != message.id
     ]
     if p.waiting or p.own or p.later:
-        earlier += [(m.type, m.schema, ids.content(m.value)) for m in held_before(p, role, index, message)]
+        earlier += [
+            (m.type, m.schema, ids.content_digest(m.value)) for m in find_earlier_parts(p, role, index, message)
+        ]
     if earlier:
-        mine = ids.content(message.value)
+        mine = ids.content_digest(message.value)
         for type_, schema, content in earlier:
             # Two versions of a schema cannot be compared by bytes: such a repetition is given the benefit.
             is_another = type_ == message.type and schema == message.schema and content != mine
@@ -185,7 +187,7 @@ def is_blocked(p: SagaProgress, handler: str, message: Message) -> bool:
     return head.dead is not None or not (head.handler == handler and head.message.id == message.id)
 
 
-def why_blocked(p: SagaProgress, handler: str) -> str:
+def explain_block(p: SagaProgress, handler: str) -> str:
     """The reason of line 6, for people."""
     dead = next((k for k in (*p.queue, *p.compensating) if k.dead), None)
     if dead is not None:
@@ -200,7 +202,7 @@ def why_blocked(p: SagaProgress, handler: str) -> str:
     return "others are queued before it"
 
 
-def undone_by(p: SagaProgress, roles: HandlerRoles, outcome: str) -> Sequence[HandlerRole]:
+def find_compensations(p: SagaProgress, roles: HandlerRoles, outcome: str) -> Sequence[HandlerRole]:
     """The handlers that a failure outcome undoes, the one of the newest result first."""
     undone = roles.undone_by.get(outcome)
     if not undone:
@@ -209,7 +211,7 @@ def undone_by(p: SagaProgress, roles: HandlerRoles, outcome: str) -> Sequence[Ha
     return sorted(undone, key=lambda role: -latest.get(role.name, -1))
 
 
-def next_ready(
+def find_next_ready(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None = None, handled_ms: int = LATEST_MS
 ) -> Ignore | Reject | KeepPending | RunHandler | CompensationDecision | None:
     """The next thing to settle, `None` when nothing is ready: open intents whose message is kept, compensations whose
@@ -218,14 +220,14 @@ def next_ready(
     up to which the log has been handled."""
     if p.intents:
         for intent in p.intents:
-            run = _resumable(p, roles, intent, now_ms)
+            run = _find_resumable(p, roles, intent, now_ms)
             if run is not None:
                 return run
     if p.compensating:
         latest = {result.handler: i for i, result in enumerate(p.results)}
         for k in sorted(p.compensating, key=lambda k: -latest.get(k.handler, -1)):
             is_due = k.dead is None and k.due_ms <= now_ms
-            step = undo_step(p, roles.handlers[k.handler], k.message) if is_due else None
+            step = decide_compensation(p, roles.handlers[k.handler], k.message) if is_due else None
             if step is not None and not isinstance(step, DelayCompensation):
                 return step
     if p.queue:
@@ -236,28 +238,30 @@ def next_ready(
                 return decision
         ready = None
     else:
-        ready = _fulfilled(p, roles) if p.own or p.waiting else None
+        ready = _find_complete_join(p, roles) if p.own or p.waiting else None
     if ready is None and p.later:
-        ready = _going_on(p, roles, now_ms, in_hand)
+        ready = _find_ready_suspended_run(p, roles, now_ms, in_hand)
     if ready is None and p.waiting and roles.lookers:
-        ready = _out_of_use(p, roles)
-    return _deadline(p, roles, now_ms, handled_ms) if ready is None and p.deadlines else ready
+        ready = _find_unused_optional(p, roles)
+    return _find_ready_deadline(p, roles, now_ms, handled_ms) if ready is None and p.deadlines else ready
 
 
-def _going_on(p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None) -> Ignore | RunHandler | None:
+def _find_ready_suspended_run(
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
+) -> Ignore | RunHandler | None:
     """The first run that goes on now, or never will."""
     for c in p.later:
         role = roles.handlers[c.handler]
-        ended = why_over(p, role)
-        if ended is not None and intent_with(p, c.handler, c.parts[0]) is None:
+        ended = find_closing_reason(p, role)
+        if ended is not None and find_intent(p, c.handler, c.parts[0]) is None:
             return Ignore(role, c.parts[0], ended)
-    for role, c in suspended_runs.ready(p, roles, now_ms, in_hand):
+    for role, c in suspended_runs.find_ready_runs(p, roles, now_ms, in_hand):
         if not p.queue and not is_blocked(p, role.name, c.parts[0]):
-            return RunHandler(role, c.parts[0], suspended_runs.parts_of(p, role, c), goes_on=c)
+            return RunHandler(role, c.parts[0], suspended_runs.collect_run_parts(p, role, c), goes_on=c)
     return None
 
 
-def _out_of_use(p: SagaProgress, roles: HandlerRoles) -> Ignore | None:
+def _find_unused_optional(p: SagaProgress, roles: HandlerRoles) -> Ignore | None:
     """A message that is kept for a handler which has come to its end without it."""
     for role in roles.lookers:
         for k in p.waiting:
@@ -268,10 +272,12 @@ def _out_of_use(p: SagaProgress, roles: HandlerRoles) -> Ignore | None:
     return None
 
 
-def _deadline(p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int) -> Ignore | RunHandler | None:
+def _find_ready_deadline(
+    p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
+) -> Ignore | RunHandler | None:
     """The first deadline whose time has come and that may run now, or never will."""
     for role, message in timers.find_due_deadlines(p, roles, now_ms, handled_ms):
-        ended = why_over(p, role)
+        ended = find_closing_reason(p, role)
         if ended is not None:
             return Ignore(role, message, ended)
         if timers.may_deadline_run(p, roles):
@@ -279,7 +285,7 @@ def _deadline(p: SagaProgress, roles: HandlerRoles, now_ms: int, handled_ms: int
     return None
 
 
-def _resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int) -> RunHandler | None:
+def _find_resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int) -> RunHandler | None:
     """An open intent that nobody's redelivery will bring to its end: its message is kept, or is an own event."""
     if intent.kind != "do":
         return None
@@ -289,7 +295,7 @@ def _resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int
         opened = next((k for k in p.deadlines if k.handler == role.name), None)
         if opened is not None:
             return RunHandler(role, opened.message, intent.parts, intent) if opened.due_ms <= now_ms else None
-    goes_on = suspended_runs.of(p, intent.handler, intent.message.id) if p.later else None
+    goes_on = suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) if p.later else None
     queued = next((k for k in p.queue if k.handler == intent.handler and k.message.id in parts), None)
     if queued is not None:
         if queued.dead is not None or queued.due_ms > now_ms:
@@ -304,7 +310,7 @@ def _resumable(p: SagaProgress, roles: HandlerRoles, intent: Intent, now_ms: int
     return None
 
 
-def _fulfilled(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject | RunHandler | None:
+def _find_complete_join(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject | RunHandler | None:
     """The wait that was fulfilled first, with the message that stands for it: the part that came last."""
     found: list[tuple[int, HandlerRole, Message]] = []
     waiting_alone = {k.handler for k in p.waiting} if p.started is not None else set()
@@ -316,7 +322,7 @@ def _fulfilled(p: SagaProgress, roles: HandlerRoles) -> Ignore | Reject | RunHan
             continue
         if not role.many and (_has_run(p, role.name) or any(c.handler == role.name for c in p.later)):
             continue
-        parts = [next(held(p, role, index), None) for index in range(len(role.takes))]
+        parts = [next(find_parts(p, role, index), None) for index in range(len(role.takes))]
         there = [part for part in parts if part is not None]
         if len(there) == len(parts):
             _, last = there[0] if role.many else max(there, key=lambda part: part[0])
@@ -332,38 +338,38 @@ def _has_run(p: SagaProgress, handler: str) -> bool:
     return any(r.handler == handler for r in p.ran)
 
 
-def undo_step(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
+def decide_compensation(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
     """Next step of a handler's compensation because of an outcome."""
     if p.started is None and outcome.started is None:
         return DelayCompensation(role, outcome, known=False)
     originals = [i for i in p.intents if i.handler == role.name and i.kind == "do"]
-    if any(not is_dead(p, i) for i in originals):
+    if any(not is_dead_letter(p, i) for i in originals):
         return DelayCompensation(role, outcome, known=True)
     sealed = next((i for i in p.intents if i.handler == role.name and i.kind == "lieu"), None)
     if sealed is not None:
         return Abort(role, outcome, sealed)
     if any(result.handler == role.name for result in p.results):
-        return Compensate(role, outcome, newest(p, role.name))
-    unfinished = originals or suspended_runs.have_left(p, role.name)
+        return Compensate(role, outcome, find_newest_result(p, role.name))
+    unfinished = originals or suspended_runs.has_uncovered_calls(p, role.name)
     return BeginAbort(role, outcome) if unfinished else CloseHandler(role, outcome)
 
 
-def newest(p: SagaProgress, handler: str) -> CompensableResult:
+def find_newest_result(p: SagaProgress, handler: str) -> CompensableResult:
     """The result to be undone next."""
     return next(result for result in reversed(p.results) if result.handler == handler)
 
 
-def is_dead(p: SagaProgress, intent: Intent) -> bool:
+def is_dead_letter(p: SagaProgress, intent: Intent) -> bool:
     """True if the message of an open intent is a dead letter."""
     parts = {m.id for m in intent.parts}
     return any(k.dead and k.handler == intent.handler and k.message.id in parts for k in p.queue)
 
 
-def knows(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
+def is_message_known(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
     """True if the progress has a word about the message already: in the inbox, or kept."""
     if not p.n:
         return False
-    if not p.inbox.keys().isdisjoint([ids.entry(message.id, name) for name in roles.names.get(message.type, ())]):
+    if not p.inbox.keys().isdisjoint([ids.inbox_entry(message.id, name) for name in roles.names.get(message.type, ())]):
         return True
     kept = p.queue + p.waiting + p.compensating + p.deadlines
     if kept and message.id in [k.message.id for k in kept]:
@@ -371,12 +377,12 @@ def knows(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
     return bool(p.later) and message.id in [m.id for c in p.later for m in c.parts]
 
 
-def is_undone(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
+def is_compensated(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
     """True if the compensation of `role` has come to its end for this outcome."""
-    return ids.entry(message.id, undo_name(role.name)) in p.inbox
+    return ids.inbox_entry(message.id, compensation_name(role.name)) in p.inbox
 
 
-def kept_undo(p: SagaProgress, handler: str, message: Message) -> PendingMessage | None:
+def find_pending_compensation(p: SagaProgress, handler: str, message: Message) -> PendingMessage | None:
     """The outcome, kept for the compensation of `handler`."""
     return next((k for k in p.compensating if k.handler == handler and k.message.id == message.id), None)
 
@@ -384,7 +390,7 @@ def kept_undo(p: SagaProgress, handler: str, message: Message) -> PendingMessage
 # -------------------------------------------------------------------- parts
 
 
-def held(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple[int, Message]]:
+def find_parts(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple[int, Message]]:
     """The parts that are there for a parameter, each with the number of the transition since which it is there."""
     types = role.takes[index]
     for k in p.waiting:
@@ -392,27 +398,27 @@ def held(p: SagaProgress, role: HandlerRole, index: int) -> Iterator[tuple[int, 
             yield k.n, k.message
     if not p.own:
         return
-    taken = suspended_runs.parts_held(p, role) if p.later else ()
+    taken = suspended_runs.find_consumed_ids(p, role) if p.later else ()
     for own in p.own:
         event = own.event
         if event.type not in types or not own.is_for(role.name) or event.id in taken:
             continue
-        if ids.entry(event.id, role.name) not in p.inbox:
+        if ids.inbox_entry(event.id, role.name) not in p.inbox:
             yield own.n, event
 
 
-def held_before(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Iterator[Message]:
+def find_earlier_parts(p: SagaProgress, role: HandlerRole, index: int, message: Message) -> Iterator[Message]:
     """The parts held for a parameter that were there before `message`: all, if it is not held itself."""
     for c in p.later:
         if c.handler == role.name and not (role.many and index == 0):
             yield c.parts[index]
-    for _, part in sorted(held(p, role, index), key=lambda there: there[0]):
+    for _, part in sorted(find_parts(p, role, index), key=lambda there: there[0]):
         if part.id == message.id:
             return
         yield part
 
 
-def parts_with(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...] | None:
+def collect_parts(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...] | None:
     """All parts of a run that `message` belongs to, in the order of the parameters, then those that it does not need;
     `None` if one that it needs is missing."""
     parts = []
@@ -420,35 +426,35 @@ def parts_with(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Me
         if message.type in types:
             parts.append(message)
             continue
-        part = next(held(p, role, index), None)
+        part = next(find_parts(p, role, index), None)
         if part is None:
             return None
         parts.append(part[1])
-    return (*parts, *suspended_runs.shown(p, role))
+    return (*parts, *suspended_runs.find_optional_messages(p, role))
 
 
-def missing(p: SagaProgress, role: HandlerRole, message: Message) -> str:
+def describe_missing(p: SagaProgress, role: HandlerRole, message: Message) -> str:
     """The types that are not there yet, for people."""
     gaps = [
         " or ".join(sorted(types))
         for index, types in enumerate(role.takes)
-        if message.type not in types and next(held(p, role, index), None) is None
+        if message.type not in types and next(find_parts(p, role, index), None) is None
     ]
     return ", ".join(gaps)
 
 
-def place(p: SagaProgress, handler: str, message: Message) -> int | None:
+def find_order_number(p: SagaProgress, handler: str, message: Message) -> int | None:
     """The number under which a message is kept for a handler; `None` if it is neither queued nor waits."""
     kept = (k.n for k in (*p.queue, *p.waiting) if k.handler == handler and k.message.id == message.id)
     return next(kept, None)
 
 
-def waits_before(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
+def is_other_message_first(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
     """True if another message waits for the first parameter of a `many` handler, and is to be handled before this one:
     what they wait for may have come just now, at another worker. Whatever came behind one that is queued, because it
     has failed, waits behind it."""
     first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
     if first is None or first.message.id == message.id:
         return False
-    mine = place(p, role.name, message)
+    mine = find_order_number(p, role.name, message)
     return mine is None or mine > first.n

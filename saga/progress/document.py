@@ -432,7 +432,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors raised for bytes that are no JSON, not of the type, or nested without end."""
 
 
-def decode(content: bytes) -> SagaProgress:
+def decode_progress(content: bytes) -> SagaProgress:
     """A progress as read from a store. Raises `SagaError` for one that this version cannot read."""
     try:
         snapshot = _snapshots.decode(content)
@@ -447,12 +447,12 @@ def decode(content: bytes) -> SagaProgress:
     return snapshot
 
 
-def decode_entry(raw: Raw) -> Transition:
+def decode_transition(raw: Raw) -> Transition:
     """One transition of a progress."""
     return _entries.decode(raw)
 
 
-def messages_of(p: SagaProgress, entry: Transition) -> list[Message]:
+def build_messages(p: SagaProgress, entry: Transition) -> list[Message]:
     """The events of a transition, with their whole envelope."""
     return [
         Message(
@@ -476,7 +476,7 @@ def progress_key(service: str, saga: str) -> str:
     return f"{service}::{saga}"
 
 
-def format_of(
+def compute_format(
     pages: Sequence[OverflowSegment], deadlines: Sequence[object], later: Sequence[object], version: int
 ) -> int:
     """Format of a progress with these, and with a state of this version."""
@@ -488,7 +488,7 @@ def format_of(
     return STACKED if stacked else CONTINUED if later else TIMED if deadlines else PAGED if pages else PLAIN
 
 
-def covers(said: tuple[AbortAction, ...], number: int) -> bool:
+def is_covered(said: tuple[AbortAction, ...], number: int) -> bool:
     """Return whether one of these takes back the call of that number, of the same turn; the first one is 0."""
     return any(number < each.after for each in said)
 
@@ -518,10 +518,10 @@ class Progress(Generic[_S_co]):
     """Oldest first; archived ones are left out."""
 
 
-def looked_at(p: SagaProgress, state: _S) -> Progress[_S]:
+def build_view(p: SagaProgress, state: _S) -> Progress[_S]:
     """A progress document as it is shown, with the state as the service's class."""
     transitions = tuple(
         TransitionView(handler=entry.handler, outcome=entry.outcome, reason=entry.reason)
-        for entry in map(decode_entry, p.transitions)
+        for entry in map(decode_transition, p.transitions)
     )
     return Progress(service=p.service, saga_id=p.saga, state=state, transitions=transitions)

@@ -10,7 +10,7 @@ from saga.messages import Message
 from saga.policies.blame import Blame
 from saga.progress import ids, journal, suspended_runs
 from saga.progress.actions import HandlerAction, ParkedRun
-from saga.progress.decisions import intent_with, kept_undo, place
+from saga.progress.decisions import find_intent, find_order_number, find_pending_compensation
 from saga.progress.document import (
     DeadLetterRecord,
     FailedAttempt,
@@ -18,11 +18,11 @@ from saga.progress.document import (
     PendingMessage,
     SagaProgress,
     SuspendedRun,
-    decode_entry,
+    decode_transition,
     encode,
 )
 from saga.progress.journal import Commit, TransitionDetails, WriteContext
-from saga.progress.timers import timed_turns
+from saga.progress.timers import find_timed_runs
 from saga.support.clock import from_iso
 from saga.support.printable import shortened
 
@@ -60,7 +60,7 @@ def give_up(
     """Give a run up: a dead letter, and the saga is quarantined. `intent`: with the last results, if it has begun."""
     message = action.message
     letter = DeadLetterRecord(
-        id=ids.dead_id(p.service, p.saga, action.name, message.id, p.replays),
+        id=ids.dead_letter_id(p.service, p.saga, action.name, message.id, p.replays),
         what="dead letter",
         handler=action.name,
         reason=failure.reason,
@@ -72,12 +72,18 @@ def give_up(
         blame=failure.blame,
         state=shortened(encode(hide_marked(p.state)).decode(), STATE_BYTES_MAX) if p.state else "",
     )
-    p = _with_intent(p, action, intent)
+    p = _update_intent(p, action, intent)
     kept = PendingMessage(
-        handler=action.role.name, message=message, n=_place(p, action), dead=letter.id, disputed=failure.disputed
+        handler=action.role.name,
+        message=message,
+        n=_find_order_number(p, action),
+        dead=letter.id,
+        disputed=failure.disputed,
     )
-    p = _quarantined(p, action, kept)
-    return journal.append(p, hand, "dead", action.name, _given_up(message, failure, intent, (letter,)))
+    p = _quarantine(p, action, kept)
+    return journal.append_transition(
+        p, hand, "dead", action.name, _describe_attempt(message, failure, intent, (letter,))
+    )
 
 
 def park(
@@ -91,11 +97,11 @@ def park(
 ) -> Commit:
     """Leave a run until `due_ms`, in its place: the saga's other messages queue behind it. `intent`: with the last
     results, if it has begun."""
-    p, message = _with_intent(p, action, intent), action.message
+    p, message = _update_intent(p, action, intent), action.message
     kept = PendingMessage(
         handler=action.role.name,
         message=message,
-        n=_place(p, action),
+        n=_find_order_number(p, action),
         attempts=failure.attempts,
         under=failure.under,
         bad=failure.bad,
@@ -103,33 +109,33 @@ def park(
         delay_ms=max(0, due_ms - hand.now_ms),
         put_off=failure.put_off,
     )
-    c = suspended_runs.of(p, action.role.name, message.id) if p.later and not action.undoes else None
+    c = suspended_runs.find_suspended_run(p, action.role.name, message.id) if p.later and not action.undoes else None
     if c is not None and not _waits_in_place(p, action, kept, c):
-        p = _at_the_head(p, kept)
+        p = _move_to_head(p, kept)
     elif c is not None and not any(_is_same(k, kept) for k in p.queue):  # it holds up nobody: its time moves
         moved = replace(c, attempts=kept.attempts, under=kept.under, due_ms=due_ms, delay_ms=kept.delay_ms)
         p = replace(p, later=tuple(moved if other is c else other for other in p.later))
     elif any(_is_same(k, kept) for k in p.deadlines):  # nor does a deadline, unless it is replayed
         p = replace(p, deadlines=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.deadlines))
     elif not action.undoes:
-        p = _at_the_head(p, kept)
+        p = _move_to_head(p, kept)
     elif any(_is_same(k, kept) for k in p.compensating):
         p = replace(p, compensating=tuple(replace(kept, n=k.n) if _is_same(k, kept) else k for k in p.compensating))
     else:
         p = replace(p, compensating=(*p.compensating, kept))
-    ended = _given_up(message, failure, None, ())  # the answers it has got stay in its intent
-    return journal.append(p, hand, "retrying", action.name, ended)
+    ended = _describe_attempt(message, failure, None, ())  # the answers it has got stay in its intent
+    return journal.append_transition(p, hand, "retrying", action.name, ended)
 
 
 def _waits_in_place(p: SagaProgress, action: HandlerAction, kept: PendingMessage, c: SuspendedRun) -> bool:
     """True if the next turn of a run waits where it is: its time alone tells when it goes on. One that was put off
     without a failed attempt may go on before, with what it has begun, or with the event for which it waits."""
     return bool(kept.attempts) or not (
-        intent_with(p, action.role.name, action.message) or suspended_runs.is_awaited(p, action.role, c)
+        find_intent(p, action.role.name, action.message) or suspended_runs.is_awaited_event_here(p, action.role, c)
     )
 
 
-def _given_up(
+def _describe_attempt(
     message: Message, failure: RunFailure, intent: Intent | None, letters: tuple[DeadLetterRecord, ...]
 ) -> TransitionDetails:
     """End of an attempt, with what it has got so far."""
@@ -143,13 +149,13 @@ def _given_up(
     )
 
 
-def _with_intent(p: SagaProgress, action: HandlerAction, intent: Intent | None) -> SagaProgress:
+def _update_intent(p: SagaProgress, action: HandlerAction, intent: Intent | None) -> SagaProgress:
     """The progress with the open intent as it is by now."""
     if intent is None:
         return p
     name, cause = intent.handler, intent.cause
     return replace(
-        p, intents=tuple(intent if journal.is_of(i, name, cause, undo=action.undoes) else i for i in p.intents)
+        p, intents=tuple(intent if journal.is_intent_of(i, name, cause, undo=action.undoes) else i for i in p.intents)
     )
 
 
@@ -157,12 +163,12 @@ def _is_same(a: PendingMessage, b: PendingMessage) -> bool:
     return a.handler == b.handler and a.message.id == b.message.id
 
 
-def _place(p: SagaProgress, action: HandlerAction) -> int:
+def _find_order_number(p: SagaProgress, action: HandlerAction) -> int:
     """Number of a message that goes to the head of the queue, where what is there and what waits keeps its order behind
     it; or to the end of what is to be undone."""
     if action.undoes:
         return p.n
-    before = place(p, action.role.name, action.message)
+    before = find_order_number(p, action.role.name, action.message)
     return min([p.n if before is None else before, *[k.n for k in p.queue[:1]]])
 
 
@@ -171,50 +177,58 @@ def give_up_without_content(
 ) -> Commit:
     """Record a message as dead where `dead` has no room: the quarantine stands here, the bytes in the letter only."""
     message = replace(action.message, value=b"")
-    p = _quarantined(
+    p = _quarantine(
         p,
         action,
-        PendingMessage(handler=action.role.name, message=message, n=_place(p, action), dead=letter, bad=reason),
+        PendingMessage(
+            handler=action.role.name, message=message, n=_find_order_number(p, action), dead=letter, bad=reason
+        ),
     )
-    return journal.append(p, hand, "dead", action.name, TransitionDetails(message=action.message, reason=reason))
+    return journal.append_transition(
+        p, hand, "dead", action.name, TransitionDetails(message=action.message, reason=reason)
+    )
 
 
-def _quarantined(p: SagaProgress, action: HandlerAction, kept: PendingMessage) -> SagaProgress:
+def _quarantine(p: SagaProgress, action: HandlerAction, kept: PendingMessage) -> SagaProgress:
     """With a dead letter that stays until a person decides: at the head of the queue, or with what is to be undone."""
     if action.undoes:
-        return replace(p, compensating=(*journal.without(p.compensating, kept.handler, [kept.message.id]), kept))
-    return _at_the_head(p, kept)
+        return replace(
+            p, compensating=(*journal.remove_messages(p.compensating, kept.handler, [kept.message.id]), kept)
+        )
+    return _move_to_head(p, kept)
 
 
-def _at_the_head(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
+def _move_to_head(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
     name, gone = kept.handler, [kept.message.id]
     return replace(
-        p, queue=(kept, *journal.without(p.queue, name, gone)), waiting=journal.without(p.waiting, name, gone)
+        p,
+        queue=(kept, *journal.remove_messages(p.queue, name, gone)),
+        waiting=journal.remove_messages(p.waiting, name, gone),
     )
 
 
 # -------------------------------------------------------------------- put off
 
 
-def has_wake(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> bool:
+def has_timer(p: SagaProgress, action: HandlerAction, *, has_begun: bool) -> bool:
     """Return whether the run is parked already, so that a wake comes for it. `has_begun`: it has an open intent."""
     name, message = action.role.name, action.message.id
     if action.undoes:
-        kept = kept_undo(p, name, action.message)
+        kept = find_pending_compensation(p, name, action.message)
         return kept is not None and kept.due_ms > 0
     if any(k.handler == name and k.message.id == message for k in p.deadlines):
         return True
     if any(k.handler == name and k.message.id == message for k in p.queue[:1]):
         return p.queue[0].due_ms > 0
-    c = suspended_runs.of(p, name, message) if p.later else None
-    return c is not None and not has_begun and not suspended_runs.is_awaited(p, action.role, c)
+    c = suspended_runs.find_suspended_run(p, name, message) if p.later else None
+    return c is not None and not has_begun and not suspended_runs.is_awaited_event_here(p, action.role, c)
 
 
-def waits_since_ms(p: SagaProgress, action: HandlerAction, attempts: int, reason: str) -> int | None:
+def find_postponed_since_ms(p: SagaProgress, action: HandlerAction, attempts: int, reason: str) -> int | None:
     """Return the time from which on, by the history, the run has been put off for this reason, after so many attempts;
     `None` if the history does not have it. Two reasons that alternate are recorded once each."""
     found = None
-    for entry in map(decode_entry, reversed(p.transitions)):
+    for entry in map(decode_transition, reversed(p.transitions)):
         if (entry.handler, entry.message) != (action.name, action.message.id):
             continue
         if (entry.outcome, entry.attempt) != ("retrying", attempts):
@@ -238,7 +252,7 @@ def find_parked_runs(p: SagaProgress) -> Iterator[ParkedRun]:
     for k in p.deadlines:
         if k.attempts:
             yield _of(p, k)
-    for c in timed_turns(p):
+    for c in find_timed_runs(p):
         if c.attempts:
             yield _run(p, c.handler, c.parts[0], c.attempts, c.due_ms)
 

@@ -142,7 +142,7 @@ class HandlerRoles:
                 names[type_].append(role.name)
             for outcome in sorted(role.undo.outcomes) if role.undo else ():
                 undone[outcome] = (*undone.get(outcome, ()), role)
-                names[outcome].append(undo_name(role.name))
+                names[outcome].append(compensation_name(role.name))
         noted = frozenset((*opening, *closing)) - by_type.keys() - undone.keys()
         for type_ in noted:
             names[type_].append(DEADLINE)
@@ -169,6 +169,6 @@ class HandlerRoles:
             object.__setattr__(self, name, value)
 
 
-def undo_name(handler: str) -> str:
+def compensation_name(handler: str) -> str:
     """The name under which the inbox holds an outcome for the compensation of `handler`."""
     return f"undo {handler}"

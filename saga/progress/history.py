@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from saga.messages import Position
 from saga.progress import integrity
-from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_entry
+from saga.progress.document import UNREADABLE, SagaProgress, Transition, decode_transition
 
 TRANSITIONS_MAX = 64
 """With more transitions than this in a progress, the oldest published ones go to an archive."""
@@ -21,14 +21,14 @@ HISTORY_BYTES_MAX = 256 * 1024
 """With more bytes of transitions than this the oldest published ones go too, down to half of it."""
 
 
-def unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
+def find_unpublished(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
     """The transitions whose events are not known as published, oldest first.
 
     Less those whose message is committed already, by this worker: whoever commits has published before. A wake counts
     as an event, but where it is `in_hand`: else each that comes would bring another.
     """
     for raw in p.transitions[max(0, p.published - p.first) :]:
-        entry = decode_entry(raw)
+        entry = decode_transition(raw)
         says = entry.events or entry.letters or (entry.wake is not None and entry.wake.id != in_hand)
         if says and not (entry.position and is_committed(Position(*entry.position, entry.log_id))):
             yield entry
@@ -48,7 +48,7 @@ def decode_archive(content: bytes) -> TransitionArchive:
     return msgspec.json.decode(content, type=TransitionArchive)
 
 
-def to_archive(p: SagaProgress) -> TransitionArchive | None:
+def build_archive(p: SagaProgress) -> TransitionArchive | None:
     """The oldest published transitions, when there are too many in the progress, or when they are too large."""
     sizes = [len(memoryview(raw)) for raw in p.transitions]
     count = len(sizes) - TRANSITIONS_KEPT if len(sizes) > TRANSITIONS_MAX else 0
@@ -69,7 +69,7 @@ def is_of_another_saga(p: SagaProgress, archive: TransitionArchive) -> bool:
     return p.transitions[:1] != archive.transitions[:1]
 
 
-def trimmed(p: SagaProgress, archive: TransitionArchive) -> SagaProgress:
+def remove_archived(p: SagaProgress, archive: TransitionArchive) -> SagaProgress:
     """The progress without what the archive contains, and nothing else."""
     assert archive.first == p.first
     count = len(archive.transitions)
@@ -82,7 +82,7 @@ def archive_key(service: str, saga: str, first: int) -> str:
     return f"{service}::{saga}::{first:09}"
 
 
-def fold(entries: Iterable[Transition], before: int | None = None) -> dict[str, Any]:
+def fold_state(entries: Iterable[Transition], before: int | None = None) -> dict[str, Any]:
     """The state as the deltas make it, of all transitions or of those below the number `before`. One with which a new
     version of the state begins holds the whole."""
     state: dict[str, Any] = {}
@@ -103,17 +103,17 @@ class HistoryDefect:
     what: str
 
 
-def verify(transitions: Sequence[Raw], p: SagaProgress) -> HistoryDefect | None:
+def verify_history(transitions: Sequence[Raw], p: SagaProgress) -> HistoryDefect | None:
     """The first place where a whole history is not what was written; `None` if there is none.
 
     Transitions are held together by their hashes, the first one by service and saga, and the snapshot is compared with
     what they make of it. An older version of the toolkit bound neither: `saga.progress.integrity.is_bound`.
     """
-    seed = integrity.seed(p.service, p.saga)
+    seed = integrity.get_initial_hash(p.service, p.saga)
     previous, entries = seed, list[Transition]()
     for n, raw in enumerate(transitions):
         try:
-            entry = decode_entry(raw)
+            entry = decode_transition(raw)
         except UNREADABLE as why:
             return HistoryDefect(n, f"transition {n} cannot be read: {why}")
         if entry.n != n:
@@ -128,9 +128,9 @@ def verify(transitions: Sequence[Raw], p: SagaProgress) -> HistoryDefect | None:
         return HistoryDefect(
             max(p.n - 1, 0), f"transition {p.n - 1} was changed" if p.n else "there is a hash of nothing"
         )
-    if fold(entries) != p.state:
+    if fold_state(entries) != p.state:
         return HistoryDefect(p.n, "the state is not what the transitions make of it")
-    differing = integrity.differing(p, entries)
+    differing = integrity.find_mismatches(p, entries)
     if differing:
         return HistoryDefect(p.n, f"not what the transitions make of it, in the snapshot: {', '.join(differing)}")
     return None

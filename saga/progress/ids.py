@@ -21,7 +21,7 @@ def event_id(type_: str, service: str, saga: str, handler: str, cause: str, inde
     return f"{type_}-{digest(f'event|{service}|{handler}|{index}', saga, cause)}"
 
 
-def key(name: str, service: str, saga: str, handler: str, cause: str) -> str:
+def idempotency_key(name: str, service: str, saga: str, handler: str, cause: str) -> str:
     """An idempotency key for the outside: at most 80 characters of ASCII letters, digits, `-` and `_`."""
     readable = _unreadable("-", name[:40])
     return f"{readable}-{digest(f'key|{service}|{handler}|{len(name)}|{name}', saga, cause)}"
@@ -32,7 +32,7 @@ def update_id(service: str, saga: str, handler: str, cause: str, name: str, numb
     return digest(f"update|{service}|{handler}|{number}|{name}", saga, cause)
 
 
-def dead_id(service: str, saga: str, handler: str, message: str, replays: int) -> str:
+def dead_letter_id(service: str, saga: str, handler: str, message: str, replays: int) -> str:
     """The id of a dead letter; the count of replays is in it, for the same message may die again."""
     return f"dead-{digest(f'dead|{service}|{handler}|{replays}', saga, message)}"
 
@@ -44,7 +44,7 @@ def parked_id(service: str, saga: str, handler: str, message: str, attempts: int
 
 
 @lru_cache(maxsize=4096)  # asked for several times while a message is in hand
-def entry(message: str, handler: str) -> str:
+def inbox_entry(message: str, handler: str) -> str:
     """The inbox entry of (message, handler): 96 bits as hex.
 
     >>> len(entry("m-1", "reserve"))
@@ -53,6 +53,6 @@ def entry(message: str, handler: str) -> str:
     return blake2b(f"{handler}|{message}".encode(), digest_size=12).hexdigest()
 
 
-def content(value: bytes) -> str:
+def content_digest(value: bytes) -> str:
     """Digest that tells two messages of one type apart."""
     return blake2b(value, digest_size=8).hexdigest()

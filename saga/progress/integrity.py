@@ -25,18 +25,18 @@ from saga.progress.document import (
     SagaProgress,
     SelfConsumedEvent,
     Transition,
+    build_messages,
+    compute_format,
     encode,
-    format_of,
-    messages_of,
 )
 
 _SELDOM = ("queue", "waiting", "compensating", "deadlines", "later", "closed", "failed", "replays")
 _seldom = attrgetter(*_SELDOM)
-BOUND = ("inbox", "ran", "results", "outcome", *_SELDOM)
+DIGESTED_FIELDS = ("inbox", "ran", "results", "outcome", *_SELDOM)
 """The fields that only transitions change. Of the inbox only the entries, not their times, and none that was made
 because a version takes more of its own events (time 0); of results not which own events go with them: see
 `saga.progress.takeover`."""
-UNBOUND = {
+UNDIGESTED_FIELDS = {
     "service": "the first transition names it",
     "saga": "the first transition names it",
     "format": "it is what pages, deadlines, runs that go on later, and versions of state and handlers make it",
@@ -66,7 +66,7 @@ _ENTRIES = _MODULUS - 59
 """A prime: all digits of an inbox entry count, which is a digest already."""
 
 
-def seed(service: str, saga: str) -> str:
+def get_initial_hash(service: str, saga: str) -> str:
     """Text in the place of a hash before the first transition.
 
     >>> seed("payment", "order-17")
@@ -75,28 +75,28 @@ def seed(service: str, saga: str) -> str:
     return f"{service}|{saga}"
 
 
-def changes(
+def digest_changes(
     before: SagaProgress, after: SagaProgress, started: str | None, principal: str | None = None
 ) -> dict[str, str]:
     """For each bound field that differs, the sum of what came less the sum of what went; and when the saga began,
     `started`, and who began it, `principal`, where that is new."""
     found: dict[str, str] = {}
     # Each transition comes by here, and most fields are the same object in it: asked one by one, that costs least.
-    if after.inbox is not before.inbox and (gained := _entries_gained(before.inbox, after.inbox)) != NOTHING:
+    if after.inbox is not before.inbox and (gained := _sum_inbox_difference(before.inbox, after.inbox)) != NOTHING:
         found["inbox"] = gained
-    if after.ran is not before.ran and (gained := _gained(before.ran, after.ran)) != NOTHING:
+    if after.ran is not before.ran and (gained := _sum_difference(before.ran, after.ran)) != NOTHING:
         found["ran"] = gained
-    if after.results is not before.results and (gained := _gained(before.results, after.results)) != NOTHING:
+    if after.results is not before.results and (gained := _sum_difference(before.results, after.results)) != NOTHING:
         found["results"] = gained
-    if after.outcome is not before.outcome and (gained := _gained_of("outcome", before, after)) != NOTHING:
+    if after.outcome is not before.outcome and (gained := _sum_field_difference("outcome", before, after)) != NOTHING:
         found["outcome"] = gained
     old, new = _seldom(before), _seldom(after)
     if old != new:
         for name, had, has in zip(_SELDOM, old, new, strict=True):
-            if has is not had and (gained := _gained(_items(had), _items(has))) != NOTHING:
+            if has is not had and (gained := _sum_difference(_items(had), _items(has))) != NOTHING:
                 found[name] = gained
     if before.pages is not after.pages:
-        _add_pages(found, before, after)
+        _add_segments(found, before, after)
     if started is not None and (before.n == 0 or before.started is None):
         found["started"] = started
     if principal is not None and (before.n == 0 or before.principal is None):
@@ -104,30 +104,32 @@ def changes(
     return found
 
 
-def _add_pages(found: dict[str, str], before: SagaProgress, after: SagaProgress) -> None:
+def _add_segments(found: dict[str, str], before: SagaProgress, after: SagaProgress) -> None:
     """Add to the sums what pages that came or went hold: to put something aside changes nothing as a whole."""
     for name in ("inbox", "queue", "waiting", "results"):
-        gained = text_of(_paged(after, name) - _paged(before, name) + int(found.pop(name, NOTHING), 16))
+        gained = format_sum(
+            _sum_segments(after, name) - _sum_segments(before, name) + int(found.pop(name, NOTHING), 16)
+        )
         if gained != NOTHING:
             found[name] = gained
 
 
-def _paged(p: SagaProgress, name: str) -> int:
+def _sum_segments(p: SagaProgress, name: str) -> int:
     """Sum of the digests of a field's items that are in pages."""
     return sum(int(page.bound, 16) for page in p.pages if page.of == name)
 
 
-def bound_items(items: Iterable[object]) -> str:
+def sum_digests(items: Iterable[object]) -> str:
     """Sum of the digests of these items."""
-    return text_of(sum(map(_digest, items)))
+    return format_sum(sum(map(_digest, items)))
 
 
-def bound_entries(entries: Iterable[str]) -> str:
+def sum_entry_digests(entries: Iterable[str]) -> str:
     """Sum of the digests of these inbox entries."""
-    return text_of(sum(map(_entry_digest, entries)))
+    return format_sum(sum(map(_entry_digest, entries)))
 
 
-def with_format(p: SagaProgress) -> SagaProgress:
+def update_format(p: SagaProgress) -> SagaProgress:
     """The progress with a format that no older version decides on, if a run has begun whose answers lie in claims, or
     under a later version of its handler than the first, or with a call in another's place; or if results keep what
     their handler took."""
@@ -135,15 +137,15 @@ def with_format(p: SagaProgress) -> SagaProgress:
     if _is_released(p):
         format_ = RELEASED
     elif claimed or p.format == CLAIMED:
-        format_ = max(CLAIMED, format_of(p.pages, p.deadlines, p.later, p.version))
+        format_ = max(CLAIMED, compute_format(p.pages, p.deadlines, p.later, p.version))
     elif p.format == RELEASED:
-        format_ = format_of(p.pages, p.deadlines, p.later, p.version)
+        format_ = compute_format(p.pages, p.deadlines, p.later, p.version)
     else:
         return p
     return p if p.format == format_ else structs.replace(p, format=format_)
 
 
-def may_tell_format(intents: Sequence[Intent]) -> bool:
+def may_affect_format(intents: Sequence[Intent]) -> bool:
     """False if these open intents say nothing of the format, where that is cheap to see: of most runs nothing is
     answered yet."""
     first = intents[0]
@@ -160,16 +162,16 @@ def _is_released(p: SagaProgress) -> bool:
     return begun or another_way or any(result.took for result in p.results)
 
 
-def is_bound(entries: Sequence[Transition]) -> bool:
+def has_digests(entries: Sequence[Transition]) -> bool:
     """True if every transition says what it changed: an older version of the toolkit wrote none of it."""
     return not entries or (entries[0].previous != "" and all(entry.changes for entry in entries))
 
 
-def differing(p: SagaProgress, entries: Sequence[Transition]) -> list[str]:
+def find_mismatches(p: SagaProgress, entries: Sequence[Transition]) -> list[str]:
     """The fields of a snapshot that are not what all its transitions make of it. The state is for whoever folds it."""
-    found = list(_unbound(p, entries))
-    if is_bound(entries):
-        found += [name for name in BOUND if _held(name, p) != _total(name, entries)]
+    found = list(_find_contradictions(p, entries))
+    if has_digests(entries):
+        found += [name for name in DIGESTED_FIELDS if _sum_field(name, p) != _sum_transitions(name, entries)]
         if p.started != next((e.changes["started"] for e in entries if "started" in e.changes), p.started):
             found.append("started")
         told = next((e.changes for e in entries if not e.changes.keys().isdisjoint(("started", "principal"))), None)
@@ -178,42 +180,42 @@ def differing(p: SagaProgress, entries: Sequence[Transition]) -> list[str]:
     return sorted(set(found))
 
 
-def _held(name: str, p: SagaProgress) -> int:
+def _sum_field(name: str, p: SagaProgress) -> int:
     """Sum of the digests of a field's items, pages that were not read included."""
     value = getattr(p, name)
     held = map(_entry_digest, filter(value.get, value)) if name == "inbox" else map(_digest, _items(value))
-    return (sum(held) + _paged(p, name)) % _MODULUS
+    return (sum(held) + _sum_segments(p, name)) % _MODULUS
 
 
-def _total(name: str, entries: Iterable[Transition]) -> int:
+def _sum_transitions(name: str, entries: Iterable[Transition]) -> int:
     return sum(int(entry.changes[name], 16) for entry in entries if name in entry.changes) % _MODULUS
 
 
-def _gained_of(name: str, before: SagaProgress, after: SagaProgress) -> str:
-    return _gained(_items(getattr(before, name)), _items(getattr(after, name)))
+def _sum_field_difference(name: str, before: SagaProgress, after: SagaProgress) -> str:
+    return _sum_difference(_items(getattr(before, name)), _items(getattr(after, name)))
 
 
-def _gained(before: tuple[object, ...], after: tuple[object, ...]) -> str:
+def _sum_difference(before: tuple[object, ...], after: tuple[object, ...]) -> str:
     """Sum of the digests of what is in `after` only, less those of what is in `before` only."""
     count = len(before)
     if not count or after[:count] == before:  # most changes are at the end
         if len(after) == count + 1:  # by far the most are one more: its digest is written as it is
             return _hash(after[count]).hexdigest()
-        return text_of(sum(map(_digest, after[count:])))
+        return format_sum(sum(map(_digest, after[count:])))
     if count == 1 == len(after):  # the head of a queue with another time, say
-        return text_of(_digest(after[0]) - _digest(before[0]))
-    first = _alike(before, after)
+        return format_sum(_digest(after[0]) - _digest(before[0]))
+    first = _count_common_prefix(before, after)
     before, after = before[first:][::-1], after[first:][::-1]
-    last = _alike(before, after)
+    last = _count_common_prefix(before, after)
     before, after = before[last:], after[last:]
     if len(before) > MANY:  # something went and something else came: what stayed is the same object, and is held once
         there, left = set(map(id, before)), set(map(id, after))
         before = tuple([item for item in before if id(item) not in left])
         after = tuple([item for item in after if id(item) not in there])
-    return text_of(sum(map(_digest, after)) - sum(map(_digest, before)))
+    return format_sum(sum(map(_digest, after)) - sum(map(_digest, before)))
 
 
-def text_of(sum_: int) -> str:
+def format_sum(sum_: int) -> str:
     """A sum of digests as it is written. Earlier ones begin with `0x`: `int` reads both."""
     return hex(sum_ % _MODULUS)[2:]
 
@@ -222,7 +224,7 @@ def _items(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value,) if value else ()
 
 
-def _alike(old: tuple[object, ...], new: tuple[object, ...]) -> int:
+def _count_common_prefix(old: tuple[object, ...], new: tuple[object, ...]) -> int:
     """Number of items in common from their beginning. Slices are compared: that needs no loop of ours."""
     low, high = 0, min(len(old), len(new))
     if old[:high] == new[:high]:
@@ -236,7 +238,7 @@ def _alike(old: tuple[object, ...], new: tuple[object, ...]) -> int:
     return low
 
 
-def _entries_gained(old: dict[str, int], new: dict[str, int]) -> str:
+def _sum_inbox_difference(old: dict[str, int], new: dict[str, int]) -> str:
     """Sum of the digests of what came into an inbox, less those of what went."""
     count = len(old)
     if len(new) == count + 1 and (not count or (count <= MANY and old.keys() <= new.keys())):  # by far the most
@@ -246,9 +248,9 @@ def _entries_gained(old: dict[str, int], new: dict[str, int]) -> str:
     if count > MANY:  # the newest are the last
         added = list(takewhile(lambda key: key not in old, reversed(new)))
         if count + len(added) == len(new):
-            return text_of(sum(map(_entry_digest, filter(new.get, added))))
+            return format_sum(sum(map(_entry_digest, filter(new.get, added))))
     came, went = new.keys() - old.keys(), old.keys() - new.keys()
-    return text_of(sum(map(_entry_digest, filter(new.get, came))) - sum(map(_entry_digest, filter(old.get, went))))
+    return format_sum(sum(map(_entry_digest, filter(new.get, came))) - sum(map(_entry_digest, filter(old.get, went))))
 
 
 def _entry_digest(entry: str) -> int:
@@ -271,14 +273,14 @@ def _hash(item: object) -> blake2b:
 # -------------------------------------------------------------------- what no transition holds
 
 
-def _unbound(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
+def _find_contradictions(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
     """The fields that contradict the transitions, or each other."""
     calls = [call for i in p.intents for call in i.calls] + [call for entry in entries for call in entry.calls]
     claimed = any(call.claim for call in calls)
-    plain = format_of(p.pages, p.deadlines, p.later, p.version)
+    plain = compute_format(p.pages, p.deadlines, p.later, p.version)
     if p.format != (RELEASED if _is_released(p) else plain) and not (claimed and p.format == CLAIMED):
         yield "format"
-    yield from _misnumbered(p, entries)
+    yield from _find_wrong_numbers(p, entries)
     if not p.n and any(p.started != intent.message.started for intent in p.intents):
         yield "started"
     if not p.n and p.principal is not None and any(p.principal != intent.message.principal for intent in p.intents):
@@ -287,11 +289,11 @@ def _unbound(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
         yield "intents"
     if p.wake is not None and p.wake != next((entry.wake for entry in reversed(entries) if entry.wake), None):
         yield "wake"
-    if p.own and not _as_said(p.own) <= {own for entry in entries for own in _own(p, entry)}:
+    if p.own and not _restore_original(p.own) <= {own for entry in entries for own in _iterate_own_events(p, entry)}:
         yield "own"
     if any(i.message.saga != p.saga or (i.kind == "do" and i.handler in p.closed) for i in p.intents):
         yield "intents"
-    if not _had(p, entries):
+    if not _were_states_reached(p, entries):
         yield "intents"
     queue = p.queue[1:] if p.replays else p.queue  # a dead letter goes to the head, and stays there when it is replayed
     if any(not a.dead and (b.dead or a.n > b.n) for a, b in pairwise(queue)):
@@ -307,7 +309,7 @@ def _unbound(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
         yield "results"
 
 
-def _misnumbered(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
+def _find_wrong_numbers(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str]:
     """The numbers that contradict the transitions."""
     if p.first != max(p.n - len(p.transitions), 0):
         yield "first"
@@ -317,7 +319,7 @@ def _misnumbered(p: SagaProgress, entries: Sequence[Transition]) -> Iterable[str
         yield "version"
 
 
-def _had(p: SagaProgress, entries: Sequence[Transition]) -> bool:
+def _were_states_reached(p: SagaProgress, entries: Sequence[Transition]) -> bool:
     """True if the saga once was in the state that each open intent was given."""
     left = [(intent.version, intent.state) for intent in p.intents]
     version, state = entries[0].version if entries else p.version, dict[str, object]()
@@ -332,12 +334,12 @@ def _had(p: SagaProgress, entries: Sequence[Transition]) -> bool:
     return not left
 
 
-def _as_said(own: Iterable[SelfConsumedEvent]) -> set[SelfConsumedEvent]:
+def _restore_original(own: Iterable[SelfConsumedEvent]) -> set[SelfConsumedEvent]:
     """Own events as they were before any of them went to a page."""
     return {structs.replace(o, only=()) for o in own}
 
 
-def _own(p: SagaProgress, entry: Transition) -> Iterable[SelfConsumedEvent]:
+def _iterate_own_events(p: SagaProgress, entry: Transition) -> Iterable[SelfConsumedEvent]:
     """The events of a transition as parts of this service's own handlers."""
-    for event in messages_of(p, entry):
+    for event in build_messages(p, entry):
         yield SelfConsumedEvent(event=event, n=entry.n)

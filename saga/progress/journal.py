@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from saga.errors import TooLarge
 from saga.messages import Message, Position
 from saga.progress import ids, integrity, timers
-from saga.progress.decisions import place
+from saga.progress.decisions import find_order_number
 from saga.progress.document import (
     VERSIONED,
     AbortAction,
@@ -27,11 +27,11 @@ from saga.progress.document import (
     StepRecord,
     SuspendedRun,
     Transition,
-    covers,
+    compute_format,
     encode,
-    format_of,
+    is_covered,
 )
-from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles, undo_name
+from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles, compensation_name
 from saga.support.clock import from_iso, iso
 
 INBOX_MAX = 64
@@ -106,29 +106,31 @@ class Commit(Struct, frozen=True, gc=False):
     entry: Transition | None = None
 
 
-def empty(service: str, saga: str, version: int) -> SagaProgress:
+def new_progress(service: str, saga: str, version: int) -> SagaProgress:
     """The progress of a saga of which nothing is known yet. `version`: of the state with which the saga begins."""
     if version > 1:
         return SagaProgress(service=service, saga=saga, version=version, format=VERSIONED)
     return SagaProgress(service=service, saga=saga)
 
 
-def begun(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
+def open_intent(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
     """An intent, new or with its next call: no transition."""
-    others = tuple(i for i in p.intents if not is_of(i, intent.handler, intent.cause, undo=intent.kind == "undo"))
+    others = tuple(
+        i for i in p.intents if not is_intent_of(i, intent.handler, intent.cause, undo=intent.kind == "undo")
+    )
     return Commit(
         replace(
             p,
             intents=(*others, intent),
             published=p.n,
             started=p.started or hand.message.started,
-            principal=principal_of(p, hand.message),
+            principal=determine_principal(p, hand.message),
             heard=hand.heard,
         )
     )
 
 
-def principal_of(p: SagaProgress, message: Message) -> str | None:
+def determine_principal(p: SagaProgress, message: Message) -> str | None:
     """Principal that began the saga, once this message is known: said with the message that tells when it began, or
     never. So nobody who comes later counts as the one who began it."""
     if p.principal is not None or p.started is not None or message.started is None:
@@ -136,31 +138,33 @@ def principal_of(p: SagaProgress, message: Message) -> str | None:
     return message.principal
 
 
-def is_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
+def is_intent_of(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
     """True if the intent is of this run. Where a handler takes what it emits itself, the cause of a run and the result
     that is undone have one id."""
     return intent.handler == handler and intent.cause == cause and (intent.kind == "undo") == undo
 
 
-def append(p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, ended: TransitionDetails) -> Commit:
+def append_transition(
+    p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, ended: TransitionDetails
+) -> Commit:
     """The progress with one more transition, which is the last thing done to it before the write."""
     if len(p.inbox) > INBOX_MAX:
-        p = replace(p, inbox=_trimmed(p, hand))
+        p = replace(p, inbox=_trim_inbox(p, hand))
     if p.pages and any(page.is_forgotten(hand.surely_s) for page in p.pages):
         pages = tuple(page for page in p.pages if not page.is_forgotten(hand.surely_s))
-        p = replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
-    started, principal, message = p.started or hand.message.started, principal_of(p, hand.message), ended.message
+        p = replace(p, pages=pages, format=compute_format(pages, p.deadlines, p.later, p.version))
+    started, principal, message = p.started or hand.message.started, determine_principal(p, hand.message), ended.message
     wake = None
     if hand.roles.deadlines:
         p = timers.touch_deadlines(p, hand.roles, hand.message, ended.events, hand.now_ms)
     # Of most nothing waits for time, and that is cheap to see.
     if p.deadlines or p.queue or p.compensating or p.later or p.wake is not None:
-        if not timers.is_behind(hand.message, hand.now_ms):
-            p = timers.bounded(p, hand.roles, hand.now_ms)
-        p, wake = timers.woken(p, hand.before, hand.now_ms)
+        if not timers.is_clock_behind(hand.message, hand.now_ms):
+            p = timers.limit_delays(p, hand.roles, hand.now_ms)
+        p, wake = timers.set_timer(p, hand.before, hand.now_ms)
     entry = Transition(
         n=p.n,
-        previous=p.hash or integrity.seed(p.service, p.saga),
+        previous=p.hash or integrity.get_initial_hash(p.service, p.saga),
         time=hand.time,
         outcome=outcome,
         handler=handler,
@@ -175,7 +179,7 @@ def append(p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, 
         failures=ended.failures,
         delta=ended.delta,
         version=p.version,
-        changes=integrity.changes(hand.before, p, started, principal) if hand.before is not None else {},
+        changes=integrity.digest_changes(hand.before, p, started, principal) if hand.before is not None else {},
         # From a list, here and below: what a generator yields takes half as long again.
         events=tuple([EmittedEvent(id=e.id, type=e.type, schema=e.schema, value=e.value) for e in ended.events]),
         calls=ended.calls,
@@ -201,19 +205,21 @@ def append(p: SagaProgress, hand: WriteContext, outcome: Outcome, handler: str, 
     )
 
 
-def _trimmed(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
+def _trim_inbox(p: SagaProgress, hand: WriteContext) -> dict[str, int]:
     """The inbox without what is older than the memory. What is still held for another handler, as a part or behind
     something, stays: settling looks at it again, and would take it for new."""
     oldest = hand.forgotten_s
     if all(at >= oldest for at in p.inbox.values()):
         return p.inbox
     held = {
-        ids.entry(message.id, name) for message in held_messages(p) for name in hand.roles.names.get(message.type, ())
+        ids.inbox_entry(message.id, name)
+        for message in iterate_messages(p)
+        for name in hand.roles.names.get(message.type, ())
     }
     return {key: at for key, at in p.inbox.items() if at >= oldest or key in held}
 
 
-def held_messages(p: SagaProgress) -> Iterator[Message]:
+def iterate_messages(p: SagaProgress) -> Iterator[Message]:
     """The messages that are in the progress, for whatever."""
     yield from (kept.message for kept in (*p.queue, *p.waiting, *p.compensating, *p.deadlines))
     yield from (own.event for own in p.own)
@@ -221,15 +227,17 @@ def held_messages(p: SagaProgress) -> Iterator[Message]:
     yield from (part for c in p.later for part in c.parts)
 
 
-def into_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
+def add_to_inbox(p: SagaProgress, hand: WriteContext, handler: str, messages: Iterable[str]) -> dict[str, int]:
     """The inbox with these messages."""
     inbox, at = dict(p.inbox), hand.entered_s
     for message in messages:
-        inbox[ids.entry(message, handler)] = at
+        inbox[ids.inbox_entry(message, handler)] = at
     return inbox
 
 
-def without(kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]) -> tuple[PendingMessage, ...]:
+def remove_messages(
+    kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[str]
+) -> tuple[PendingMessage, ...]:
     """Messages that are kept, less these of this handler."""
     if not kept:
         return kept
@@ -237,18 +245,18 @@ def without(kept: tuple[PendingMessage, ...], handler: str, messages: Iterable[s
     return tuple(k for k in kept if not (k.handler == handler and k.message.id in gone))
 
 
-def ignored(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
+def ignore_message(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
     """Record the message as ignored, with the reason."""
-    p = _ended(p, hand, role, [message.id])
-    return append(p, hand, "ignored", role.name, TransitionDetails(message=message, reason=reason))
+    p = _finish_messages(p, hand, role, [message.id])
+    return append_transition(p, hand, "ignored", role.name, TransitionDetails(message=message, reason=reason))
 
 
-def refused(
+def reject_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, remedy: str
 ) -> Commit:
     """A dead letter that quarantines nothing: what was never due to run cannot block a saga."""
     letter = DeadLetterRecord(
-        id=ids.dead_id(p.service, p.saga, role.name, message.id, p.replays),
+        id=ids.dead_letter_id(p.service, p.saga, role.name, message.id, p.replays),
         what="dead letter",
         handler=role.name,
         reason=reason,
@@ -256,37 +264,39 @@ def refused(
         message=message,
         blame="data",
     )
-    p = _ended(p, hand, role, [message.id])
-    return append(p, hand, "dead", role.name, TransitionDetails(message=message, reason=reason, letters=(letter,)))
+    p = _finish_messages(p, hand, role, [message.id])
+    return append_transition(
+        p, hand, "dead", role.name, TransitionDetails(message=message, reason=reason, letters=(letter,))
+    )
 
 
-def waiting(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
+def keep_pending(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
     """Record that the message is kept until the other parts are there."""
-    before = place(p, role.name, message)
+    before = find_order_number(p, role.name, message)
     kept = PendingMessage(handler=role.name, message=message, n=p.n if before is None else before, decides=role.decides)
-    waiting = (*without(p.waiting, role.name, [message.id]), kept)
+    waiting = (*remove_messages(p.waiting, role.name, [message.id]), kept)
     p = replace(
         p,
-        queue=without(p.queue, role.name, [message.id]),
+        queue=remove_messages(p.queue, role.name, [message.id]),
         waiting=waiting if before is None else tuple(sorted(waiting, key=lambda k: k.n)),
     )
-    return append(p, hand, "waiting", role.name, TransitionDetails(message=message, reason=reason))
+    return append_transition(p, hand, "waiting", role.name, TransitionDetails(message=message, reason=reason))
 
 
-def queued(
+def enqueue_message(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str, bad: str | None
 ) -> Commit:
     """Record that the message is kept behind what blocks the saga, in order."""
     kept = PendingMessage(handler=role.name, message=message, n=p.n, bad=bad)
     p = replace(
         p,
-        queue=(*without(p.queue, role.name, [message.id]), kept),
-        waiting=without(p.waiting, role.name, [message.id]),
+        queue=(*remove_messages(p.queue, role.name, [message.id]), kept),
+        waiting=remove_messages(p.waiting, role.name, [message.id]),
     )
-    return append(p, hand, "queued", role.name, TransitionDetails(message=message, reason=reason))
+    return append_transition(p, hand, "queued", role.name, TransitionDetails(message=message, reason=reason))
 
 
-def handled(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails) -> Commit:
+def complete_run(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails) -> Commit:
     """A handler has come to its end: state, inbox, events and results in one transition."""
     parts, delta = ended.parts, ended.delta
     ids_of_ended = [m.id for m in (parts[:1] if role.many else parts)]
@@ -299,7 +309,7 @@ def handled(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Trans
                     parameter=i,
                     type=m.type,
                     schema=m.schema,
-                    content=ids.content(m.value),
+                    content=ids.content_digest(m.value),
                     message=m.id,
                 )
                 for i, m in enumerate(parts[: len(role.takes)])
@@ -307,27 +317,27 @@ def handled(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Trans
         )
     p = replace(
         p,
-        inbox=into_inbox(p, hand, role.name, ids_of_ended),
-        queue=p.queue and without(p.queue, role.name, ids_of_ended),
-        waiting=p.waiting and without(p.waiting, role.name, ids_of_ended),
-        intents=other_intents(p, role, ended),
+        inbox=add_to_inbox(p, hand, role.name, ids_of_ended),
+        queue=p.queue and remove_messages(p.queue, role.name, ids_of_ended),
+        waiting=p.waiting and remove_messages(p.waiting, role.name, ids_of_ended),
+        intents=remove_intent(p, role, ended),
         ran=ran,
-        results=with_results(p, hand, role, ended),
+        results=add_results(p, hand, role, ended),
         state={**p.state, **delta} if delta else p.state,
     )
     if p.later:
-        p = without_runs(p, role.name, ids_of_ended)
-    return append(emitted(p, hand.roles, ended.events), hand, "handled", role.name, ended)
+        p = remove_suspended_runs(p, role.name, ids_of_ended)
+    return append_transition(apply_emitted_events(p, hand.roles, ended.events), hand, "handled", role.name, ended)
 
 
-def other_intents(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) -> tuple[Intent, ...]:
+def remove_intent(p: SagaProgress, role: HandlerRole, ended: TransitionDetails) -> tuple[Intent, ...]:
     """The open intents, less the one of this run."""
     if not p.intents:
         return ()
-    return tuple(i for i in p.intents if not is_of(i, role.name, ended.cause, undo=False))
+    return tuple(i for i in p.intents if not is_intent_of(i, role.name, ended.cause, undo=False))
 
 
-def with_results(
+def add_results(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails
 ) -> tuple[CompensableResult, ...]:
     """The results, with those of this run that can be undone."""
@@ -343,24 +353,28 @@ def with_results(
     return (*p.results, *new)
 
 
-def without_runs(p: SagaProgress, handler: str, messages: Iterable[str]) -> SagaProgress:
+def remove_suspended_runs(p: SagaProgress, handler: str, messages: Iterable[str]) -> SagaProgress:
     """The progress without the runs of this handler that go on on one of these messages."""
     gone = set(messages)
     later = tuple(c for c in p.later if c.handler != handler or c.parts[0].id not in gone)
-    return p if later == p.later else replace(p, later=later, format=format_of(p.pages, p.deadlines, later, p.version))
+    return (
+        p
+        if later == p.later
+        else replace(p, later=later, format=compute_format(p.pages, p.deadlines, later, p.version))
+    )
 
 
-def parts_going_on(p: SagaProgress, handler: str, messages: Iterable[str]) -> list[str]:
+def find_suspended_ids(p: SagaProgress, handler: str, messages: Iterable[str]) -> list[str]:
     """Ids of all messages of the runs that go on on one of these."""
     wanted = set(messages)
     return [m.id for c in p.later if c.handler == handler and c.parts[0].id in wanted for m in c.parts]
 
 
-def emitted(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
+def apply_emitted_events(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> SagaProgress:
     """Progress with what emitted events change here: own parts, the outcome, and what a failure outcome sets off."""
     if not p.own and roles.affecting.isdisjoint([e.type for e in events]):
         return p
-    own = [o for o in p.own if any(True for _ in takers_left(p, roles, o))]
+    own = [o for o in p.own if any(True for _ in find_remaining_consumers(p, roles, o))]
     outcome, compensating = p.outcome, p.compensating
     for e in events:
         if e.type in roles.by_type:
@@ -372,44 +386,49 @@ def emitted(p: SagaProgress, roles: HandlerRoles, events: Sequence[Message]) -> 
     return replace(p, own=tuple(own) if own else (), outcome=outcome, compensating=compensating)
 
 
-def renamed(p: SagaProgress, hand: WriteContext) -> Commit:
+def reschedule_timer(p: SagaProgress, hand: WriteContext) -> Commit:
     """Name a new wake: the current one, if any, would come too late."""
     reason = "a wake is due earlier than the one that was to come"
-    return append(replace(p, wake=None), hand, "waiting", "", TransitionDetails(message=hand.message, reason=reason))
-
-
-def noted(p: SagaProgress, hand: WriteContext, message: Message) -> Commit:
-    """Record that the message opened or closed a deadline: it is for nothing else."""
-    p = replace(p, inbox=into_inbox(p, hand, DEADLINE, [message.id]))
-    return append(p, hand, "noted", "", TransitionDetails(message=message))
-
-
-def _ended(p: SagaProgress, hand: WriteContext, role: HandlerRole, messages: Sequence[str]) -> SagaProgress:
-    """These messages have come to their end for this handler: in the inbox, no longer kept."""
-    if p.later:
-        messages = [*messages, *([] if role.many else parts_going_on(p, role.name, messages))]
-        p = without_runs(p, role.name, messages)
-    return replace(
-        p,
-        inbox=into_inbox(p, hand, role.name, messages),
-        queue=without(p.queue, role.name, messages),
-        waiting=without(p.waiting, role.name, messages),
+    return append_transition(
+        replace(p, wake=None), hand, "waiting", "", TransitionDetails(message=hand.message, reason=reason)
     )
 
 
-def takers_left(p: SagaProgress, roles: HandlerRoles, own: SelfConsumedEvent) -> Iterator[HandlerRole]:
+def record_deadline_event(p: SagaProgress, hand: WriteContext, message: Message) -> Commit:
+    """Record that the message opened or closed a deadline: it is for nothing else."""
+    p = replace(p, inbox=add_to_inbox(p, hand, DEADLINE, [message.id]))
+    return append_transition(p, hand, "noted", "", TransitionDetails(message=message))
+
+
+def _finish_messages(p: SagaProgress, hand: WriteContext, role: HandlerRole, messages: Sequence[str]) -> SagaProgress:
+    """These messages have come to their end for this handler: in the inbox, no longer kept."""
+    if p.later:
+        messages = [*messages, *([] if role.many else find_suspended_ids(p, role.name, messages))]
+        p = remove_suspended_runs(p, role.name, messages)
+    return replace(
+        p,
+        inbox=add_to_inbox(p, hand, role.name, messages),
+        queue=remove_messages(p.queue, role.name, messages),
+        waiting=remove_messages(p.waiting, role.name, messages),
+    )
+
+
+def find_remaining_consumers(p: SagaProgress, roles: HandlerRoles, own: SelfConsumedEvent) -> Iterator[HandlerRole]:
     """The handlers here that may still take this own event: those that have not had it, and have not run for good."""
     for role in roles.by_type.get(own.event.type, ()):
-        had = not own.is_for(role.name) or ids.entry(own.event.id, role.name) in p.inbox
+        had = not own.is_for(role.name) or ids.inbox_entry(own.event.id, role.name) in p.inbox
         if not had and (role.many or not any(ran.handler == role.name for ran in p.ran)):
             yield role
 
 
-def closed_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
+def close_inbox(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> dict[str, int]:
     """The inbox after the compensation of `role` has ended: the outcome, and the originals that will never run."""
     dropped = [k.message.id for k in (*p.queue, *p.waiting) if k.handler == role.name]
     dropped += [m.id for c in p.later if c.handler == role.name for m in c.parts]
-    return {**into_inbox(p, hand, role.name, dropped), **into_inbox(p, hand, undo_name(role.name), [outcome.id])}
+    return {
+        **add_to_inbox(p, hand, role.name, dropped),
+        **add_to_inbox(p, hand, compensation_name(role.name), [outcome.id]),
+    }
 
 
 # -------------------------------------------------------------------- going on
@@ -419,7 +438,7 @@ CALLS_MAX = 64
 """Most calls of its turns that a run which goes on lists for a person: a job may have a hundred thousand turns."""
 
 
-def gone_on(
+def suspend_run(
     p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: TransitionDetails, next_turn: SuspendedRun
 ) -> Commit:
     """A turn of a run has come to its end, and there will be another one. The messages that it needs stay.
@@ -428,31 +447,31 @@ def gone_on(
     """
     needed = ended.parts[: len(role.takes)]
     gone = [m.id for m in (needed[:1] if role.many else needed)] + list(ended.shown)
-    results = with_results(p, hand, role, ended)
+    results = add_results(p, hand, role, ended)
     calls: tuple[StepRecord, ...] = ()
     undo_with: tuple[AbortAction, ...] = ()
     if role.undo is not None and len(results) == len(p.results):  # else a result covers all that was done
         said = next_turn.undo_with
         earlier = [c for c in p.later if c.handler == role.name and c.parts[0].id == needed[0].id]
         # Without arguments: the digests of a history count these calls, and an older toolkit would leave them out.
-        here = [replace(call, arguments="") for call in left_of(ended.calls, said)]
-        calls = newest_of((*[call for c in earlier if not said for call in c.calls], *here))
+        here = [replace(call, arguments="") for call in find_uncovered_calls(ended.calls, said)]
+        calls = keep_newest_calls((*[call for c in earlier if not said for call in c.calls], *here))
         undo_with = tuple([each for c in earlier for each in c.undo_with]) + tuple([replace(e, after=0) for e in said])
     p = replace(
-        without_runs(p, role.name, gone),
-        inbox=into_inbox(p, hand, role.name, ended.shown),
-        queue=without(p.queue, role.name, gone),
-        waiting=without(p.waiting, role.name, gone),
-        intents=other_intents(p, role, ended),
+        remove_suspended_runs(p, role.name, gone),
+        inbox=add_to_inbox(p, hand, role.name, ended.shown),
+        queue=remove_messages(p.queue, role.name, gone),
+        waiting=remove_messages(p.waiting, role.name, gone),
+        intents=remove_intent(p, role, ended),
         results=results,
         state={**p.state, **ended.delta} if ended.delta else p.state,
     )
     later = (*p.later, replace(next_turn, n=p.n, by=hand.message.id, calls=calls, undo_with=undo_with))
-    p = replace(p, later=later, format=format_of(p.pages, p.deadlines, later, p.version))
-    return append(emitted(p, hand.roles, ended.events), hand, "later", role.name, ended)
+    p = replace(p, later=later, format=compute_format(p.pages, p.deadlines, later, p.version))
+    return append_transition(apply_emitted_events(p, hand.roles, ended.events), hand, "later", role.name, ended)
 
 
-def newest_of(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
+def keep_newest_calls(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
     """The newest of very many calls, behind one without a name whose number counts the others: the transitions have
     them all."""
     counted = calls[0].number if calls and not calls[0].name else 0
@@ -463,18 +482,18 @@ def newest_of(calls: tuple[StepRecord, ...]) -> tuple[StepRecord, ...]:
     return (StepRecord(kind="step", name="", number=counted + over, input=""), *named[over:])
 
 
-def left_of(calls: tuple[StepRecord, ...], said: tuple[AbortAction, ...]) -> tuple[StepRecord, ...]:
+def find_uncovered_calls(calls: tuple[StepRecord, ...], said: tuple[AbortAction, ...]) -> tuple[StepRecord, ...]:
     """Calls of a turn that changed something and that nothing takes back, without what they gave."""
     return tuple(
         [
             replace(call, value=Raw(b"null"), claim="")
             for i, call in enumerate(calls)
-            if _stands(call) and not covers(said, i)
+            if _has_side_effect(call) and not is_covered(said, i)
         ]
     )
 
 
-def _stands(call: StepRecord) -> bool:
+def _has_side_effect(call: StepRecord) -> bool:
     """True for a call that changed something."""
     return call.kind != "read" and call.answer is None
 
@@ -490,22 +509,22 @@ _GROWING = ("state", "inbox", "results", "own", "intents", "queue", "waiting", "
 def check_room(written: Commit, p: SagaProgress, content_bytes: int, bytes_max: int) -> None:
     """Raises `TooLarge` for a run that would leave no room, naming what takes it. `p`: as it would be written, in
     `content_bytes`; `bytes_max`: what the store takes."""
-    if content_bytes <= bytes_max - bytes_max // FREE or not _is_of_a_run(written):
+    if content_bytes <= bytes_max - bytes_max // FREE or not _is_written_by_handler(written):
         return
     raise TooLarge(
         f"the progress of saga {p.saga!r} in {p.service!r} would have {content_bytes} bytes, and the store takes "
-        f"{bytes_max}, of which one part in {FREE} stays free: {_largest(p)}"
+        f"{bytes_max}, of which one part in {FREE} stays free: {_describe_largest(p)}"
     )
 
 
-def _is_of_a_run(written: Commit) -> bool:
+def _is_written_by_handler(written: Commit) -> bool:
     """True if a handler adds this: its intent, or its end. A compensation may use what is left."""
     if written.entry is None:
         return bool(written.snapshot.intents) and written.snapshot.intents[-1].kind == "do"
     return written.entry.outcome in ("handled", "later")
 
 
-def _largest(p: SagaProgress) -> str:
+def _describe_largest(p: SagaProgress) -> str:
     """Fields that take the room, for people."""
     sizes = sorted(((len(encode(getattr(p, name))), name) for name in _GROWING), reverse=True)
     return ", ".join(f"{name} {size} bytes" for size, name in sizes[:3])

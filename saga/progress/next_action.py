@@ -34,7 +34,14 @@ from saga.progress.actions import (
     TouchDeadline,
     Trigger,
 )
-from saga.progress.decisions import decide, is_undone, kept_undo, next_ready, undo_step, undone_by
+from saga.progress.decisions import (
+    decide,
+    decide_compensation,
+    find_compensations,
+    find_next_ready,
+    find_pending_compensation,
+    is_compensated,
+)
 from saga.progress.document import PendingMessage, SagaProgress
 from saga.progress.handlers import HandlerRoles
 from saga.progress.journal import Commit, WriteContext
@@ -56,11 +63,11 @@ def choose_next_action(
         return RELOAD
     if p.pages and trigger.paged is None:
         return RECALL
-    if p.wake is not None and not timers.is_behind(message, now.ms):  # without a wake no time moves anything
-        p = timers.bounded(p, roles, now.ms)
+    if p.wake is not None and not timers.is_clock_behind(message, now.ms):  # without a wake no time moves anything
+        p = timers.limit_delays(p, roles, now.ms)
     only_had = message.type != TIMER_TYPE  # what is had already is in the inbox, whatever the store has; no wake is
     if isinstance(message, Command):
-        heeded = operator_commands.heed(p, roles, message, trigger.bad)
+        heeded = operator_commands.decide_command(p, roles, message, trigger.bad)
         if heeded is not None:
             return heeded
     for role in roles.by_type.get(message.type, ()):
@@ -73,16 +80,16 @@ def choose_next_action(
         only_had = False
         if not isinstance(decision, AlreadyPending):
             return decision
-    for role in undone_by(p, roles, message.type):
-        if is_undone(p, role, message):
+    for role in find_compensations(p, roles, message.type):
+        if is_compensated(p, role, message):
             continue
         only_had = False
-        kept, step = kept_undo(p, role.name, message), undo_step(p, role, message)
+        kept, step = find_pending_compensation(p, role.name, message), decide_compensation(p, role, message)
         if kept is None or (kept.dead is None and kept.due_ms <= now.ms and not isinstance(step, DelayCompensation)):
             return step
     if roles.noted and timers.touches_deadline(p, roles, message):
         return TouchDeadline(message)
-    ready = next_ready(p, roles, now.ms, message.id, now.handled_ms)
+    ready = find_next_ready(p, roles, now.ms, message.id, now.handled_ms)
     if ready is not None:
         return ready
     # What ends without a write is decided on a progress that was read in this turn.
@@ -91,9 +98,9 @@ def choose_next_action(
 
 def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, certain: bool) -> Action:
     """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
-    if (unknown := timers.unknown_timer(p, message, now.ms, now.memory_s)) is not None:
+    if (unknown := timers.check_unknown_saga(p, message, now.ms, now.memory_s)) is not None:
         return ForwardTimer(*unknown)
-    at = timers.next_look(p, now.ms)
+    at = timers.compute_next_check(p, now.ms)
     if at is None:
         return DONE
     if p.wake is None or p.wake.due_ms > at:  # it was named by a worker whose clock is ahead
@@ -103,14 +110,14 @@ def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, c
     if message.type and p.deadlines and (behind := timers.find_deadlines_behind_log(p, roles, now)):
         return _await_log(p, roles, behind, now)
     # If that is far too late, it is looked at again before: a copy tells whose clock is wrong.
-    soon = timers.next_look(timers.bounded(p, roles, now.ms), now.ms)
+    soon = timers.compute_next_check(timers.limit_delays(p, roles, now.ms), now.ms)
     return ForwardTimer(at if soon is None else min(at, soon))
 
 
 def _await_log(p: SagaProgress, roles: HandlerRoles, behind: Sequence[PendingMessage], now: Now) -> AwaitLog:
     """Keep the wake for these deadlines, the earliest first; but not beyond the time of anything else that waits."""
     others = replace(p, deadlines=tuple([k for k in p.deadlines if k not in behind]))
-    looks = [timers.next_look(others, now.ms)]
+    looks = [timers.compute_next_check(others, now.ms)]
     looks += [k.due_ms + grace for k in behind if (grace := roles.handlers[k.handler].grace_ms) is not None]
     return AwaitLog(behind[0].due_ms, min([at for at in looks if at is not None], default=None))
 
@@ -123,14 +130,18 @@ def is_message_complete(p: SagaProgress, roles: HandlerRoles, trigger: Trigger) 
     return (
         len(takers) == 1
         and not any(_open_work(p))
-        and ids.entry(message.id, takers[0].name) in p.inbox
+        and ids.inbox_entry(message.id, takers[0].name) in p.inbox
         and message.type not in roles.undone_by
     )
 
 
 def record_without_handler(p: SagaProgress, hand: WriteContext, action: TouchDeadline | RescheduleTimer) -> Commit:
     """The progress with what no handler is concerned with."""
-    return journal.noted(p, hand, action.message) if isinstance(action, TouchDeadline) else journal.renamed(p, hand)
+    return (
+        journal.record_deadline_event(p, hand, action.message)
+        if isinstance(action, TouchDeadline)
+        else journal.reschedule_timer(p, hand)
+    )
 
 
 def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecision) -> Commit:
@@ -138,18 +149,18 @@ def record_decision(p: SagaProgress, hand: WriteContext, action: RecordedDecisio
     role, message = action.role, action.message
     match action:
         case Ignore():
-            return journal.ignored(p, hand, role, message, action.reason)
+            return journal.ignore_message(p, hand, role, message, action.reason)
         case Reject():
-            return journal.refused(p, hand, role, message, action.reason, action.remedy)
+            return journal.reject_message(p, hand, role, message, action.reason, action.remedy)
         case KeepPending():
-            return journal.waiting(p, hand, role, message, action.reason)
+            return journal.keep_pending(p, hand, role, message, action.reason)
         case Enqueue():
-            return journal.queued(p, hand, role, message, action.reason, action.bad)
+            return journal.enqueue_message(p, hand, role, message, action.reason, action.bad)
         case DelayCompensation():
-            return compensation.undo_waits(p, hand, role, message, known=action.known)
+            return compensation.delay_compensation(p, hand, role, message, known=action.known)
         case BeginAbort():
             dead = message.dead if isinstance(message, Command) else None
             run = next((k.message.id for k in p.queue if k.dead == dead), None) if dead else None
-            return journal.begun(p, hand, compensation.sealed(p, role, run))
+            return journal.open_intent(p, hand, compensation.make_abort_intent(p, role, run))
         case CloseHandler():  # pragma: no branch - it is the last one, and checkers would see another
-            return compensation.closed(p, hand, role, message)
+            return compensation.close_without_results(p, hand, role, message)

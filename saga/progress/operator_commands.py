@@ -33,57 +33,61 @@ from saga.progress.document import (
     StepRecord,
     SuspendedRun,
     Transition,
-    decode_entry,
-    format_of,
+    compute_format,
+    decode_transition,
 )
 from saga.progress.failed_attempts import find_parked_runs, release_run
 from saga.progress.handlers import COMMAND, HandlerRole, HandlerRoles
 from saga.progress.journal import Commit, TransitionDetails, WriteContext
 
 
-def heed(
+def decide_command(
     p: SagaProgress, roles: HandlerRoles, command: Command, bad: Mapping[str, str] = NO_HANDLERS
 ) -> CommandDecision | BeginAbort | Abort | None:
     """Step because of a command; `None` if it was heeded before, or nothing is known of its saga. `bad`: handlers that
     can never decode the message that it brings."""
-    if (not p.n and command.original is None) or ids.entry(command.id, COMMAND) in p.inbox:
+    if (not p.n and command.original is None) or ids.inbox_entry(command.id, COMMAND) in p.inbox:
         return None
     if command.wanted == "resolve" and command.answered is None:
-        return _settled_by_hand(p, command)
+        return _decide_resolution(p, command)
     if command.wanted == "release":
-        return _at_once(p, command)
+        return _decide_release(p, command)
     kept = next((k for k in (*p.queue, *p.compensating) if k.dead == command.dead), None)
-    if kept is None and command.wanted == "replay" and (admitted := _as_new(p, roles, command, bad)) is not None:
+    if (
+        kept is None
+        and command.wanted == "replay"
+        and (admitted := _decide_admission(p, roles, command, bad)) is not None
+    ):
         return admitted
     if kept is None:
         return RejectCommand(
             command, f"no dead letter {command.dead} is in the saga's way here: it may have gone before"
         )
     if command.wanted == "replay":
-        refusal = _irreplayable(p, kept)
+        refusal = _why_not_replayable(p, kept)
         return RejectCommand(command, refusal) if refusal else Replay(command, kept)
     if command.answered is not None:
-        return _answered_by_hand(p, roles, command, command.answered, kept)
+        return _decide_answer(p, roles, command, command.answered, kept)
     role = roles.handlers[kept.handler]
-    refusal = _indispensable(p, roles, role, kept)
+    refusal = _why_not_discardable(p, roles, role, kept)
     if refusal:
         return RejectCommand(command, refusal)
-    sealed = decisions.intent_with(p, kept.handler, kept.message, "lieu")
+    sealed = decisions.find_intent(p, kept.handler, kept.message, "lieu")
     if sealed is not None:
         return Abort(role, command, sealed)
-    goes_on = suspended_runs.of(p, kept.handler, kept.message.id)
-    if decisions.intent_with(p, kept.handler, kept.message) is not None or (
+    goes_on = suspended_runs.find_suspended_run(p, kept.handler, kept.message.id)
+    if decisions.find_intent(p, kept.handler, kept.message) is not None or (
         goes_on is not None and (goes_on.calls or goes_on.undo_with)
     ):
         return BeginAbort(role, command)  # from here on nothing revives it
     return Discard(command, kept)
 
 
-def _as_new(
+def _decide_admission(
     p: SagaProgress, roles: HandlerRoles, command: Command, bad: Mapping[str, str]
 ) -> AdmitAsNew | RejectCommand | None:
     """Step because of a dead letter that was in nobody's way; `None` if it is not known as one."""
-    letters = {letter.id: letter for raw in p.transitions for letter in decode_entry(raw).letters}
+    letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
     letter = letters.get(command.dead)
     if f"{command.dead}-replayed" in letters or (letter is not None and letter.attempts):
         return None
@@ -100,12 +104,14 @@ def _as_new(
     takers = tuple(
         role
         for role in roles.by_type.get(message.type, ())
-        if ids.entry(message.id, role.name) not in p.inbox and (role.name, message.id) not in held
+        if ids.inbox_entry(message.id, role.name) not in p.inbox and (role.name, message.id) not in held
     )
     undone = tuple(
         role
         for role in roles.undone_by.get(message.type, ())
-        if p.n and not decisions.is_undone(p, role, message) and decisions.kept_undo(p, role.name, message) is None
+        if p.n
+        and not decisions.is_compensated(p, role, message)
+        and decisions.find_pending_compensation(p, role.name, message) is None
     )
     if not takers and not p.n and message.type in roles.undone_by:
         return RejectCommand(command, f"what {message.type} would undo is forgotten here: undo by hand what stands")
@@ -114,7 +120,7 @@ def _as_new(
     return AdmitAsNew(command, message, takers, undone, bad)
 
 
-def _at_once(p: SagaProgress, command: Command) -> Release | RejectCommand:
+def _decide_release(p: SagaProgress, command: Command) -> Release | RejectCommand:
     """Step because a person wants no wait for the next attempt."""
     run = next((run for run in find_parked_runs(p) if run.id == command.dead), None)
     if run is None:
@@ -122,24 +128,26 @@ def _at_once(p: SagaProgress, command: Command) -> Release | RejectCommand:
     return Release(command, run)
 
 
-def _answered_by_hand(
+def _decide_answer(
     p: SagaProgress, roles: HandlerRoles, command: Command, given: Answered, kept: PendingMessage
 ) -> AnswerStep | RejectCommand:
     """Step because a person says what a call did."""
-    refusal = _irreplayable(p, kept)
+    refusal = _why_not_replayable(p, kept)
     if refusal is not None:
         return RejectCommand(command, refusal)
-    intent = _intent_of(p, kept)
+    intent = _find_intent_of(p, kept)
     if intent is None:
         return RejectCommand(command, f"{kept.handler} has begun nothing that could be answered: replay it")
-    known = _asked_for(intent, given)
+    known = _find_call(intent, given)
     if known is not None and known.kind == "update":
         return RejectCommand(command, f"the document {known.document} knows whether {known.name} happened: replay it")
-    unfit = _unanswerable(kept, intent, given, known) or _undeclared_answer(roles.handlers[kept.handler], intent, given)
+    unfit = _why_not_answerable(kept, intent, given, known) or _why_not_declared(
+        roles.handlers[kept.handler], intent, given
+    )
     return RejectCommand(command, unfit) if unfit else AnswerStep(command, kept, intent)
 
 
-def _unanswerable(kept: PendingMessage, intent: Intent, given: Answered, known: StepRecord | None) -> str | None:
+def _why_not_answerable(kept: PendingMessage, intent: Intent, given: Answered, known: StepRecord | None) -> str | None:
     """Why a person may not answer this step of a dead run; `None` if they may. A step that nobody asks for would change
     nothing, and the open call be made again; and what the external system has answered stands, unless the run's code
     asks for something else by now."""
@@ -157,7 +165,7 @@ def _unanswerable(kept: PendingMessage, intent: Intent, given: Answered, known: 
     return f"{wrong}; it waits for an answer to {there}" if there else f"{wrong}, and no call of it is open: replay it"
 
 
-def _undeclared_answer(role: HandlerRole, intent: Intent, given: Answered) -> str | None:
+def _why_not_declared(role: HandlerRole, intent: Intent, given: Answered) -> str | None:
     """Why the exception that a person names is no answer to the run; `None` if it is one."""
     declared = role.undo.answers if intent.kind == "undo" and role.undo is not None else role.answers
     if given.raised is None or given.raised in declared:
@@ -166,21 +174,21 @@ def _undeclared_answer(role: HandlerRole, intent: Intent, given: Answered) -> st
     return f"{intent.name or role.name} has no declared exception {given.raised!r}; its resources declare {there}"
 
 
-def _intent_of(p: SagaProgress, kept: PendingMessage) -> Intent | None:
+def _find_intent_of(p: SagaProgress, kept: PendingMessage) -> Intent | None:
     """The open intent of a dead run: of a handler, or of a compensation."""
     undoes = any(k is kept for k in p.compensating)
-    return decisions.intent_with(p, kept.handler, kept.message, "undo" if undoes else "do")
+    return decisions.find_intent(p, kept.handler, kept.message, "undo" if undoes else "do")
 
 
-def _asked_for(intent: Intent, given: Answered) -> StepRecord | None:
+def _find_call(intent: Intent, given: Answered) -> StepRecord | None:
     """The call of the run that is answered, as it is recorded or has begun; `None`: the run has not asked for it."""
     begun = (*intent.calls, intent.begins) if intent.begins is not None else intent.calls
     return next((c for c in begun if (c.name, c.number) == (given.step, given.number)), None)
 
 
-def _settled_by_hand(p: SagaProgress, command: Command) -> ResolveEscalation | RejectCommand:
+def _decide_resolution(p: SagaProgress, command: Command) -> ResolveEscalation | RejectCommand:
     """Step because a person has put right what an escalation tells of."""
-    letters = {letter.id: letter for raw in p.transitions for letter in decode_entry(raw).letters}
+    letters = {letter.id: letter for raw in p.transitions for letter in decode_transition(raw).letters}
     if f"{command.dead}-resolved" in letters:
         return RejectCommand(command, f"escalation {command.dead} is closed already")
     escalation = letters.get(command.dead)
@@ -189,17 +197,17 @@ def _settled_by_hand(p: SagaProgress, command: Command) -> ResolveEscalation | R
     return ResolveEscalation(command, escalation)
 
 
-def _irreplayable(p: SagaProgress, kept: PendingMessage) -> str | None:
+def _why_not_replayable(p: SagaProgress, kept: PendingMessage) -> str | None:
     if not kept.message.value:
         return (
             "the progress had no room for the message: its bytes are in the dead letter alone; let its sender repeat it"
         )
-    if decisions.intent_with(p, kept.handler, kept.message, "lieu") is not None:
+    if decisions.find_intent(p, kept.handler, kept.message, "lieu") is not None:
         return f"{kept.handler} is being closed: what it began is put out of reach"
     return None
 
 
-def _indispensable(p: SagaProgress, roles: HandlerRoles, role: HandlerRole, kept: PendingMessage) -> str | None:
+def _why_not_discardable(p: SagaProgress, roles: HandlerRoles, role: HandlerRole, kept: PendingMessage) -> str | None:
     """Why nobody may decide that the message is never handled; `None` if somebody may."""
     if any(k is kept for k in p.compensating):
         return f"what {role.name} did would stand for ever: replay it, once what undoes it can succeed"
@@ -213,13 +221,13 @@ def _indispensable(p: SagaProgress, roles: HandlerRoles, role: HandlerRole, kept
     return None
 
 
-CameOf: TypeAlias = Literal["succeeded", "died", "ignored"]
-_CAME_OF: Mapping[str, CameOf] = {
+ReplayResult: TypeAlias = Literal["succeeded", "died", "ignored"]
+_CAME_OF: Mapping[str, ReplayResult] = {
     "handled": "succeeded", "later": "succeeded", "compensated": "succeeded", "dead": "died", "ignored": "ignored"
 }  # fmt: skip
 
 
-def came_of_replay(p: SagaProgress, entry: Transition) -> CameOf | None:
+def find_replay_result(p: SagaProgress, entry: Transition) -> ReplayResult | None:
     """End of what a person had tried again, if this last transition of the progress is its end; else `None`.
 
     Looked for is the replay, among the transitions that the progress has: it is the last thing that happened to this
@@ -228,7 +236,7 @@ def came_of_replay(p: SagaProgress, entry: Transition) -> CameOf | None:
     if not p.replays or entry.outcome not in _CAME_OF:
         return None
     for raw in reversed(p.transitions[:-1]):
-        earlier = decode_entry(raw)
+        earlier = decode_transition(raw)
         if earlier.outcome in ("replayed", "resolved") and earlier.cause == entry.message:
             if earlier.handler in (entry.handler, COMMAND):
                 return _CAME_OF[entry.outcome]
@@ -240,41 +248,43 @@ def came_of_replay(p: SagaProgress, entry: Transition) -> CameOf | None:
 # -------------------------------------------------------------------- records
 
 
-def heeded(p: SagaProgress, hand: WriteContext, action: CommandDecision) -> Commit:
+def apply_command(p: SagaProgress, hand: WriteContext, action: CommandDecision) -> Commit:
     """The progress with what has become of a command."""
     command = action.command
-    p = replace(p, inbox=journal.into_inbox(p, hand, COMMAND, [command.id]))
+    p = replace(p, inbox=journal.add_to_inbox(p, hand, COMMAND, [command.id]))
     match action:
         case Replay(kept=kept):
-            return _replayed(p, hand, command, kept)
+            return _apply_replay(p, hand, command, kept)
         case AdmitAsNew():
-            return _admitted(p, hand, action)
+            return _apply_admission(p, hand, action)
         case Discard(kept=kept):
-            return discarded(p, hand, command, kept)
+            return discard_message(p, hand, command, kept)
         case Release(run=run):
             ended = TransitionDetails(
-                message=command, cause=run.message.id, reason=wanted_by(command), attempt=run.attempts
+                message=command, cause=run.message.id, reason=describe_request(command), attempt=run.attempts
             )
             role = hand.roles.handlers[run.handler]
             name = role.undo.name if run.undoes and role.undo is not None else role.name
-            return journal.append(release_run(p, run, hand.now_ms), hand, "released", name, ended)
+            return journal.append_transition(release_run(p, run, hand.now_ms), hand, "released", name, ended)
         case AnswerStep(kept=kept, intent=intent):
-            return _answered(p, hand, command, kept, intent)
+            return _apply_answer(p, hand, command, kept, intent)
         case ResolveEscalation(escalation=escalation):
-            return _settled(p, hand, command, escalation)
+            return _apply_resolution(p, hand, command, escalation)
         case RejectCommand(reason=reason):  # pragma: no branch - it is the last one, and checkers would see another
-            reason = f"not {_PAST[command.wanted]}: {reason} ({wanted_by(command)})"
-            return journal.append(p, hand, "ignored", COMMAND, TransitionDetails(message=command, reason=reason))
+            reason = f"not {_PAST[command.wanted]}: {reason} ({describe_request(command)})"
+            return journal.append_transition(
+                p, hand, "ignored", COMMAND, TransitionDetails(message=command, reason=reason)
+            )
 
 
-def _replayed(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
+def _apply_replay(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
     """The message stays where it is, and is tried as if it had never been: it is at the head of what waits."""
-    p, end = _revived(p, hand, command, kept, "replayed", "it is tried again")
-    ended = TransitionDetails(message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,))
-    return journal.append(p, hand, "replayed", end.handler, ended)
+    p, end = _revive(p, hand, command, kept, "replayed", "it is tried again")
+    ended = TransitionDetails(message=command, cause=kept.message.id, reason=describe_request(command), letters=(end,))
+    return journal.append_transition(p, hand, "replayed", end.handler, ended)
 
 
-def _revived(
+def _revive(
     p: SagaProgress,
     hand: WriteContext,
     command: Command,
@@ -292,16 +302,16 @@ def _revived(
     )
     role = hand.roles.handlers[kept.handler]
     undoes = role.undo is not None and any(k is again for k in p.compensating)
-    return p, _end(command, kept, what, so, role.undo.name if undoes and role.undo else role.name)
+    return p, _make_end_record(command, kept, what, so, role.undo.name if undoes and role.undo else role.name)
 
 
-def _admitted(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
+def _apply_admission(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
     """The message is queued as if it came now, with a saga that begins now: that is what a new one is."""
     command = action.command
     message = replace(action.message, time=command.time, started=p.started or command.time)
     inbox = dict(p.inbox)
     for role in action.takers:
-        inbox.pop(ids.entry(message.id, role.name), None)
+        inbox.pop(ids.inbox_entry(message.id, role.name), None)
     takers = [PendingMessage(handler=r.name, message=message, n=p.n, bad=action.bad.get(r.name)) for r in action.takers]
     undone = [PendingMessage(handler=r.name, message=message, n=p.n) for r in action.undone]
     p = replace(
@@ -316,32 +326,34 @@ def _admitted(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit
         id=f"{command.dead}-replayed",
         what="replayed",
         handler=handler,
-        reason=f"it is handled as a new one: {wanted_by(command)}",
+        reason=f"it is handled as a new one: {describe_request(command)}",
         remedy="nothing to do",
         message=message,
     )
-    ended = TransitionDetails(message=command, cause=message.id, reason=wanted_by(command), letters=(end,))
-    return journal.append(p, replace(hand, message=message), "replayed", handler, ended)
+    ended = TransitionDetails(message=command, cause=message.id, reason=describe_request(command), letters=(end,))
+    return journal.append_transition(p, replace(hand, message=message), "replayed", handler, ended)
 
 
-def _answered(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, intent: Intent) -> Commit:
+def _apply_answer(
+    p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, intent: Intent
+) -> Commit:
     """The answer takes the place of what was recorded of the call, or had begun, and the run is tried again."""
     given = command.answered
     assert given is not None
-    known, said = _asked_for(intent, given), answered_call(intent, given, command.who)
+    known, said = _find_call(intent, given), make_answered_record(intent, given, command.who)
     calls = tuple(said if c is known else c for c in intent.calls)
     resolved = replace(intent, calls=calls if known in intent.calls else (*calls, said))
     p = replace(p, intents=tuple(resolved if i is intent else i for i in p.intents))
-    p, end = _revived(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
+    p, end = _revive(p, hand, command, kept, "resolved", f"{said.name} is answered, and it is tried again")
     ended = TransitionDetails(
-        message=command, cause=kept.message.id, reason=wanted_by(command), letters=(end,), calls=(said,)
+        message=command, cause=kept.message.id, reason=describe_request(command), letters=(end,), calls=(said,)
     )
-    return journal.append(p, hand, "resolved", end.handler, ended)
+    return journal.append_transition(p, hand, "resolved", end.handler, ended)
 
 
-def answered_call(intent: Intent, given: Answered, who: str = "") -> StepRecord:
+def make_answered_record(intent: Intent, given: Answered, who: str = "") -> StepRecord:
     """The call of a run with the answer that a person gives to it."""
-    known = _asked_for(intent, given)
+    known = _find_call(intent, given)
     return StepRecord(
         kind="step" if known is None else known.kind,
         name=given.step,
@@ -355,22 +367,24 @@ def answered_call(intent: Intent, given: Answered, who: str = "") -> StepRecord:
     )
 
 
-def _settled(p: SagaProgress, hand: WriteContext, command: Command, escalation: DeadLetterRecord | None) -> Commit:
+def _apply_resolution(
+    p: SagaProgress, hand: WriteContext, command: Command, escalation: DeadLetterRecord | None
+) -> Commit:
     """Record that a person has put right what an escalation tells of."""
     handler = COMMAND if escalation is None else escalation.handler
     end = DeadLetterRecord(
         id=f"{command.dead}-resolved",
         what="resolved",
         handler=handler,
-        reason=f"what it tells of is put right: {wanted_by(command)}",
+        reason=f"what it tells of is put right: {describe_request(command)}",
         remedy="nothing to do",
         message=command if escalation is None else escalation.message,
     )
-    ended = TransitionDetails(message=command, reason=wanted_by(command), letters=(end,))
-    return journal.append(p, hand, "resolved", handler, ended)
+    ended = TransitionDetails(message=command, reason=describe_request(command), letters=(end,))
+    return journal.append_transition(p, hand, "resolved", handler, ended)
 
 
-def discarded(  # the message, because of which command, and what became of what its run did
+def discard_message(  # the message, because of which command, and what became of what its run did
     p: SagaProgress,
     hand: WriteContext,
     command: Command,
@@ -383,15 +397,15 @@ def discarded(  # the message, because of which command, and what became of what
 
     `remains`: what its run did and nobody can undo, for a person to put right. `calls`: with which it was taken back.
     """
-    sealed = decisions.intent_with(p, kept.handler, kept.message, "lieu")
+    sealed = decisions.find_intent(p, kept.handler, kept.message, "lieu")
     gone = [kept.message.id]
-    inbox = journal.into_inbox(p, hand, kept.handler, gone)
-    inbox[ids.entry(command.id, COMMAND)] = hand.entered_s
-    letters = [_end(command, kept, "discarded", "it is never handled", kept.handler)]
+    inbox = journal.add_to_inbox(p, hand, kept.handler, gone)
+    inbox[ids.inbox_entry(command.id, COMMAND)] = hand.entered_s
+    letters = [_make_end_record(command, kept, "discarded", "it is never handled", kept.handler)]
     if remains:
         letters.append(
             DeadLetterRecord(
-                id=ids.dead_id(p.service, p.saga, f"{kept.handler}|escalation", command.id, p.replays),
+                id=ids.dead_letter_id(p.service, p.saga, f"{kept.handler}|escalation", command.id, p.replays),
                 what="escalation",
                 handler=kept.handler,
                 reason=f"{kept.handler} had begun, and is discarded; what it did has to be put right by hand",
@@ -400,25 +414,25 @@ def discarded(  # the message, because of which command, and what became of what
                 calls=tuple(remains),
             )
         )
-    goes_on = suspended_runs.of(p, kept.handler, kept.message.id)
-    left = () if goes_on is None else _left_of(p, hand.roles.handlers[kept.handler], goes_on)
+    goes_on = suspended_runs.find_suspended_run(p, kept.handler, kept.message.id)
+    left = () if goes_on is None else _find_remaining_parts(p, hand.roles.handlers[kept.handler], goes_on)
     later = tuple(c for c in p.later if c is not goes_on)
     p = replace(
         p,
         inbox=inbox,
-        queue=journal.without(p.queue, kept.handler, gone),
-        waiting=(*journal.without(p.waiting, kept.handler, gone), *left),
+        queue=journal.remove_messages(p.queue, kept.handler, gone),
+        waiting=(*journal.remove_messages(p.waiting, kept.handler, gone), *left),
         later=later,
-        format=format_of(p.pages, p.deadlines, later, p.version),
+        format=compute_format(p.pages, p.deadlines, later, p.version),
         intents=tuple(i for i in p.intents if i is not sealed),
     )
     ended = TransitionDetails(
-        message=command, cause=kept.message.id, reason=wanted_by(command), calls=calls, letters=tuple(letters)
+        message=command, cause=kept.message.id, reason=describe_request(command), calls=calls, letters=tuple(letters)
     )
-    return journal.append(p, hand, "discarded", kept.handler, ended)
+    return journal.append_transition(p, hand, "discarded", kept.handler, ended)
 
 
-def _left_of(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple[PendingMessage, ...]:
+def _find_remaining_parts(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple[PendingMessage, ...]:
     """The other parts of a run that goes on no more: what this service emitted itself is held anyway."""
     if role.many:
         return ()
@@ -426,7 +440,7 @@ def _left_of(p: SagaProgress, role: HandlerRole, goes_on: SuspendedRun) -> tuple
     return tuple(PendingMessage(handler=role.name, message=m, n=p.n, decides=role.decides) for m in rest)
 
 
-def _end(
+def _make_end_record(
     command: Command, kept: PendingMessage, what: Literal["replayed", "discarded", "resolved"], so: str, handler: str
 ) -> DeadLetterRecord:
     """Record of the end of a dead letter, of a handler or a compensation."""
@@ -434,7 +448,7 @@ def _end(
         id=f"{kept.dead}-{what}",
         what=what,
         handler=handler,
-        reason=f"{so}: {wanted_by(command)}",
+        reason=f"{so}: {describe_request(command)}",
         remedy="nothing to do",
         message=kept.message,
     )
@@ -445,6 +459,6 @@ _PAST: Mapping[Wanted, str] = {
 }  # fmt: skip
 
 
-def wanted_by(command: Command) -> str:
+def describe_request(command: Command) -> str:
     """Words that stand in the record of whatever becomes of a command: who wants it, and why."""
     return f"{command.who} wants it: {command.why}"

@@ -18,11 +18,11 @@ from saga.progress.document import (
     OverflowSegment,
     SagaProgress,
     SelfConsumedEvent,
+    compute_format,
     encode,
-    format_of,
 )
 from saga.progress.handlers import HandlerRole, HandlerRoles
-from saga.progress.spill import NewSegment, OverflowBounds, SegmentDocument, digest_of
+from saga.progress.spill import NewSegment, OverflowBounds, SegmentDocument, digest_content
 
 _Parameter = tuple[str, frozenset[str]]
 """Handler, and the types that one of its parameters takes."""
@@ -30,61 +30,61 @@ DROPPED_MAX = 16
 """Pages that nobody needs any more, removed by one write at most: each is read first, and there may be very many."""
 
 
-def next_to_restore(p: SagaProgress, roles: HandlerRoles) -> OverflowSegment | None:
+def find_event_segment(p: SagaProgress, roles: HandlerRoles) -> OverflowSegment | None:
     """A page that may hold the first own event of a parameter: it belongs into the progress."""
     pages = [page for page in p.pages if page.of == "own"]
-    first = _first(p, roles) if pages else {}
+    first = _find_first_numbers(p, roles) if pages else {}
     for page in sorted(pages, key=lambda page: page.first):
-        for role in _takers(p, roles, page):
-            if page.first <= first.get((role.name, _types_with(role, page.types[0])), page.first):
+        for role in _find_consumers(p, roles, page):
+            if page.first <= first.get((role.name, _find_parameter_types(role, page.types[0])), page.first):
                 return page
     return None
 
 
-def _first(p: SagaProgress, roles: HandlerRoles) -> Mapping[_Parameter, int]:
+def _find_first_numbers(p: SagaProgress, roles: HandlerRoles) -> Mapping[_Parameter, int]:
     """For each parameter the transition that said the first own event for it that is in the progress."""
     first: dict[_Parameter, int] = {}
     for own in p.own:
-        for role in journal.takers_left(p, roles, own):
-            first.setdefault((role.name, _types_with(role, own.event.type)), own.n)
+        for role in journal.find_remaining_consumers(p, roles, own):
+            first.setdefault((role.name, _find_parameter_types(role, own.event.type)), own.n)
     return first
 
 
-def of_nobody(p: SagaProgress, roles: HandlerRoles) -> Sequence[OverflowSegment]:
+def find_unneeded(p: SagaProgress, roles: HandlerRoles) -> Sequence[OverflowSegment]:
     """Pages of events that no handler will ever take, some of very many."""
-    gone = [page for page in p.pages if page.of == "own" and not any(True for _ in _takers(p, roles, page))]
+    gone = [page for page in p.pages if page.of == "own" and not any(True for _ in _find_consumers(p, roles, page))]
     return gone[:DROPPED_MAX]
 
 
-def with_withdrawn(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[OverflowSegment]:
+def find_withdrawn(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[OverflowSegment]:
     """Pages that may hold what is withdrawn because results were undone. `before`: the results until then."""
     pages = [page for page in p.pages if page.of == "own"]
-    undone = _undone(p, before) if pages else ()
+    undone = _find_undone(p, before) if pages else ()
     # A result of a version that did not tell its transition may be of any.
     return [page for page in pages if any(not r.n or page.first <= r.n <= page.last for r in undone)]
 
 
-def restored(
+def restore_events(
     p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, before: Sequence[CompensableResult]
 ) -> SagaProgress:
     """The progress with a page's events in their places, less those that are withdrawn, and without the page."""
-    p = without(p, page)
+    p = remove_segment(p, page)
     left = {(result.handler, result.cause) for result in p.results}
     withdrawn = set[str]()
-    for result in _undone(p, before):
+    for result in _find_undone(p, before):
         withdrawn.add(result.event.id)
         withdrawn.update(() if (result.handler, result.cause) in left else result.own)
     back = [own for own in leaf.own if own.event.id not in withdrawn]
     return replace(p, own=tuple(sorted((*p.own, *back), key=lambda own: own.n)))
 
 
-def without(p: SagaProgress, page: OverflowSegment) -> SagaProgress:
+def remove_segment(p: SagaProgress, page: OverflowSegment) -> SagaProgress:
     """The progress without a page."""
     pages = tuple(other for other in p.pages if other.name != page.name)
-    return replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
+    return replace(p, pages=pages, format=compute_format(pages, p.deadlines, p.later, p.version))
 
 
-def spilled(
+def spill_events(
     p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, *, in_hand: Message, now_s: int, until: int
 ) -> tuple[SagaProgress, Sequence[NewSegment]]:
     """The progress with own events that nobody takes soon in pages that may expire then, where there are too many.
@@ -94,21 +94,21 @@ def spilled(
     if len(p.own) < bounds.page_max and sum(len(own.event.value) for own in p.own) < bounds.page_bytes:
         return p, ()  # no page is full
     new: list[NewSegment] = []
-    for tail in _tails(p, roles, bounds, in_hand):
-        for part in _parts(tail, bounds):
-            made = new_page(p, part, newest=now_s, until=until)
+    for tail in _find_event_tails(p, roles, bounds, in_hand):
+        for part in _cut_events(tail, bounds):
+            made = new_event_segment(p, part, newest=now_s, until=until)
             gone, pages = {o.event.id for o in part}, (*p.pages, made.page)
             p = replace(
                 p,
                 own=tuple([o for o in p.own if o.event.id not in gone]),
                 pages=pages,
-                format=format_of(pages, p.deadlines, p.later, p.version),
+                format=compute_format(pages, p.deadlines, p.later, p.version),
             )
             new.append(made)
     return p, new
 
 
-def new_page(p: SagaProgress, part: Sequence[SelfConsumedEvent], *, newest: int, until: int) -> NewSegment:
+def new_event_segment(p: SagaProgress, part: Sequence[SelfConsumedEvent], *, newest: int, until: int) -> NewSegment:
     """A page of these events, which are of one type and for the same handlers, as the write of `p` will list it."""
     leaf = SegmentDocument(
         service=p.service, saga=p.saga, of="own", newest=newest, until=until, entries=b"", own=tuple(part)
@@ -116,7 +116,7 @@ def new_page(p: SagaProgress, part: Sequence[SelfConsumedEvent], *, newest: int,
     content = encode(leaf)
     page = OverflowSegment(
         of="own",
-        name=f"{p.n:09}-{digest_of(content)}",
+        name=f"{p.n:09}-{digest_content(content)}",
         count=len(part),
         newest=newest,
         until=until,
@@ -128,7 +128,7 @@ def new_page(p: SagaProgress, part: Sequence[SelfConsumedEvent], *, newest: int,
     return NewSegment(page, content)
 
 
-def _tails(
+def _find_event_tails(
     p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, in_hand: Message
 ) -> Iterator[Sequence[SelfConsumedEvent]]:
     """Own events behind the first ones of each handler that may take them, by type and handlers; in order."""
@@ -137,10 +137,11 @@ def _tails(
     heads: dict[_Parameter, _Head] = {}
     tails: defaultdict[tuple[str, tuple[str, ...]], list[SelfConsumedEvent]] = defaultdict(list)
     for own in p.own:
-        takers = list(journal.takers_left(p, roles, own))
+        takers = list(journal.find_remaining_consumers(p, roles, own))
         # Asked of every one: each counts.
         beyond = [
-            heads.setdefault((r.name, _types_with(r, own.event.type)), _Head()).is_full(own, bounds) for r in takers
+            heads.setdefault((r.name, _find_parameter_types(r, own.event.type)), _Head()).is_full(own, bounds)
+            for r in takers
         ]
         if takers and all(beyond) and own.event.id not in staying:
             names = tuple(sorted(role.name for role in takers))
@@ -163,7 +164,7 @@ class _Head:
         return False
 
 
-def _parts(tail: Sequence[SelfConsumedEvent], bounds: OverflowBounds) -> Iterator[Sequence[SelfConsumedEvent]]:
+def _cut_events(tail: Sequence[SelfConsumedEvent], bounds: OverflowBounds) -> Iterator[Sequence[SelfConsumedEvent]]:
     """Pages cut from these events, as many as are full."""
     part: list[SelfConsumedEvent] = []
     size = 0
@@ -176,19 +177,19 @@ def _parts(tail: Sequence[SelfConsumedEvent], bounds: OverflowBounds) -> Iterato
             part, size = [], 0
 
 
-def _takers(p: SagaProgress, roles: HandlerRoles, page: OverflowSegment) -> Iterator[HandlerRole]:
+def _find_consumers(p: SagaProgress, roles: HandlerRoles, page: OverflowSegment) -> Iterator[HandlerRole]:
     """Handlers that may take what is in a page."""
     for role in roles.by_type.get(page.types[0], ()):
         if role.name in page.handlers and (role.many or not any(ran.handler == role.name for ran in p.ran)):
             yield role
 
 
-def _types_with(role: HandlerRole, type_: str) -> frozenset[str]:
+def _find_parameter_types(role: HandlerRole, type_: str) -> frozenset[str]:
     """Types of the parameter of a handler that takes this one."""
     return next(types for types in (*role.takes, *role.optional) if type_ in types)
 
 
-def _undone(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[CompensableResult]:
+def _find_undone(p: SagaProgress, before: Sequence[CompensableResult]) -> Sequence[CompensableResult]:
     """Results that were there before and are not any more."""
     here = {(result.handler, result.event.id) for result in p.results}
     return [result for result in before if (result.handler, result.event.id) not in here]

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from saga.messages import Message
 from saga.progress import ids, own_piles
-from saga.progress.document import OverflowSegment, PendingMessage, SagaProgress, SegmentKind, format_of
+from saga.progress.document import OverflowSegment, PendingMessage, SagaProgress, SegmentKind, compute_format
 from saga.progress.handlers import HandlerRoles
-from saga.progress.spill import ENTRY_BYTES, NewSegment, OverflowBounds, SegmentDocument, new_page
+from saga.progress.spill import ENTRY_BYTES, NewSegment, OverflowBounds, SegmentDocument, new_segment
 
 YEAR_S = 365 * 86_400
 """Pages of what is kept outlive their progress by up to so much, and by half of it at least."""
@@ -32,7 +32,7 @@ class OverflowList(Struct, frozen=True, gc=False):
     pages: tuple[OverflowSegment, ...]
 
 
-def piles(p: SagaProgress, roles: HandlerRoles) -> Iterator[OverflowList]:
+def iterate_lists(p: SagaProgress, roles: HandlerRoles) -> Iterator[OverflowList]:
     """All that may grow without end: for each parameter that a handler needs, other than the first of one with `many`,
     only one message waits."""
     pages = [page for page in p.pages if page.of in ("queue", "waiting")]
@@ -53,31 +53,31 @@ def piles(p: SagaProgress, roles: HandlerRoles) -> Iterator[OverflowList]:
             yield OverflowList("waiting", name, types, here, tuple(q for q in mine if not types.isdisjoint(q.types)))
 
 
-def next_to_restore(p: SagaProgress, roles: HandlerRoles) -> OverflowSegment | None:
+def find_message_segment(p: SagaProgress, roles: HandlerRoles) -> OverflowSegment | None:
     """A page whose first message is the first of its pile: it belongs into the progress."""
-    for pile in piles(p, roles) if p.pages else ():
+    for pile in iterate_lists(p, roles) if p.pages else ():
         if pile.pages and (not pile.here or pile.here[0].n > pile.pages[0].first):
             return pile.pages[0]
     return None
 
 
-def restored(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
+def restore_messages(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
     """The progress with a page's messages in their places, and without the page."""
     pages = tuple(other for other in p.pages if other.name != page.name)
-    p = replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
+    p = replace(p, pages=pages, format=compute_format(pages, p.deadlines, p.later, p.version))
     if page.of == "waiting":
-        return replace(p, waiting=_in_order((*p.waiting, *leaf.kept)))
+        return replace(p, waiting=_sort_messages((*p.waiting, *leaf.kept)))
     dead = tuple(k for k in p.queue if k.dead is not None)
-    return replace(p, queue=(*dead, *_in_order((*(k for k in p.queue if k.dead is None), *leaf.kept))))
+    return replace(p, queue=(*dead, *_sort_messages((*(k for k in p.queue if k.dead is None), *leaf.kept))))
 
 
-def kept_until(p: SagaProgress, *, now_s: int, memory_s: int) -> int:
+def compute_expiry(p: SagaProgress, *, now_s: int, memory_s: int) -> int:
     """From when on pages of what is kept may expire; 0: never, as a progress that may stand. Else they outlive it by so
     much that they are seldom renewed, and that a run which was begun and left finds them after months."""
     return 0 if p.may_stand else now_s + memory_s + YEAR_S
 
 
-def lasting_wrongly(p: SagaProgress, *, now_s: int, memory_s: int) -> Sequence[OverflowSegment]:
+def find_wrong_expiries(p: SagaProgress, *, now_s: int, memory_s: int) -> Sequence[OverflowSegment]:
     """Pages that expire though the progress may stand, or too soon, or never though nothing needs them: of each a copy
     takes its place."""
     soon = now_s + memory_s + YEAR_S // 2
@@ -92,7 +92,7 @@ def lasting_wrongly(p: SagaProgress, *, now_s: int, memory_s: int) -> Sequence[O
     return tuple(page for page in p.pages if is_wrong(page))
 
 
-def copied(
+def copy_segment(
     p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, until: int
 ) -> tuple[SagaProgress, NewSegment]:
     """The progress with a copy in the page's place that expires then. Of one that is the inbox's by now only the
@@ -100,13 +100,13 @@ def copied(
     entries = [leaf.entries[at : at + ENTRY_BYTES] for at in range(0, len(leaf.entries), ENTRY_BYTES)]
     kept = () if page.of == "inbox" else leaf.kept
     if page.of == "own":
-        new = own_piles.new_page(p, leaf.own, newest=page.newest, until=until)
+        new = own_piles.new_event_segment(p, leaf.own, newest=page.newest, until=until)
     else:
-        new = new_page(p, page.of, entries, newest=page.newest, until=until, kept=kept, types=page.types)
+        new = new_segment(p, page.of, entries, newest=page.newest, until=until, kept=kept, types=page.types)
     return replace(p, pages=tuple(new.page if other is page else other for other in p.pages)), new
 
 
-def piles_spilled(
+def spill_messages(
     p: SagaProgress, roles: HandlerRoles, bounds: OverflowBounds, *, in_hand: Message, now_s: int, until: int = 0
 ) -> tuple[SagaProgress, Sequence[NewSegment]]:
     """The progress with the ends of its piles in pages that may expire then, where they are too long.
@@ -115,15 +115,15 @@ def piles_spilled(
     """
     new: list[NewSegment] = []
     staying = {in_hand.id} | {part.id for intent in p.intents for part in intent.parts}
-    for pile in piles(p, roles):
-        for part in _parts(list(_tail(pile, bounds, staying)), bounds):
-            entries = [bytes.fromhex(ids.entry(k.message.id, k.handler)) for k in part]
+    for pile in iterate_lists(p, roles):
+        for part in _cut_messages(list(_find_message_tail(pile, bounds, staying)), bounds):
+            entries = [bytes.fromhex(ids.inbox_entry(k.message.id, k.handler)) for k in part]
             types = tuple(sorted({k.message.type for k in part})) if pile.types else ()
-            made = new_page(p, pile.of, entries, newest=now_s, until=until, kept=part, types=types)
+            made = new_segment(p, pile.of, entries, newest=now_s, until=until, kept=part, types=types)
             gone = {id(k) for k in part}
             p = replace(
                 p,
-                format=format_of((*p.pages, made.page), p.deadlines, p.later, p.version),
+                format=compute_format((*p.pages, made.page), p.deadlines, p.later, p.version),
                 queue=tuple(k for k in p.queue if id(k) not in gone),
                 waiting=tuple(k for k in p.waiting if id(k) not in gone),
                 pages=(*p.pages, made.page),
@@ -132,7 +132,7 @@ def piles_spilled(
     return p, new
 
 
-def _tail(pile: OverflowList, bounds: OverflowBounds, staying: set[str]) -> Iterator[PendingMessage]:
+def _find_message_tail(pile: OverflowList, bounds: OverflowBounds, staying: set[str]) -> Iterator[PendingMessage]:
     """Messages of a pile that may go: all behind its pages; without any, all but its head."""
     size = 0
     for place, kept in enumerate(pile.here):
@@ -146,7 +146,7 @@ def _tail(pile: OverflowList, bounds: OverflowBounds, staying: set[str]) -> Iter
             yield kept
 
 
-def _parts(tail: list[PendingMessage], bounds: OverflowBounds) -> Iterator[tuple[PendingMessage, ...]]:
+def _cut_messages(tail: list[PendingMessage], bounds: OverflowBounds) -> Iterator[tuple[PendingMessage, ...]]:
     """Pages cut from these messages, as many as are full."""
     part: list[PendingMessage] = []
     size = 0
@@ -158,5 +158,5 @@ def _parts(tail: list[PendingMessage], bounds: OverflowBounds) -> Iterator[tuple
             part, size = [], 0
 
 
-def _in_order(kept: tuple[PendingMessage, ...]) -> tuple[PendingMessage, ...]:
+def _sort_messages(kept: tuple[PendingMessage, ...]) -> tuple[PendingMessage, ...]:
     return tuple(sorted(kept, key=lambda k: k.n))

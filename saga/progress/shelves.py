@@ -11,14 +11,14 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from saga.progress import integrity
-from saga.progress.document import OverflowSegment, SagaProgress, encode, format_of
-from saga.progress.spill import ENTRY_BYTES, NewSegment, OverflowBounds, SegmentDocument, digest_of
+from saga.progress.document import OverflowSegment, SagaProgress, compute_format, encode
+from saga.progress.spill import ENTRY_BYTES, NewSegment, OverflowBounds, SegmentDocument, digest_content
 
-LEVEL_MAX = 2
+INDEX_LEVEL_MAX = 2
 """A shelf of shelves is as high as it gets: a third level would have more inbox entries than a document may."""
 
 
-def to_shelve(p: SagaProgress, bounds: OverflowBounds) -> Sequence[OverflowSegment]:
+def find_segments_to_index(p: SagaProgress, bounds: OverflowBounds) -> Sequence[OverflowSegment]:
     """Pages that follow each other in their pile and go to a shelf together; empty: there is none."""
     piles: dict[tuple[object, ...], list[OverflowSegment]] = {}
     for page in p.pages:
@@ -33,12 +33,12 @@ def to_shelve(p: SagaProgress, bounds: OverflowBounds) -> Sequence[OverflowSegme
             run = list(alike)
             # The first ones are read back next.
             run, place = run[0 if place else bounds.shelf_max :], place + len(run)
-            if len(run) >= bounds.shelf_max and level < LEVEL_MAX:
+            if len(run) >= bounds.shelf_max and level < INDEX_LEVEL_MAX:
                 return run[: bounds.shelf_max]
     return ()
 
 
-def shelved(
+def index_segments(
     p: SagaProgress, pages: Sequence[OverflowSegment], entries: Sequence[bytes]
 ) -> tuple[SagaProgress, NewSegment]:
     """The progress with a shelf in the place of these pages. `entries`: of each those of the messages in it."""
@@ -52,12 +52,12 @@ def shelved(
     content = encode(leaf)
     shelf = OverflowSegment(
         of=of,
-        name=f"{p.n:09}-{digest_of(content)}",
+        name=f"{p.n:09}-{digest_content(content)}",
         count=sum(page.count for page in pages),
         newest=newest,
         until=until,
-        bound=_sum([page.bound for page in pages]),
-        had=_sum([page.had for page in pages]),
+        bound=_sum_digests([page.bound for page in pages]),
+        had=_sum_digests([page.had for page in pages]),
         first=first.first,
         last=pages[-1].last,
         handlers=tuple(sorted({name for page in pages for name in page.handlers})),
@@ -67,16 +67,18 @@ def shelved(
     at, gone = p.pages.index(first), {page.name for page in pages}
     rest = [page for page in p.pages[at:] if page.name not in gone]
     left = (*p.pages[:at], shelf, *rest)
-    return replace(p, pages=left, format=format_of(left, p.deadlines, p.later, p.version)), NewSegment(shelf, content)
+    return replace(p, pages=left, format=compute_format(left, p.deadlines, p.later, p.version)), NewSegment(
+        shelf, content
+    )
 
 
-def opened(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
+def open_index(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
     """The progress with the pages of a shelf in its place."""
     at = p.pages.index(shelf)
     pages = (*p.pages[:at], *leaf.pages, *p.pages[at + 1 :])
-    return replace(p, pages=pages, format=format_of(pages, p.deadlines, p.later, p.version))
+    return replace(p, pages=pages, format=compute_format(pages, p.deadlines, p.later, p.version))
 
 
-def _sum(bounds: Sequence[str]) -> str:
+def _sum_digests(bounds: Sequence[str]) -> str:
     """Sum of what binds pages; of own events nothing does."""
-    return integrity.text_of(sum(int(bound, 16) for bound in bounds)) if any(bounds) else ""
+    return integrity.format_sum(sum(int(bound, 16) for bound in bounds)) if any(bounds) else ""

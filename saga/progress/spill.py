@@ -24,8 +24,8 @@ from saga.progress.document import (
     SagaProgress,
     SegmentKind,
     SelfConsumedEvent,
+    compute_format,
     encode,
-    format_of,
 )
 from saga.progress.handlers import HandlerRoles
 
@@ -89,12 +89,12 @@ class NewSegment(Struct, frozen=True, gc=False):
 _leaves = msgspec.json.Decoder(SegmentDocument)
 
 
-def decode_leaf(content: bytes) -> SegmentDocument:
+def decode_segment(content: bytes) -> SegmentDocument:
     """A page as read from a store. Raises what `saga.progress.document.UNREADABLE` lists."""
     return _leaves.decode(content)
 
 
-def page_key(service: str, saga: str, page: OverflowSegment) -> str:
+def segment_key(service: str, saga: str, page: OverflowSegment) -> str:
     """The page's key, in collection `saga-archive`: no service has a `|` in its name, so no archive is called so."""
     return f"{service}|page::{saga}::{page.name}"
 
@@ -104,12 +104,12 @@ def claim_key(service: str, saga: str, claim: str) -> str:
     return f"{service}|claim::{saga}::{claim}"
 
 
-def saga_of(key: str) -> str:
+def parse_saga(key: str) -> str:
     """The saga of any key in collection `saga-archive`: of a page, of a claim, or of an archive."""
     return key.partition("::")[2].rpartition("::")[0]
 
 
-def is_page(key: str) -> bool:
+def is_segment(key: str) -> bool:
     """True if a key in collection `saga-archive` is a page's."""
     return key.partition("::")[0].endswith("|page")
 
@@ -124,12 +124,12 @@ def is_claim(key: str) -> bool:
     return key.partition("::")[0].endswith("|claim")
 
 
-def digest_of(content: bytes) -> str:
+def digest_content(content: bytes) -> str:
     """Digest in which a page's name ends, and that names a claim."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def new_page(  # of which progress, what is in it, and until when
+def new_segment(  # of which progress, what is in it, and until when
     p: SagaProgress,
     of: SegmentKind,
     entries: Iterable[bytes],
@@ -145,13 +145,13 @@ def new_page(  # of which progress, what is in it, and until when
     content = encode(
         SegmentDocument(service=p.service, saga=p.saga, of=of, newest=newest, until=until, entries=packed, kept=kept)
     )
-    name, count = f"{p.n:09}-{digest_of(content)}", len(packed) // ENTRY_BYTES
-    bound = integrity.bound_entries(entry.hex() for entry in entries)
+    name, count = f"{p.n:09}-{digest_content(content)}", len(packed) // ENTRY_BYTES
+    bound = integrity.sum_entry_digests(entry.hex() for entry in entries)
     page = OverflowSegment(of=of, name=name, count=count, newest=newest, until=until, bound=bound, types=types)
     if kept:
         page = replace(
             page,
-            bound=integrity.bound_items(kept),
+            bound=integrity.sum_digests(kept),
             had=bound,
             first=kept[0].n,
             last=kept[-1].n,
@@ -160,7 +160,7 @@ def new_page(  # of which progress, what is in it, and until when
     return NewSegment(page, content)
 
 
-def is_in(entries: bytes, entry: str) -> bool:
+def contains_entry(entries: bytes, entry: str) -> bool:
     """True if a page's entries, which are sorted, hold this one. Each message of a saga asks all its pages."""
     wanted, count = bytes.fromhex(entry), len(entries) // ENTRY_BYTES
     at = bisect_left(range(count), wanted, key=lambda i: entries[i * ENTRY_BYTES : (i + 1) * ENTRY_BYTES])
@@ -170,14 +170,14 @@ def is_in(entries: bytes, entry: str) -> bool:
 # -------------------------------------------------------------------- inbox
 
 
-def to_merge(p: SagaProgress, bounds: OverflowBounds) -> tuple[OverflowSegment, ...]:
+def find_segments_to_merge(p: SagaProgress, bounds: OverflowBounds) -> tuple[OverflowSegment, ...]:
     """The small pages that the next page of the inbox takes in, once there are many."""
     large = bounds.small_pages_max * (bounds.inbox_max - bounds.inbox_kept)
     small = tuple(page for page in p.pages if page.of == "inbox" and page.count < large)
     return small if len(small) >= bounds.small_pages_max else ()
 
 
-def inbox_spilled(
+def spill_inbox(
     p: SagaProgress,
     roles: HandlerRoles,
     bounds: OverflowBounds,
@@ -193,7 +193,11 @@ def inbox_spilled(
     """
     if len(p.inbox) <= bounds.inbox_max:
         return None
-    held = {ids.entry(m.id, name) for m in (in_hand, *journal.held_messages(p)) for name in roles.names.get(m.type, ())}
+    held = {
+        ids.inbox_entry(m.id, name)
+        for m in (in_hand, *journal.iterate_messages(p))
+        for name in roles.names.get(m.type, ())
+    }
     free = [entry for entry, at in p.inbox.items() if at and entry not in held]
     going = free[: max(0, len(free) - bounds.inbox_kept)]
     if len(going) < bounds.inbox_max - bounds.inbox_kept:
@@ -203,27 +207,27 @@ def inbox_spilled(
     entries = {bytes.fromhex(entry) for entry in going}
     for _, packed in merged:
         entries.update(packed[at : at + ENTRY_BYTES] for at in range(0, len(packed), ENTRY_BYTES))
-    new = new_page(p, "inbox", entries, newest=newest, until=until)
+    new = new_segment(p, "inbox", entries, newest=newest, until=until)
     gone = {page.name for page, _ in merged}
     pages = tuple(page for page in p.pages if page.name not in gone)
     left = set(going)
     inbox = {entry: at for entry, at in p.inbox.items() if entry not in left}
     pages = (*pages, new.page)
-    return replace(p, format=format_of(pages, p.deadlines, p.later, p.version), inbox=inbox, pages=pages), new
+    return replace(p, format=compute_format(pages, p.deadlines, p.later, p.version), inbox=inbox, pages=pages), new
 
 
 # -------------------------------------------------------------------- for tools and tests
 
 
-def pages_in(page: OverflowSegment, content: bytes) -> tuple[OverflowSegment, ...]:
+def list_segments(page: OverflowSegment, content: bytes) -> tuple[OverflowSegment, ...]:
     """Pages that a page lists in its turn. Raises what `saga.progress.document.UNREADABLE` lists."""
     if page.of == "inbox":  # of one that was a shelf before, only the entries count
         return ()
-    leaf = decode_leaf(content)
+    leaf = decode_segment(content)
     return leaf.pages if leaf.below is None else (leaf.below,)
 
 
-def whole(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0) -> SagaProgress:
+def restore_all(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0) -> SagaProgress:
     """The progress as if it had no bounds: with all that its pages hold. `leaves`: their documents, by key. Pages that
     may have expired by `now_s` and are not there stay pages.
 
@@ -239,25 +243,25 @@ def whole(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Sa
     left = [*reversed(p.pages)]
     while left:
         page = left.pop()
-        key = page_key(p.service, p.saga, page)
+        key = segment_key(p.service, p.saga, page)
         content = leaves.get(key)
         if content is None and page.is_forgotten(now_s):
             unread.append(page)
         elif content is None:
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} is gone")
-        elif page.name.rpartition("-")[2] != digest_of(content):
+        elif page.name.rpartition("-")[2] != digest_content(content):
             raise SagaError(f"the page {key!r} of the progress of saga {p.saga!r} in {p.service!r} was changed")
         elif page.of == "results":
-            stacked.append(decode_leaf(content).results)
-            left += pages_in(page, content)
+            stacked.append(decode_segment(content).results)
+            left += list_segments(page, content)
         elif page.of == "own":
-            own += decode_leaf(content).own
-            left += pages_in(page, content)
+            own += decode_segment(content).own
+            left += list_segments(page, content)
         elif page.of != "inbox":
-            kept[page.of] += decode_leaf(content).kept
-            left += pages_in(page, content)
+            kept[page.of] += decode_segment(content).kept
+            left += list_segments(page, content)
         else:
-            entries = decode_leaf(content).entries
+            entries = decode_segment(content).entries
             for at in range(0, len(entries), ENTRY_BYTES):
                 inbox[entries[at : at + ENTRY_BYTES].hex()] = page.newest
     older = [result for part in reversed(stacked) for result in part]
@@ -265,7 +269,7 @@ def whole(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Sa
     queue = sorted([*kept["queue"], *(k for k in p.queue if k.dead is None)], key=lambda k: k.n)
     p = replace(
         p,
-        format=format_of(unread, p.deadlines, p.later, p.version),
+        format=compute_format(unread, p.deadlines, p.later, p.version),
         inbox={**p.inbox, **inbox},
         results=tuple(sorted(older + list(p.results), key=lambda result: result.n)),
         queue=(*dead, *queue),
@@ -273,4 +277,4 @@ def whole(p: SagaProgress, leaves: Mapping[str, bytes], *, now_s: int = 0) -> Sa
         own=tuple(sorted(own, key=lambda o: o.n)),
         pages=tuple(unread),
     )
-    return integrity.with_format(p)
+    return integrity.update_format(p)

@@ -4,8 +4,8 @@ from msgspec import Struct
 
 from saga.messages import Message
 from saga.progress import suspended_runs, takeover, timers
-from saga.progress.decisions import kept, kept_undo, next_ready
-from saga.progress.document import Intent, SagaProgress, decode_entry
+from saga.progress.decisions import find_next_ready, find_pending_compensation, is_pending
+from saga.progress.document import Intent, SagaProgress, decode_transition
 from saga.progress.handlers import HandlerRoles
 from saga.support.clock import LATEST_MS, from_iso, iso
 
@@ -37,16 +37,16 @@ class StrandedWork(Struct, frozen=True, kw_only=True):
         return tuple({i.message.id: i.message for i in self.begun}.values())
 
 
-def unattended(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_ms: int) -> StrandedWork:
+def find_stranded_work(p: SagaProgress, roles: HandlerRoles, now_ms: int, quiet_ms: int) -> StrandedWork:
     """Work of this saga that may have nobody to go on with it. `quiet_ms`: time without a write after which nobody is
     under way with what is ready: before that, a worker most likely is. Raises what damaged transitions raise."""
-    heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_due(p, roles) else ()
-    due_ms = timers.earliest_ms(p)
+    heard = tuple(sorted(set(roles.heard) - set(p.heard))) if takeover.is_takeover_due(p, roles) else ()
+    due_ms = timers.find_earliest_ms(p)
     at = None if due_ms is None else iso(min(due_ms, LATEST_MS))
-    if not (p.is_open or p.own or p.waiting) or takeover.undeclared(p, roles):
+    if not (p.is_open or p.own or p.waiting) or takeover.find_undeclared(p, roles):
         return StrandedWork(heard=heard, wakes_at=at)
     begun = tuple(intent for intent in p.intents if _is_kept_by_its_intent_alone(p, intent))
-    step = next_ready(p, roles, now_ms) if p.wake is None else None
+    step = find_next_ready(p, roles, now_ms) if p.wake is None else None
     if not (begun or step) or now_ms - _last_ms(p) < quiet_ms:
         return StrandedWork(heard=heard, wakes_at=at)
     return StrandedWork(heard=heard, wakes_at=at, begun=begun, ready=None if step is None else step.role.name)
@@ -56,17 +56,17 @@ def _is_kept_by_its_intent_alone(p: SagaProgress, intent: Intent) -> bool:
     if intent.message.source == p.service or intent.kind == "lieu":  # settled as it is, or with what set it off
         return False
     if intent.kind == "undo":
-        return kept_undo(p, intent.handler, intent.message) is None
+        return find_pending_compensation(p, intent.handler, intent.message) is None
     if any(k.handler == intent.handler and k.message.id == intent.message.id for k in p.deadlines):
         return False
-    if p.later and suspended_runs.of(p, intent.handler, intent.message.id) is not None:
+    if p.later and suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) is not None:
         return False
-    return not any(kept(p, intent.handler, part) for part in intent.parts)
+    return not any(is_pending(p, intent.handler, part) for part in intent.parts)
 
 
 def _last_ms(p: SagaProgress) -> int:
     """Time of the last that was written of the saga."""
     times = [from_iso(intent.time) for intent in p.intents if intent.time]
     if p.transitions:
-        times.append(from_iso(decode_entry(p.transitions[-1]).time))
+        times.append(from_iso(decode_transition(p.transitions[-1]).time))
     return max(times, default=0)

@@ -12,7 +12,7 @@ from saga.progress.document import SagaProgress, SuspendedRun
 from saga.progress.handlers import HandlerRole, HandlerRoles
 
 
-def of(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
+def find_suspended_run(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
     """The continuation of a handler's run on a message."""
     for c in p.later:
         if c.handler == handler and any(m.id == message for m in c.parts):
@@ -20,23 +20,23 @@ def of(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
     return None
 
 
-def have_left(p: SagaProgress, handler: str) -> bool:
+def has_uncovered_calls(p: SagaProgress, handler: str) -> bool:
     """True if turns that are over did what no result covers: it is taken back, or told, when the run is closed."""
     return any(c.handler == handler and (c.calls or c.undo_with) for c in p.later)
 
 
-def cause_of(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
+def compute_cause(parts: tuple[Message, ...], c: SuspendedRun | None) -> str:
     """Cause of a run on these parts, less those that may be absent; of a later turn, the turn's own."""
     cause = parts[0].id if len(parts) == 1 else "+".join(sorted([m.id for m in parts]))
     return cause if c is None else f"{cause}~{c.turn}"
 
 
-def parts_held(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
+def find_consumed_ids(p: SagaProgress, role: HandlerRole) -> frozenset[str]:
     """Ids of the messages on which runs of this handler go on: they are nobody else's."""
     return frozenset([m.id for c in p.later if c.handler == role.name for m in (c.parts[:1] if role.many else c.parts)])
 
 
-def shown(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
+def find_optional_messages(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
     """Messages that the next turn is shown beside those that it needs: for each parameter that may be absent the first
     that is here and that no turn was shown."""
     found = []
@@ -45,24 +45,24 @@ def shown(p: SagaProgress, role: HandlerRole) -> tuple[Message, ...]:
         here += [
             (o.n, o.event)
             for o in p.own
-            if o.event.type in types and o.is_for(role.name) and ids.entry(o.event.id, role.name) not in p.inbox
+            if o.event.type in types and o.is_for(role.name) and ids.inbox_entry(o.event.id, role.name) not in p.inbox
         ]
         if here:
             found.append(min(here, key=lambda there: there[0])[1])
     return tuple(found)
 
 
-def parts_of(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> tuple[Message, ...]:
+def collect_run_parts(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> tuple[Message, ...]:
     """Parts that the next turn is given."""
-    return (*c.parts, *shown(p, role)) if role.optional else c.parts
+    return (*c.parts, *find_optional_messages(p, role)) if role.optional else c.parts
 
 
-def is_awaited(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> bool:
+def is_awaited_event_here(p: SagaProgress, role: HandlerRole, c: SuspendedRun) -> bool:
     """True if an event is here for which it waits."""
-    return bool(c.until) and any(message.type in c.until for message in shown(p, role))
+    return bool(c.until) and any(message.type in c.until for message in find_optional_messages(p, role))
 
 
-def ready(
+def find_ready_runs(
     p: SagaProgress, roles: HandlerRoles, now_ms: int, in_hand: str | None
 ) -> Iterator[tuple[HandlerRole, SuspendedRun]]:
     """Continuations that may go on: first those whose event is here, then those whose time has come, the earliest
@@ -71,7 +71,7 @@ def ready(
     timed = []
     for c in p.later:
         role = roles.handlers[c.handler]
-        if not c.attempts and is_awaited(p, role, c):
+        if not c.attempts and is_awaited_event_here(p, role, c):
             yield role, c
         elif c.due_ms <= now_ms and c.by != in_hand:
             timed.append((role, c))

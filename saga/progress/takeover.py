@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.progress import ids
 from saga.progress.actions import Now
-from saga.progress.document import SagaProgress, SelfConsumedEvent, Transition, messages_of
+from saga.progress.document import SagaProgress, SelfConsumedEvent, Transition, build_messages
 from saga.progress.handlers import HandlerRoles
 
 
-def is_due(p: SagaProgress, roles: HandlerRoles) -> bool:
+def is_takeover_due(p: SagaProgress, roles: HandlerRoles) -> bool:
     """True if the progress was written by a version that takes fewer of the service's own events than this one."""
     return p.heard != roles.heard and bool(p.n) and not set(roles.heard) <= set(p.heard)
 
 
-def taken_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition], now: Now) -> SagaProgress:
+def take_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transition], now: Now) -> SagaProgress:
     """The progress with the events of these transitions (all there are, oldest first) as parts, where they are newly
     taken and nobody has withdrawn or had them. A handler that repeats may have taken one that is older than the memory,
     and it be out of the inbox again: such a one is not taken over for it.
@@ -35,11 +35,11 @@ def taken_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transitio
         if not any(e.type in types for e in entry.events) or _is_undone(p, entry, undone):
             continue
         cause = entry.cause or entry.message
-        for event in messages_of(p, entry):
+        for event in build_messages(p, entry):
             if event.type not in types or event.id in there or event.id in undone:
                 continue
             if event.time < now.forgotten:
-                inbox = {**inbox, **_as_had(event, roles, inbox)}
+                inbox = {**inbox, **_mark_processed(event, roles, inbox)}
             found.append(SelfConsumedEvent(event=event, n=entry.n))
             results = tuple(
                 [
@@ -55,7 +55,7 @@ def taken_over(p: SagaProgress, roles: HandlerRoles, entries: Sequence[Transitio
                 o
                 for o in own
                 if any(
-                    o.is_for(r.name) and ids.entry(o.event.id, r.name) not in inbox
+                    o.is_for(r.name) and ids.inbox_entry(o.event.id, r.name) not in inbox
                     for r in roles.by_type.get(o.event.type, ())
                 )
             ]
@@ -72,12 +72,14 @@ def _is_undone(p: SagaProgress, entry: Transition, undone: set[str]) -> bool:
     return not left and any(e.id in undone for e in entry.events)
 
 
-def _as_had(event: Message, roles: HandlerRoles, inbox: dict[str, int]) -> dict[str, int]:
+def _mark_processed(event: Message, roles: HandlerRoles, inbox: dict[str, int]) -> dict[str, int]:
     """The inbox entries of the handlers that repeat, for an event that they may have had."""
-    return {key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.entry(event.id, r.name)) not in inbox}
+    return {
+        key: 0 for r in roles.by_type[event.type] if r.many and (key := ids.inbox_entry(event.id, r.name)) not in inbox
+    }
 
 
-def undeclared(p: SagaProgress, roles: HandlerRoles) -> tuple[str, ...]:
+def find_undeclared(p: SagaProgress, roles: HandlerRoles) -> tuple[str, ...]:
     """Names, each with its kind. Whoever finds any decides nothing: it would lose what they have begun."""
     if not (p.is_open or p.results):
         return ()

@@ -15,7 +15,7 @@ from saga.messages import Message
 from saga.messaging.timers import Wake
 from saga.progress import ids
 from saga.progress.actions import Now
-from saga.progress.document import CurrentTimer, PendingMessage, SagaProgress, SuspendedRun, format_of
+from saga.progress.document import CurrentTimer, PendingMessage, SagaProgress, SuspendedRun, compute_format
 from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles
 from saga.support.clock import LATEST_MS, from_iso, iso
 
@@ -28,22 +28,22 @@ AGAIN_MS_MIN, AGAIN_MS_MAX = 1000, 86_400_000
 Whoever lets it run does so at once; but a clock that is behind takes it for what is not due yet."""
 
 
-def waits_for_time(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
+def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
     """All that waits for a time: handler, message, and when it is due. What a dead letter holds up waits for a person,
     whose command names a wake anew: its own time moves nothing, however often it is looked at."""
     if not p.queue and not p.compensating and not p.deadlines and not p.later:
         return _NOTHING
     kept: Iterable[PendingMessage] = (*p.queue, *p.deadlines)
-    later = timed_turns(p)
+    later = find_timed_runs(p)
     if p.is_quarantined:
-        free = _not_held_up(p)
+        free = _find_unblocked_runs(p)
         kept = [k for k in kept if (k.handler, k.message.id) in free]
         later = [c for c in later if (c.handler, c.parts[0].id) in free]
     waits = [(k.handler, k.message.id, k.due_ms) for k in (*kept, *p.compensating) if k.due_ms]
     return frozenset([*waits, *map(_of_turn, later)])
 
 
-def _not_held_up(p: SagaProgress) -> set[tuple[str, str]]:
+def _find_unblocked_runs(p: SagaProgress) -> set[tuple[str, str]]:
     """Runs that go on beside a dead letter, as handler and message: those that have begun; without any, the head of the
     queue, if no compensation is a dead letter. See `decide.is_blocked`."""
     begun = {(i.handler, m.id) for i in p.intents if i.kind == "do" for m in i.parts}
@@ -52,7 +52,7 @@ def _not_held_up(p: SagaProgress) -> set[tuple[str, str]]:
     return {(k.handler, k.message.id) for k in p.queue[:1]}
 
 
-def timed_turns(p: SagaProgress) -> Iterable[SuspendedRun]:
+def find_timed_runs(p: SagaProgress) -> Iterable[SuspendedRun]:
     """Runs that go on by themselves: one whose turn was given up waits for a person."""
     if not p.queue:
         return p.later
@@ -67,20 +67,20 @@ def _of_turn(c: SuspendedRun) -> tuple[str, str, int]:
 _NOTHING: frozenset[tuple[str, str, int]] = frozenset()
 
 
-def next_look(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
+def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
     """Earliest time to come at which something that waits is to be looked at; `None`: nothing waits. `before`: the
     progress without the turns and deadlines that are new in it: those that are due at once have nothing in their way
     but what the log holds."""
-    waits = waits_for_time(p)
-    times_ms = [_look_at(due_ms, now_ms) for _, _, due_ms in waits]
+    waits = find_timed_work(p)
+    times_ms = [_compute_check(due_ms, now_ms) for _, _, due_ms in waits]
     if (p.later or p.deadlines) and before is not None:
         at_once = {*map(_of_turn, p.later), *[(k.handler, k.message.id, k.due_ms) for k in p.deadlines]}
-        new = at_once & waits - waits_for_time(before)
+        new = at_once & waits - find_timed_work(before)
         times_ms += [max(due_ms, now_ms) for _, _, due_ms in new]
     return min(times_ms, default=None)
 
 
-def _look_at(due_ms: int, now_ms: int) -> int:
+def _compute_check(due_ms: int, now_ms: int) -> int:
     """Time to come at which what is due then is looked at.
 
     >>> _look_at(7000, 5000), _look_at(5000, 5000), _look_at(5000, 65_000)
@@ -91,7 +91,7 @@ def _look_at(due_ms: int, now_ms: int) -> int:
     return now_ms + min(max(now_ms - due_ms, AGAIN_MS_MIN), AGAIN_MS_MAX)
 
 
-def unknown_timer(p: SagaProgress, message: Message, now_ms: int, memory_s: int) -> tuple[int, int] | None:
+def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, memory_s: int) -> tuple[int, int] | None:
     """Time at which a wake of a saga that this store does not know comes again, and the one for which it was published
     first. `None`: the saga is known, or forgotten since.
 
@@ -103,27 +103,27 @@ def unknown_timer(p: SagaProgress, message: Message, now_ms: int, memory_s: int)
     first_ms = message.unknown_ms or message.due_ms
     if now_ms - first_ms > memory_s * 1000:
         return None
-    return _look_at(first_ms, now_ms), first_ms
+    return _compute_check(first_ms, now_ms), first_ms
 
 
-def earliest_ms(p: SagaProgress) -> int | None:
+def find_earliest_ms(p: SagaProgress) -> int | None:
     """Earliest time for which something waits, past or to come; `None`: nothing does. The current wake may have been
     named for an earlier one, and sent on since."""
-    return min((due_ms for _, _, due_ms in waits_for_time(p)), default=None)
+    return min((due_ms for _, _, due_ms in find_timed_work(p)), default=None)
 
 
-def comes_too_late(p: SagaProgress, now_ms: int) -> bool:
+def is_timer_too_late(p: SagaProgress, now_ms: int) -> bool:
     """True if the current wake is for a later time than something that waits: a clock that is ahead named it."""
-    at = next_look(p, now_ms)
+    at = compute_next_check(p, now_ms)
     return p.wake is not None and at is not None and p.wake.due_ms > at
 
 
-def is_behind(in_hand: Message, now_ms: int) -> bool:
+def is_clock_behind(in_hand: Message, now_ms: int) -> bool:
     """True if this worker's clock is behind, as far as the message in hand tells: it was published later than now."""
     return in_hand.time > iso((now_ms // 1000) * 1000 + AHEAD_MS)
 
 
-def bounded(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
+def limit_delays(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
     """The progress in which nothing waits longer from now on than its own delay: what waits for longer had its time set
     by a clock that was ahead. Or else this one is behind: see `is_behind`."""
 
@@ -146,19 +146,19 @@ def bounded(p: SagaProgress, roles: HandlerRoles, now_ms: int) -> SagaProgress:
     return replace(p, queue=queue, compensating=compensating, deadlines=waits, later=later)
 
 
-def is_overdue(p: SagaProgress, now_ms: int) -> bool:
+def is_deadline_overdue(p: SagaProgress, now_ms: int) -> bool:
     """True if a deadline's time has come."""
     return any(k.due_ms <= now_ms for k in p.deadlines)
 
 
-def woken(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
+def set_timer(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[SagaProgress, CurrentTimer | None]:
     """The progress with a new current wake, and that wake, where the one before does not do: there is none, it comes
     too late, or something waits for time that did not. `before`: the progress as the store has it."""
-    due_ms = next_look(p, now_ms, before)
+    due_ms = compute_next_check(p, now_ms, before)
     if due_ms is None:
         return (p if p.wake is None else replace(p, wake=None)), None
-    known = _NOTHING if before is None else waits_for_time(before)
-    if p.wake is not None and p.wake.due_ms <= due_ms and waits_for_time(p) <= known:
+    known = _NOTHING if before is None else find_timed_work(before)
+    if p.wake is not None and p.wake.due_ms <= due_ms and find_timed_work(p) <= known:
         return p, None
     timer = CurrentTimer(id=f"wake-{p.n}", due_ms=due_ms)
     return replace(p, wake=timer), timer
@@ -169,7 +169,7 @@ def woken(p: SagaProgress, before: SagaProgress | None, now_ms: int) -> tuple[Sa
 
 def touches_deadline(p: SagaProgress, roles: HandlerRoles, message: Message) -> bool:
     """True if the message opens or closes a deadline, is for nothing else, and has not done so yet."""
-    return message.type in roles.noted and ids.entry(message.id, DEADLINE) not in p.inbox
+    return message.type in roles.noted and ids.inbox_entry(message.id, DEADLINE) not in p.inbox
 
 
 def touch_deadlines(
@@ -199,12 +199,12 @@ def touch_deadlines(
             for k in opened
             if k.handler not in closed
             and (k.handler, k.message.id) not in given_up
-            and ids.entry(k.message.id, k.handler) not in p.inbox
+            and ids.inbox_entry(k.message.id, k.handler) not in p.inbox
         ]
     )
     if left == p.deadlines and len(closed) == len(p.closed):
         return p
-    return replace(p, deadlines=left, closed=tuple(closed), format=format_of(p.pages, left, p.later, p.version))
+    return replace(p, deadlines=left, closed=tuple(closed), format=compute_format(p.pages, left, p.later, p.version))
 
 
 def _counts_from_ms(message: Message, now_ms: int) -> int:
@@ -215,7 +215,7 @@ def _counts_from_ms(message: Message, now_ms: int) -> int:
 
 def _has_run(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
     return (
-        ids.entry(message.id, role.name) in p.inbox
+        ids.inbox_entry(message.id, role.name) in p.inbox
         or any(r.handler == role.name for r in p.ran)
         or any(k.handler == role.name for k in p.queue)
     )
@@ -239,7 +239,7 @@ def waits_for_log(k: PendingMessage, role: HandlerRole, now_ms: int, handled_ms:
 
 def find_deadlines_behind_log(p: SagaProgress, roles: HandlerRoles, now: Now) -> list[PendingMessage]:
     """Deadlines that are due, and that wait for nothing but the log."""
-    if not is_overdue(p, now.ms) or not may_deadline_run(p, roles):
+    if not is_deadline_overdue(p, now.ms) or not may_deadline_run(p, roles):
         return []
     return [
         k

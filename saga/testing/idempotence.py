@@ -22,8 +22,8 @@ from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import Problems, SagaError
 from saga.messages import Event, Message, Position, name_of
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress.document import SagaProgress, Transition, decode, decode_entry
-from saga.progress.journal import empty
+from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition
+from saga.progress.journal import new_progress
 from saga.service import Service
 from saga.store.port import Document, Store
 from saga.support.adapter_description import OPEN_S_MAX
@@ -199,12 +199,12 @@ class _Store(RerunStore):
         open."""
         if at[0] != PROGRESS:
             return Made(handler=self.writes[-1].made.handler, outcome="/".join(at), document=_as_the_user_sees(content))
-        p = decode(content)
-        if p.intents and (decode(self.there[at].content).n if at in self.there else 0) == p.n:
+        p = decode_progress(content)
+        if p.intents and (decode_progress(self.there[at].content).n if at in self.there else 0) == p.n:
             intent = p.intents[-1]
             handler = self._compensations[intent.handler] if intent.kind == "undo" else intent.handler
             return Made(handler=handler, outcome=BEGUN, calls=(*intent.calls, *filter(None, [intent.begins])))
-        t = decode_entry(p.transitions[-1])
+        t = decode_transition(p.transitions[-1])
         return Made(
             handler=t.handler, outcome=t.outcome, reason=t.reason, calls=t.calls, delta=t.delta, events=t.events
         )
@@ -287,7 +287,7 @@ class _ScriptRuns:
         found = [write.content for write in store.writes if write.at[0] == PROGRESS]
         if not found:
             return None
-        p = decode(found[-1])
+        p = decode_progress(found[-1])
         due = [c.due_ms for c in p.later if is_last or not c.until]
         return min([*due, *(k.due_ms for k in p.deadlines if is_last and k.handler == deadline)], default=None)
 
@@ -302,7 +302,7 @@ class _ScriptRuns:
     def entries(self) -> list[Transition]:
         """The transitions of the first run."""
         progresses = [write.content for write in self.writes if write.at[0] == PROGRESS]
-        return list(map(decode_entry, decode(progresses[-1]).transitions)) if progresses else []
+        return list(map(decode_transition, decode_progress(progresses[-1]).transitions)) if progresses else []
 
     def first_write(self, event: int) -> int:
         """Number of the first write that was made at the arrival of an event, or later."""
@@ -331,9 +331,9 @@ class _ScriptRuns:
         which show whether that left something in variables."""
         contents = [w.content for w in self.writes[: self.first_write(old)] if w.at[0] == PROGRESS]
         known = (
-            decode(contents[-1])
+            decode_progress(contents[-1])
             if contents
-            else empty(self._declared.name, self._arrivals[0][0].saga, self._prepared.version)
+            else new_progress(self._declared.name, self._arrivals[0][0].saga, self._prepared.version)
         )
         await self.rerun(script, number, when, (known, len(contents)))
         for later in range(number, len(self.writes)):

@@ -9,7 +9,7 @@ from saga.engine import state_migration
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
-from saga.progress.document import SagaProgress, format_of
+from saga.progress.document import SagaProgress, compute_format
 from saga.service import Service
 from saga.support.clock import iso
 
@@ -56,6 +56,6 @@ def progress_with(prepared: PreparedService, saga: str, state: object, now_ms: i
         started=iso(now_ms),
         state=fields,
         version=version,
-        format=format_of((), (), (), version),
+        format=compute_format((), (), (), version),
         heard=prepared.roles.heard,
     )

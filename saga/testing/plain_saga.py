@@ -107,7 +107,7 @@ class PlainSaga(Saga[_S]):
         return self._version
 
     def key(self, name: str, /) -> str:
-        return ids.key(name, "a_saga", "", "", "")
+        return ids.idempotency_key(name, "a_saga", "", "", "")
 
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await call(*args, **kwargs)

@@ -36,8 +36,8 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.timers import TYPE, Wake
 from saga.policies.retry import RETRY, Retry
 from saga.progress import ids
-from saga.progress.document import Progress, SagaProgress, decode, encode, looked_at, progress_key
-from saga.progress.timers import waits_for_time
+from saga.progress.document import Progress, SagaProgress, build_view, decode_progress, encode, progress_key
+from saga.progress.timers import find_timed_work
 from saga.service import Service
 from saga.store.port import Store
 from saga.store.sqlite.store import SqliteStore
@@ -222,14 +222,14 @@ async def trial(  # all that a trial begins with
                 await _arrives(participant, clock, number, event)
                 await _passes(participant, clock, sagas[0], _NOTHING)
         found = await store.get(PROGRESS, progress_key(declared.name, sagas[0]))
-        p = SagaProgress(service=declared.name, saga=sagas[0]) if found is None else decode(found.content)
+        p = SagaProgress(service=declared.name, saga=sagas[0]) if found is None else decode_progress(found.content)
         left: dict[tuple[type, str], object] = {
             (kind, key): as_kind(document.content, kind)
             for kind, collection in kinds.items()
             async for key, document in store.scan(collection)
         }
         fields = state_migration.fields_now(participant, p.state, p.version, p.saga)
-        return Trial(_emitted(participant, log), looked_at(p, participant.state_of(fields)), left)
+        return Trial(_emitted(participant, log), build_view(p, participant.state_of(fields)), left)
 
 
 def in_place(prepared: PreparedService) -> PreparedService:
@@ -258,7 +258,7 @@ async def _passes(service: ServiceRuntime, clock: TrialClock, saga: str, time: t
     waits: frozenset[tuple[str, str, int]] = frozenset()
     for turn in range(TURNS_MAX):
         found = await service.ports.store.get(PROGRESS, progress_key(service.name, saga))
-        waits = waits_for_time(decode(found.content)) if found else waits
+        waits = find_timed_work(decode_progress(found.content)) if found else waits
         due_ms = min([due_ms for _, _, due_ms in waits], default=until_ms + 1)
         if due_ms > until_ms:
             break

@@ -24,7 +24,7 @@ from saga.engine.prepared_service import prepare, topics_of
 from saga.engine.worker import Worker
 from saga.messages import Outgoing, Topic
 from saga.messaging import envelope
-from saga.progress.document import decode, decode_entry, progress_key
+from saga.progress.document import decode_progress, decode_transition, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
 from saga.telemetry.events import Handled, Moment
@@ -128,7 +128,11 @@ class Group:
 
     async def outcomes(self, order: str) -> list[str]:
         document = await self.store.get("saga", progress_key("payment", order))
-        return [] if document is None else [decode_entry(t).outcome for t in decode(document.content).transitions]
+        return (
+            []
+            if document is None
+            else [decode_transition(t).outcome for t in decode_progress(document.content).transitions]
+        )
 
 
 @pytest.mark.slow

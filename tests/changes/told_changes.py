@@ -18,7 +18,7 @@ from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
 from saga.messages import Partition
 from saga.messaging.names import PROGRESS, changes_of
-from saga.progress.document import decode, progress_key
+from saga.progress.document import decode_progress, progress_key
 from saga.service import Service
 from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import Expired, Handled, Moment
@@ -103,7 +103,7 @@ class ToldChangesConformance:
         prefix, seen = progress_key(name, ""), dict[str, Seen]()
         async with SqliteStore(file, clock=CLOCK, readonly=True) as store:
             async for key, document in store.scan(PROGRESS, prefix):
-                state = decode(document.content).state
+                state = decode_progress(document.content).state
                 seen[key.removeprefix(prefix)] = Seen(*(tuple(state[part]) for part in ("versions", "before", "kinds")))
         return Shown(seen, moments)
 

@@ -11,7 +11,7 @@ import pytest
 from saga import Event, Service
 from saga.choreography.declared import manifest_of
 from saga.choreography.releases import differences
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.telemetry.events import Stuck
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from saga.testing.simulation.trace import Noted
@@ -71,7 +71,7 @@ def told(events: ModuleType, old: Service[None], new: Service[None], first: list
         p = world.progress("watcher", "o-1")
         assert p is not None
         moments = [line.moment for line in world.trace.lines if isinstance(line, Noted)]
-        return p, [decode_entry(raw) for raw in p.transitions], [m.error for m in moments if isinstance(m, Stuck)]
+        return p, [decode_transition(raw) for raw in p.transitions], [m.error for m in moments if isinstance(m, Stuck)]
 
 
 def test_what_a_renamed_handler_has_parked_strands(events: ModuleType) -> None:

@@ -23,7 +23,7 @@ from saga.ops.dead_letters import decode_dead_letter
 from saga.ops.histories import read_history
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
-from saga.progress.history import verify
+from saga.progress.history import verify_history
 from saga.store.port import Store
 from saga.support.clock import iso
 from tests import waiting
@@ -245,7 +245,7 @@ def test_whichever_boundary_it_dies_at_all_is_done_once(painter: str, kafka_pott
     assert {cup: len(ids) for cup, ids in made.items()} == dict.fromkeys(CUPS, 1)
     for cup, history in asyncio.run(histories(service)).items():
         assert history is not None
-        assert verify(history.transitions, history.progress) is None, cup
+        assert verify_history(history.transitions, history.progress) is None, cup
         begun = [e.time for e in history.entries if e.handler == "make" and e.outcome in ("later", "dead", "handled")]
         assert min(begun) >= iso(ends_ms), f"{cup} was begun while that was paused"
 

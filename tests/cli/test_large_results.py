@@ -15,8 +15,8 @@ from saga.messaging.names import PROGRESS
 from saga.ops.histories import read_history
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
-from saga.progress.history import verify
-from saga.progress.spill import BOUNDS, is_claim, is_page
+from saga.progress.history import verify_history
+from saga.progress.spill import BOUNDS, is_claim, is_segment
 from tests.cli.conftest import Call
 from tests.cli.dying import SIZES
 from tests.cli.pottery_service import Pottery, the_broker
@@ -207,7 +207,7 @@ def test_large_results_are_made_once_and_undone_in_reverse_whoever_is_killed(
     check_documents()
     found = history(service)
     assert found is not None
-    assert verify(found.transitions, found.progress) is None
+    assert verify_history(found.transitions, found.progress) is None
     assert asyncio.run(dead(kafka_pottery)) == 0
 
 
@@ -216,7 +216,7 @@ def check_documents() -> None:
     written = [line.split() for line in Path("sizes").read_text().splitlines()]
     assert max(int(size) for collection, _, size in written if collection == PROGRESS) < DOCUMENT_BYTES_MAX
     assert len({key for _, key, _ in written if is_claim(key)}) == COVERED + LEFT
-    assert [size for _, key, size in written if is_page(key)]
+    assert [size for _, key, size in written if is_segment(key)]
 
 
 async def dead(pottery: Pottery) -> int:

@@ -19,7 +19,7 @@ from saga.ops.dead_letters import decode_dead_letter
 from saga.ops.progress_summary import decode_summary
 from saga.ops.saga_details import UNSTARTED, describe_open_work
 from saga.ops.timeline import compute_status
-from saga.progress.document import DeadLetterRecord, SagaProgress, decode, decode_entry, encode
+from saga.progress.document import DeadLetterRecord, SagaProgress, decode_progress, decode_transition, encode
 from saga.store.sqlite.documents import checksum
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
@@ -246,7 +246,7 @@ def test_a_part_is_open_until_its_handler_can_never_run(p: SagaProgress, waiting
 
 def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path, saga: Call) -> None:
     """`order-2` was cancelled: what another service then still waits for nobody will ever say."""
-    p = replace(decode(content_of(shop, "tally", "order-2")), waiting=(kept("both", a_message("A")),))
+    p = replace(decode_progress(content_of(shop, "tally", "order-2")), waiting=(kept("both", a_message("A")),))
 
     def is_open() -> bool:
         found = json.loads(saga("list", "--json", "--open").stdout)["sagas"]
@@ -255,12 +255,12 @@ def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path,
     put(shop / ".saga" / "tally.db", ("tally::order-2", encode(p)))
     assert is_open(), "what it waits for may be on its way"
     for name in ("order", "payment", "inventory", "shipping", "tally"):
-        long_ago = encode(p if name == "tally" else decode(content_of(shop, name, "order-2")))
+        long_ago = encode(p if name == "tally" else decode_progress(content_of(shop, name, "order-2")))
         put(shop / ".saga" / f"{name}.db", (f"{name}::order-2", earlier(long_ago)))
     assert not is_open()
     [found] = [each for each in json.loads(saga("list", "--json").stdout)["sagas"] if each["saga"] == "order-2"]
     assert (found["open"], found["left"]) == ({}, 1)
-    order = replace(decode(content_of(shop, "order", "order-2")), outcome=None)
+    order = replace(decode_progress(content_of(shop, "order", "order-2")), outcome=None)
     put(shop / ".saga" / "order.db", ("order::order-2", encode(order)))
     assert not is_open(), "others know that it failed, when who ended it has forgotten it"
     put(shop / ".saga" / "tally.db", ("tally::order-2", earlier(encode(replace(p, started=None)))))
@@ -383,8 +383,8 @@ def test_a_transition_that_cannot_be_read_keeps_no_other_saga_from_being_replaye
     with sqlite3.connect(file) as connection:
         [(content,)] = connection.execute("SELECT content FROM documents WHERE key = 'payment::order-3'").fetchall()
     connection.close()
-    p = decode(content)
-    last = encode(replace(decode_entry(p.transitions[-1]), letters=()))
+    p = decode_progress(content)
+    last = encode(replace(decode_transition(p.transitions[-1]), letters=()))
     bad = replace(p, saga="order-9", transitions=(Raw(b'{"n": "x"}'), Raw(last)))
     put(file, ("payment::order-9", encode(bad)))
     meant = saga(*MEANT, "--all")
@@ -472,7 +472,7 @@ def test_a_limit_and_a_prefix_hold_for_what_needs_a_person_too(shop: Path, saga:
 
 def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Path, saga: Call) -> None:
     """`payment` has reserved money for `order-1`, and somebody says that it cannot be given back."""
-    [result] = decode(content_of(shop, "payment", "order-1")).results
+    [result] = decode_progress(content_of(shop, "payment", "order-1")).results
 
     def said(undoes: str) -> str:
         message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")

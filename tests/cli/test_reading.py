@@ -21,7 +21,7 @@ from saga.ops.saga_details import follow_saga
 from saga.ops.selection import Deployment
 from saga.ops.sources import open_stores
 from saga.ops.timeline import TimelineEntry
-from saga.progress.document import decode, decode_entry, encode
+from saga.progress.document import decode_progress, decode_transition, encode
 from saga.progress.history import decode_archive
 from saga.store.sqlite.adapter import files_of
 from saga.store.sqlite.store import SqliteStore
@@ -362,7 +362,7 @@ def test_of_more_broken_histories_than_are_shown_it_is_told_how_many_there_are(
 
 def test_a_state_that_no_transition_made_is_found(shop: Path, saga: Call) -> None:
     def richer(content: bytes) -> bytes:
-        p = decode(content)
+        p = decode_progress(content)
         return encode(replace(p, state={**p.state, "seen": 100}))
 
     change(shop / ".saga" / "tally.db", "saga", "tally::order-1", richer)
@@ -411,7 +411,7 @@ def test_a_progress_under_the_key_of_another_saga_is_found(shop: Path, saga: Cal
         shop / ".saga" / "payment.db",
         "saga",
         "payment::order-1",
-        lambda content: encode(replace(decode(content), saga="order-2")),
+        lambda content: encode(replace(decode_progress(content), saga="order-2")),
     )
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
     assert broken["what"] == "it is of saga order-2 in payment, under the key of another"
@@ -434,7 +434,7 @@ def content_of(file: Path, key: str) -> bytes:
 
 def test_another_sagas_document_under_this_id_is_found_though_it_names_this_one(shop: Path, saga: Call) -> None:
     file = shop / ".saga" / "payment.db"
-    p = decode(content_of(file, "payment::order-2"))
+    p = decode_progress(content_of(file, "payment::order-2"))
     put(file, "payment::order-1", encode(replace(p, saga="order-1")))
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
     assert (broken["saga"], broken["service"], broken["transition"]) == ("order-1", "payment", 0)
@@ -443,7 +443,7 @@ def test_another_sagas_document_under_this_id_is_found_though_it_names_this_one(
 
 @pytest.mark.parametrize("says", ["inventory", "payment"])
 def test_a_progress_under_another_services_key_is_found_whatever_it_says(shop: Path, saga: Call, says: str) -> None:
-    p = decode(content_of(shop / ".saga" / "inventory.db", "inventory::order-1"))
+    p = decode_progress(content_of(shop / ".saga" / "inventory.db", "inventory::order-1"))
     put(shop / ".saga" / "payment.db", "payment::order-1", encode(replace(p, service=says)))
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
     assert (broken["saga"], broken["service"]) == ("order-1", "payment")
@@ -451,8 +451,8 @@ def test_a_progress_under_another_services_key_is_found_whatever_it_says(shop: P
 
 def test_a_history_whose_end_was_cut_off_is_found_though_its_count_and_hash_fit(shop: Path, saga: Call) -> None:
     def shorter(content: bytes) -> bytes:
-        p = decode(content)
-        last, n = decode_entry(p.transitions[-1]), p.n - 1
+        p = decode_progress(content)
+        last, n = decode_transition(p.transitions[-1]), p.n - 1
         left = p.transitions[:-1]
         return encode(replace(p, n=n, published=n - 1, hash=last.previous, transitions=left))
 
@@ -475,7 +475,7 @@ def test_an_edited_snapshot_is_found_and_the_field_named(
     shop: Path, saga: Call, key: str, field: str, value: object
 ) -> None:
     service = key.partition("::")[0]
-    p = decode(content_of(shop / ".saga" / f"{service}.db", key))
+    p = decode_progress(content_of(shop / ".saga" / f"{service}.db", key))
     put(shop / ".saga" / f"{service}.db", key, encode(replace(p, **{field: value})))
     [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
     assert broken["what"] == f"not what the transitions make of it, in the snapshot: {field}"
@@ -483,9 +483,9 @@ def test_an_edited_snapshot_is_found_and_the_field_named(
 
 def test_a_history_of_an_older_format_is_counted_as_not_bound_to_its_saga(shop: Path, saga: Call) -> None:
     def older(content: bytes) -> bytes:
-        p, previous, made = decode(content), "", list[msgspec.Raw]()
+        p, previous, made = decode_progress(content), "", list[msgspec.Raw]()
         for raw in p.transitions:
-            made.append(msgspec.Raw(encode(replace(decode_entry(raw), previous=previous, changes={}))))
+            made.append(msgspec.Raw(encode(replace(decode_transition(raw), previous=previous, changes={}))))
             previous = sha256(bytes(made[-1])).hexdigest()
         return encode(replace(p, transitions=tuple(made), hash=previous))
 

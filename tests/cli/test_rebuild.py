@@ -22,7 +22,7 @@ from saga.messaging.envelope import type_of
 from saga.messaging.names import PROGRESS
 from saga.messaging.operator_commands import to_record
 from saga.ops import rebuild as rebuilding
-from saga.progress.document import SagaProgress, decode, encode, progress_key
+from saga.progress.document import SagaProgress, decode_progress, encode, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.audit.books import read_books
@@ -68,7 +68,7 @@ def progresses(folder: Path) -> dict[str, SagaProgress]:
         found = dict[str, SagaProgress]()
         for file in (file for service in SERVICES if (file := folder / ".saga" / f"{service}.db").exists()):
             async with SqliteStore(file, clock=SystemClock(), readonly=True) as store:
-                found |= {key: decode(document.content) async for key, document in store.scan(PROGRESS)}
+                found |= {key: decode_progress(document.content) async for key, document in store.scan(PROGRESS)}
         return found
 
     return asyncio.run(read())

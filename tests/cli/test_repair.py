@@ -15,7 +15,7 @@ from saga.configuration.wiring import load_services
 from saga.messages import texts_of
 from saga.messaging.timers import tiers_of
 from saga.ops.offsets import partition_states
-from saga.progress.document import decode, encode
+from saga.progress.document import decode_progress, encode
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
@@ -118,7 +118,7 @@ async def _damaged(folder: Path, what: str) -> None:
         assert document is not None
         damaged = b"{"
         if what == "transition":
-            damaged = encode(replace(decode(document.content), transitions=(Raw(b"7"),)))
+            damaged = encode(replace(decode_progress(document.content), transitions=(Raw(b"7"),)))
         await store.replace("saga", "payment::order-2", damaged, cas=document.cas)
 
 

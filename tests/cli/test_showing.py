@@ -25,8 +25,8 @@ from saga.progress.document import (
     Intent,
     PendingMessage,
     SagaProgress,
-    decode,
-    decode_entry,
+    decode_progress,
+    decode_transition,
     encode,
 )
 from saga.progress.document import StepRecord as Made
@@ -42,7 +42,7 @@ def edit(shop: Path, service: str, name: str, **fields: object) -> SagaProgress:
     with sqlite3.connect(file) as connection:
         query = "SELECT content FROM documents WHERE collection = 'saga' AND key = ?"
         [(content,)] = connection.execute(query, (key,)).fetchall()
-        p = replace(decode(content), **fields)
+        p = replace(decode_progress(content), **fields)
         row = (encode(p), checksum("saga", key, encode(p)), key)
         connection.execute("UPDATE documents SET content = ?, sum = ? WHERE key = ?", row)
     connection.close()
@@ -112,7 +112,7 @@ def test_a_call_of_which_nobody_knows_what_became_is_shown_with_its_run(shop: Pa
 def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_until_when(shop: Path, saga: Call) -> None:
     failed = PendingMessage(handler="reserve", message=undoing().message, n=0, attempts=20, due_ms=4_102_444_800_000)
     p = edit(shop, "payment", "order-1")
-    last = decode_entry(p.transitions[-1])
+    last = decode_transition(p.transitions[-1])
     why = "OSError: the bank is shut"
     attempts = (FailedAttempt(time="2026-01-01T00:00:00.000Z", ms=7, reason=why, worker="a:1"),)
     entry = replace(last, n=p.n, outcome="retrying", handler="release", attempt=20, reason=why, failures=attempts)
@@ -122,7 +122,7 @@ def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_unt
     shown = saga("show", "order-1").stdout
     assert shown.partition("still open:\n")[2] == (
         "  payment: release, which undoes what reserve did, is tried again at 2100-01-01T00:00:00.000Z: 20 attempts "
-        f"failed since {decode_entry(p.transitions[0]).time}; the last said: {why}\n"
+        f"failed since {decode_transition(p.transitions[0]).time}; the last said: {why}\n"
     )
     assert f"    attempt 20 failed at 2026-01-01T00:00:00.000Z after 7 ms on a:1: {why}\n" in shown
     open_ = next(line for line in saga("list", "--open").stdout.splitlines() if line.startswith("order-1 "))
@@ -134,7 +134,7 @@ def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_unt
 
 def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_lies(shop: Path, saga: Call) -> None:
     p = edit(shop, "payment", "order-1")
-    entry = decode_entry(p.transitions[0])
+    entry = decode_transition(p.transitions[0])
     [call] = entry.calls
     plain = saga("show", "order-1", "--service", "payment", "--steps").stdout
     said = f"    step {call.name}: {call.ms} ms, input {call.input}, gave {len(bytes(call.value))} bytes\n"
@@ -166,7 +166,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
 
 
 def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = decode_entry(edit(shop, "payment", "order-1").transitions[0])
+    entry = decode_transition(edit(shop, "payment", "order-1").transitions[0])
     attempts = (FailedAttempt(time="2026-01-01T00:00:00.000Z", ms=7, reason="OSError: shut"),)
     failed = replace(entry, outcome="retrying", attempt=1, failures=attempts)
     history = SagaHistory(SagaProgress(service="payment", saga="order-1"), (Raw(encode(failed)),))

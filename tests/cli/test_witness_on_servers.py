@@ -12,7 +12,7 @@ from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.ops.history_verifier import BrokenHistory, VerificationReport, read_published_histories, verify_stores
 from saga.ops.sources import ServiceStore
-from saga.progress.document import decode, progress_key
+from saga.progress.document import decode_progress, progress_key
 from saga.store.port import Document, Store
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
@@ -62,7 +62,7 @@ async def _put_back_and_removed(pottery: Pottery, cup: str) -> None:
 
         async def handled(count: int) -> bool:
             document = await store.get("saga", key)
-            return document is not None and decode(document.content).n == count
+            return document is not None and decode_progress(document.content).n == count
 
         async with asyncio.TaskGroup() as tasks:
             settings = Settings.from_environment()

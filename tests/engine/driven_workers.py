@@ -16,7 +16,7 @@ from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.messages import Message, Position, texts_of
 from saga.messaging.names import ARCHIVES
-from saga.progress.document import SagaProgress, Transition, decode, decode_entry, progress_key
+from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition, progress_key
 from saga.store.port import Document, Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import iso
@@ -111,11 +111,15 @@ class At:
     async def progress(self, saga: str = SAGA) -> SagaProgress:
         """Progress as it is in the store."""
         document = await self.store.get("saga", progress_key(self.participant.name, saga))
-        return SagaProgress(service=self.participant.name, saga=saga) if document is None else decode(document.content)
+        return (
+            SagaProgress(service=self.participant.name, saga=saga)
+            if document is None
+            else decode_progress(document.content)
+        )
 
     async def history(self) -> list[Transition]:
         """Transitions of the saga, as far as they are in the progress."""
-        return [decode_entry(raw) for raw in (await self.progress()).transitions]
+        return [decode_transition(raw) for raw in (await self.progress()).transitions]
 
     async def told(self) -> list[tuple[str, str]]:
         """Handler and outcome of each transition."""

@@ -23,7 +23,7 @@ from saga.engine.worker import Worker
 from saga.messages import Message, Outgoing, Partition, Record, Topic, texts_of
 from saga.messaging import envelope
 from saga.progress import ids
-from saga.progress.document import SagaProgress, Transition, decode, decode_entry, progress_key
+from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock, iso
 from saga.telemetry.events import DeadLettered, Moment, to_all
@@ -154,12 +154,12 @@ class Workplace:
     async def progress(self, service: Service[Any], saga: str = SAGA) -> SagaProgress | None:
         """Progress of a saga in the service."""
         document = await self.store.get("saga", progress_key(service.declared.name, saga))
-        return None if document is None else decode(document.content)
+        return None if document is None else decode_progress(document.content)
 
     async def history(self, service: Service[Any], saga: str = SAGA) -> list[Transition]:
         """Transitions of a saga in the service."""
         p = await self.progress(service, saga)
-        return [] if p is None else [decode_entry(raw) for raw in p.transitions]
+        return [] if p is None else [decode_transition(raw) for raw in p.transitions]
 
     def told_dead(self) -> list[DeadLettered]:
         """The dead letters of which people were told."""

@@ -15,7 +15,7 @@ from saga.errors import StoreError
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history
 from saga.progress.document import CLAIMED, StepRecord, progress_key
-from saga.progress.spill import BOUNDS, is_claim, saga_of
+from saga.progress.spill import BOUNDS, is_claim, parse_saga
 from saga.store.sqlite.store import SqliteStore
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place
@@ -76,14 +76,14 @@ async def test_large_results_are_stored_once_and_the_progress_stays_small(tmp_pa
         assert max(sizes) < 5000
         claims = await claims_in(workers.store)
         assert sorted(content[1:2] for content in claims.values()) == [b"0", b"1", b"2"]
-        assert {saga_of(key) for key in claims} == {SAGA}
+        assert {parse_saga(key) for key in claims} == {SAGA}
         calls = await calls_of(worker)
         assert [(call.name, bytes(call.value), f"payment|claim::{SAGA}::{call.claim}" in claims) for call in calls] == [
             ("fetch", b"null", True)
         ] * 3
         p = await worker.progress()
         assert p.format == CLAIMED
-        assert history.verify(p.transitions, p) is None
+        assert history.verify_history(p.transitions, p) is None
 
 
 async def test_results_that_are_not_large_stay_where_they_were(tmp_path: Path) -> None:
@@ -143,11 +143,11 @@ async def test_a_failed_attempt_reads_what_it_was_given_and_the_saga_is_for_this
         worker = await left_behind(workers, archive)
         p = await worker.progress()
         assert p.format == CLAIMED
-        assert history.verify(p.transitions, p) is None
+        assert history.verify_history(p.transitions, p) is None
         await worker.takes(an_order(), id="order")
         assert archive.fetched == [0, 1, 2, 2], "the last was begun, and had no claim yet"
         p = await worker.progress()
-        assert history.verify(p.transitions, p) is None
+        assert history.verify_history(p.transitions, p) is None
 
 
 async def test_a_claim_that_is_gone_or_was_changed_holds_up_the_run_until_it_is_put_back(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_two_sagas_with_the_same_result_have_a_claim_each_that_never_expir
             turn = worker.begun(an_order(saga), message)
             await process(worker.participant, turn)
         keys = list(await claims_in(workers.store))
-        assert sorted(map(saga_of, keys)) == ["order-1", "order-2"]
+        assert sorted(map(parse_saga, keys)) == ["order-1", "order-2"]
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:
             [[expiring]] = file.execute(
                 "SELECT count(*) FROM documents WHERE collection = ? AND expires_at_ms IS NOT NULL", (ARCHIVES,)

@@ -111,7 +111,7 @@ async def test_what_is_replayed_goes_on_where_it_was_and_the_others_follow(place
         p = await place.progress(service)
         assert p is not None
         assert (p.queue, p.intents, p.replays) == ((), (), 1)
-        assert history.verify(p.transitions, p) is None
+        assert history.verify_history(p.transitions, p) is None
         letters = [headers["dead_what"] for _, headers in await place.dead(service)]
         assert letters == ["dead letter", "replayed"]
     assert [name for name, _ in outside.asked] == ["first", "second", "second"], "what has answered is not asked again"
@@ -240,7 +240,7 @@ async def test_what_is_discarded_is_told_and_what_waits_behind_it_goes_on(place:
         await place.at_rest(service)
         p = await place.progress(service)
         assert p is not None
-        assert history.verify(p.transitions, p) is None
+        assert history.verify_history(p.transitions, p) is None
 
 
 async def test_what_an_outcome_sets_off_is_not_discarded(place: Workplace) -> None:
@@ -385,7 +385,7 @@ async def test_a_run_whose_code_has_changed_goes_on_with_what_a_person_says_the_
         p = await place.progress(service)
         assert p is not None
         assert (p.queue, p.intents, p.replays) == ((), (), 3)
-        assert history.verify(p.transitions, p) is None
+        assert history.verify_history(p.transitions, p) is None
     assert [name for name, _ in outside.asked] == ["first", "second"], "nothing is asked for again"
 
 

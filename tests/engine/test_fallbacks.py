@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saga import Breaker, BreakerOpen, DeclarationError, Remembered, Retry, Saga, Service, limited
-from saga.progress.document import FORMAT, decode
+from saga.progress.document import FORMAT, decode_progress
 from saga.telemetry.events import FellBack
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.docs.markdown import ROOT, blocks
@@ -168,7 +168,7 @@ async def test_a_rerun_goes_the_way_on_which_the_run_began_although_the_first_is
         assert bank.asked == ["branch charge"], "the bank is not asked beside the branch, which may have charged"
         document = await at.store.get("saga", f"payment::{SAGA}")
         assert document is not None
-        assert decode(document.content).format < FORMAT, "an older release may go on from here"
+        assert decode_progress(document.content).format < FORMAT, "an older release may go on from here"
 
 
 async def test_a_call_that_has_begun_is_never_given_another_way(tmp_path: Path) -> None:

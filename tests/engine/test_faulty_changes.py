@@ -22,7 +22,7 @@ from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Message, Position, Record
 from saga.messaging.names import PROGRESS, changes_of
-from saga.progress.document import SagaProgress, decode, progress_key
+from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from saga.testing.trials import TrialClock, in_place, trial_ports
@@ -103,7 +103,7 @@ async def shown(records: Sequence[Record]) -> tuple[dict[str, tuple[int, ...]], 
                 assert isinstance(message, Message), message
                 await process(participant, begin(participant, message, Position(*placed[:3]), None))
             async for key, document in store.scan(PROGRESS, progress_key("watching", "")):
-                progress: SagaProgress = decode(document.content)
+                progress: SagaProgress = decode_progress(document.content)
                 found[key.partition("::")[2]] = tuple(progress.state.get("versions", ()))
                 odd += [t.outcome for t in map(_entry, progress.transitions) if t.outcome not in ("handled", "ignored")]
     return found, odd

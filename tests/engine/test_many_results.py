@@ -180,7 +180,7 @@ async def test_a_page_of_results_that_is_gone_or_was_changed_holds_up_the_undoin
     async with with_tiny_pages(tmp_path, bank, 20) as workers:
         worker = await workers.worker(bank.service)
         [page] = (await worker.progress()).pages
-        key = spill.page_key("payment", SAGA, page)
+        key = spill.segment_key("payment", SAGA, page)
         there = await workers.store.get(ARCHIVES, key)
         assert there is not None
         for content, why in ((None, "lists the page .* put it back"), (b"{}", "was changed since it was written")):
@@ -244,8 +244,8 @@ async def test_tools_see_all_results_whatever_page_lies_below_another(tmp_path: 
         assert found is not None
         p = found.progress
         assert [r.cause for r in p.results] == [f"order-{n}" for n in range(20)]
-        assert history.verify(found.transitions, p) is None
-        pages = [(key, d) async for key, d in workers.store.scan(ARCHIVES) if spill.is_page(key)]
+        assert history.verify_history(found.transitions, p) is None
+        pages = [(key, d) async for key, d in workers.store.scan(ARCHIVES) if spill.is_segment(key)]
         assert len(pages) > 3
         lowest, _ = pages[0]
         await workers.archive(lowest, None)

@@ -16,8 +16,8 @@ from saga.errors import Permanent
 from saga.messages import Position
 from saga.progress import history
 from saga.progress.actions import RunHandler
-from saga.progress.document import PendingMessage, decode
-from saga.progress.journal import empty
+from saga.progress.document import PendingMessage, decode_progress
+from saga.progress.journal import new_progress
 from saga.store.sqlite.store import SqliteStore
 from saga.telemetry.events import DeadLettered, Escalated, Handled, Retrying, Stuck, Unavailable
 from saga.testing.trials import TrialClock, trial_ports
@@ -147,7 +147,7 @@ async def test_handlers_that_keep_a_message_or_would_ignore_it_are_not_concerned
         worker = await at.worker(payment)
         service, order = worker.participant, an_order("big")
         message = worker.message(order)
-        reserve, p = service.roles.handlers["reserve"], empty("payment", "big", 1)
+        reserve, p = service.roles.handlers["reserve"], new_progress("payment", "big", 1)
         kept = (PendingMessage(handler="count", message=message, n=0),)
         for known, names in ((p, ["count"]), (with_(p, waiting=kept), []), (with_(p, closed=("count",)), [])):
             turn = with_(worker.begun(order, message), progress=known)
@@ -307,9 +307,9 @@ async def test_a_history_of_large_events_stays_within_its_bytes(tmp_path: Path) 
         document = await place.store.get("saga", "payment::big")
         assert document is not None
         assert len(document.content) < history.HISTORY_BYTES_MAX + 3 * len(LARGE)
-        p = decode(document.content)
+        p = decode_progress(document.content)
         archives = [history.decode_archive(d.content) async for _, d in place.store.scan("saga-archive", "payment::")]
         whole = [raw for archive in archives for raw in archive.transitions] + list(p.transitions)
         assert len(whole) == 30
-        assert history.verify(whole, p) is None
+        assert history.verify_history(whole, p) is None
         assert len(await place.records("payments")) == 30

@@ -12,7 +12,7 @@ from saga import Later, Retry, Service
 from saga.messaging import operator_commands
 from saga.messaging.names import ARCHIVES
 from saga.progress import history, spill
-from saga.progress.document import SagaProgress, decode_entry, encode
+from saga.progress.document import SagaProgress, decode_transition, encode
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
@@ -45,7 +45,7 @@ def joining(taken: list[str]) -> Service[Any]:
 
 
 async def documents_of(place: Workplace) -> dict[str, bytes]:
-    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_page(key)}
+    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_segment(key)}
 
 
 async def progress_of(place: Workplace, payment: Service[Any]) -> SagaProgress:
@@ -70,11 +70,11 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
         assert len(p.own) <= SMALL.head_max + SMALL.page_max
         assert len(encode(replace(p, transitions=()))) < 12_000
         assert any(page.level for page in p.pages)
-        whole = spill.whole(p, await documents_of(place))
+        whole = spill.restore_all(p, await documents_of(place))
         assert len(whole.own) == ORDERS
         transitions = await whole_history(place, p)
-        assert history.verify(transitions, whole) is None
-        found = history.verify(transitions, replace(p, own=(replace(p.own[0], n=7),)))
+        assert history.verify_history(transitions, whole) is None
+        found = history.verify_history(transitions, replace(p, own=(replace(p.own[0], n=7),)))
         assert found is not None
         assert "own" in found.what
         async with at_work(place, payment):  # another one, that knows no page
@@ -88,7 +88,7 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
             await place.at_rest(payment)
             assert taken[ORDERS:] == [f"c-{ORDERS}"]
         assert not [
-            key for key, content in (await documents_of(place)).items() if spill.decode_leaf(content).of == "own"
+            key for key, content in (await documents_of(place)).items() if spill.decode_segment(content).of == "own"
         ]
 
 
@@ -103,7 +103,10 @@ async def test_what_is_withdrawn_in_pages_is_never_taken(tmp_path: Path) -> None
         p = await progress_of(place, payment)
         assert (p.own, p.results, p.closed) == ((), (), ("reserve",))
         assert {page.of for page in p.pages} == {"inbox"}
-        assert history.verify(await whole_history(place, p), spill.whole(p, await documents_of(place))) is None
+        assert (
+            history.verify_history(await whole_history(place, p), spill.restore_all(p, await documents_of(place)))
+            is None
+        )
         await place.publish(CONFIRMED)
         await place.at_rest(payment)
         assert taken == []
@@ -128,9 +131,9 @@ async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_ord
         p = await progress_of(place, payment)
         assert len(p.waiting) <= SMALL.head_max + SMALL.page_max
         assert {page.types for page in p.pages} == {("OrderPlaced",)}
-        whole = spill.whole(p, await documents_of(place))
+        whole = spill.restore_all(p, await documents_of(place))
         assert len(whole.waiting) == 60
-        assert history.verify(await whole_history(place, p), whole) is None
+        assert history.verify_history(await whole_history(place, p), whole) is None
         async with at_work(place, payment):
             await place.publish(CONFIRMED)
             await place.at_rest(payment)
@@ -162,12 +165,12 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
         p = await progress_of(place, payment)
         assert max(page.level for page in p.pages) == 2
         assert len([page for page in p.pages if page.of == "queue"]) <= 5 * SMALL.shelf_max
-        whole = spill.whole(p, await documents_of(place))
+        whole = spill.restore_all(p, await documents_of(place))
         assert len(whole.queue) == 1 + 700
         transitions = await whole_history(place, p)
-        assert history.verify(transitions, whole) is None
-        assert history.verify(transitions, replace(p, pages=p.pages[1:])) is not None
-        assert sum(entry.outcome == "queued" for entry in map(decode_entry, transitions)) == 700
+        assert history.verify_history(transitions, whole) is None
+        assert history.verify_history(transitions, replace(p, pages=p.pages[1:])) is not None
+        assert sum(entry.outcome == "queued" for entry in map(decode_transition, transitions)) == 700
         mended.append("by hand")
         [dead] = [kept.dead for kept in p.queue if kept.dead]
         now_ms = place.clock.now_ms()
@@ -201,4 +204,4 @@ async def test_of_large_events_only_the_first_are_in_the_progress(
         assert len(p.queue) <= 1 + 2 + 3, "the dead letter, the head, and what fills no page yet"
         assert len(encode(p)) < 1_000_000
         pages = (await documents_of(place)).values()
-        assert sum(len(spill.decode_leaf(content).kept) for content in pages) + len(p.queue) == 31
+        assert sum(len(spill.decode_segment(content).kept) for content in pages) + len(p.queue) == 31

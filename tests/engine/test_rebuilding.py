@@ -16,7 +16,7 @@ from saga.engine.rebuild import Anew, Around, Taken, Unknowable, rebuilt
 from saga.messages import Message, Position, Record
 from saga.messaging import envelope
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress.document import SagaProgress, decode_entry
+from saga.progress.document import SagaProgress, decode_transition
 from saga.progress.history import decode_archive
 from saga.support.clock import from_iso
 from services.order.events import OrderCancelled, OrderConfirmed
@@ -97,7 +97,7 @@ class Life:
 
 
 def told(p: SagaProgress) -> list[tuple[str, str, str | None]]:
-    return [(e.handler, e.outcome, e.reason) for e in map(decode_entry, p.transitions)]
+    return [(e.handler, e.outcome, e.reason) for e in map(decode_transition, p.transitions)]
 
 
 async def test_handlers_that_ask_for_nothing_outside_are_made_again_with_what_they_changed(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from saga import Later, Saga, Service
 from saga.engine.errors import Draining
 from saga.engine.repair import repaired, woken_again
-from saga.progress.document import SagaProgress, decode_entry
-from saga.progress.stranded_work import StrandedWork, unattended
-from saga.progress.timers import earliest_ms
+from saga.progress.document import SagaProgress, decode_transition
+from saga.progress.stranded_work import StrandedWork, find_stranded_work
+from saga.progress.timers import find_earliest_ms
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentCaptured, PaymentReserved
 from tests.engine.driven_workers import At, Before, Workers, place
@@ -22,7 +22,7 @@ QUIET_S = 120
 
 
 def work(at: Workers, worker: At, p: SagaProgress) -> StrandedWork:
-    return unattended(p, worker.participant.roles, at.clock.now_ms(), QUIET_S * 1000)
+    return find_stranded_work(p, worker.participant.roles, at.clock.now_ms(), QUIET_S * 1000)
 
 
 async def lost(worker: At) -> None:
@@ -33,7 +33,7 @@ async def lost(worker: At) -> None:
     assert await worker.progress() == before, "nothing was written"
     assert before.wake is not None
     assert {w.id for w in wakes_in(worker)} == {before.wake.id}
-    assert wakes_in(worker)[-1].due_ms == earliest_ms(before)
+    assert wakes_in(worker)[-1].due_ms == find_earliest_ms(before)
     assert len(worker.log.messages) <= 2, "whoever reads the progress publishes it as well"
 
 
@@ -139,7 +139,7 @@ async def test_a_run_that_has_begun_and_comes_again_to_nobody_is_gone_on_with_fr
         assert await repaired(worker.participant, SAGA, found.triggers) == [("reserve", "handled", None)]
         p = await worker.progress()
         assert (p.intents, work(at, worker, p).is_any) == ((), False)
-        entry = decode_entry(p.transitions[-1])
+        entry = decode_transition(p.transitions[-1])
         assert entry.position is None, "it is no position of the log"
 
 

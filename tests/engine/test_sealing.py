@@ -32,7 +32,7 @@ from saga.messages import Position
 from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.operator_commands import CommandRequest, send_commands
 from saga.ops.selection import Deployment, Operator
-from saga.progress.document import StepRecord, decode, progress_key
+from saga.progress.document import StepRecord, decode_progress, progress_key
 from saga.progress.spill import is_claim
 from saga.telemetry.events import Parked, Unavailable
 from saga.testing.world import answer_of
@@ -563,7 +563,7 @@ async def _replace_sealed(place: Workplace, keys: KeyFolder, sealing: Callable[[
     key, document = await keys.of_subject(SAGA), await place.store.get("saga", progress_key("payment", SAGA))
     assert key is not None
     assert document is not None
-    (intent,) = decode(document.content).intents
+    (intent,) = decode_progress(document.content).intents
     text: str = msgspec.json.decode(intent.calls[0].value)["_sensitive"]
     content = document.content.replace(text.encode(), sealing(key).encode())
     await place.store.replace("saga", progress_key("payment", SAGA), content, cas=document.cas)

@@ -12,7 +12,7 @@ from saga import Later, Retry, Saga, Service
 from saga.engine.execution.beginning import hold_back
 from saga.engine.processing_state import HeldBack
 from saga.progress.document import PendingMessage, SagaProgress
-from saga.progress.journal import empty
+from saga.progress.journal import new_progress
 from services.order.events import OrderCancelled, OrderConfirmed
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, Before, Workers, place
@@ -162,7 +162,7 @@ async def test_what_fails_for_one_message_holds_up_no_other_of_its_handler(tmp_p
 def test_what_is_stopped_for_one_message_is_as_due_as_it_was_for_others(undoes: bool) -> None:
     messages = [message_of(an_order(), started=None, id=f"order-{n}") for n in (1, 2)]
     kept = tuple(PendingMessage(handler="reserve", message=each, n=n, due_ms=1000) for n, each in enumerate(messages))
-    p = empty("payment", SAGA, 1)
+    p = new_progress("payment", SAGA, 1)
     p = replace(p, compensating=kept) if undoes else replace(p, queue=kept)
     later = hold_back(p, [HeldBack("reserve", undoes, 1500, kept[0].message.id)], now_ms=3000)
     assert [k.due_ms for k in (*later.queue, *later.compensating)] == [3001, 1000], "its own time has passed"

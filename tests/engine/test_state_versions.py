@@ -23,8 +23,8 @@ from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
 from saga.ops.timeline import SagaHistory, find_transition
 from saga.progress import history
-from saga.progress.document import PLAIN, VERSIONED, SagaProgress, decode_entry, encode
-from saga.progress.history import archive_key, decode_archive, fold, verify
+from saga.progress.document import PLAIN, VERSIONED, SagaProgress, decode_transition, encode
+from saga.progress.history import archive_key, decode_archive, fold_state, verify_history
 from saga.telemetry.events import Stuck
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentCaptured, PaymentReserved
 from tests.engine.deployed_contracts import Contracts
@@ -147,14 +147,14 @@ async def test_the_end_of_the_first_run_holds_the_whole_state_and_its_version(tm
         assert (old.version, old.format, old.state) == (1, PLAIN, {"total": "9.80"})
         new = await handled(place, after(), bank, OrderConfirmed(order_id=SAGA))
         assert (new.version, new.format, new.state) == (2, VERSIONED, {"cents": 980, "moved": 1})
-        first, last = map(decode_entry, new.transitions)
+        first, last = map(decode_transition, new.transitions)
         assert (first.version, first.delta) == (1, {"total": "9.80"})
         assert (last.version, last.delta) == (2, {"cents": 980, "moved": 1})
         assert bank.asked == ["9.80", "charge-1", "9.80"]
         third = await handled(place, after(), bank, cancelled(1))
         assert third.state == {"cents": 981, "moved": 1}
-        assert decode_entry(third.transitions[-1]).delta == {"cents": 981}
-        assert verify(third.transitions, third) is None
+        assert decode_transition(third.transitions[-1]).delta == {"cents": 981}
+        assert verify_history(third.transitions, third) is None
         shown = SagaHistory(third, third.transitions)
         assert [find_transition(shown, n)[1] for n in range(3)] == [{"total": "9.80"}, new.state, third.state]
 
@@ -244,7 +244,7 @@ async def test_a_run_that_began_on_the_state_of_before_goes_on_with_that_state_m
         p = await known(place)
         assert (p.version, p.state) == (2, {"cents": 980, "moved": 1})
         assert bank.asked == ["charge-1", "9.80"]
-        assert verify(p.transitions, p) is None
+        assert verify_history(p.transitions, p) is None
 
 
 async def test_archives_of_both_versions_make_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,11 +260,11 @@ async def test_archives_of_both_versions_make_the_state(tmp_path: Path, monkeypa
             assert archive is not None
             raws += decode_archive(archive.content).transitions
         whole = (*raws, *p.transitions)
-        assert {decode_entry(raw).version for raw in raws} == {1, 2}
+        assert {decode_transition(raw).version for raw in raws} == {1, 2}
         assert p.state == {"cents": 986, "moved": 1}
-        assert fold(map(decode_entry, whole)) == p.state
-        assert verify(whole, p) is None
-        told = verify(whole, with_(p, version=3))
+        assert fold_state(map(decode_transition, whole)) == p.state
+        assert verify_history(whole, p) is None
+        told = verify_history(whole, with_(p, version=3))
         assert told is not None
         assert "version" in told.what
         assert encode(p)
@@ -355,4 +355,4 @@ async def test_what_takes_the_place_of_a_run_that_never_ends_changes_no_version(
         p = await handled(place, taking_back(new, Notes, Notes()), bank, cancelled(1))
         assert bank.asked == ["taken", "taken back"]
         assert (p.version, p.state) == (1, {"total": "9.80"})
-        assert verify(p.transitions, p) is None
+        assert verify_history(p.transitions, p) is None

@@ -21,7 +21,7 @@ from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import TOPIC, Awaited, Told, from_record
-from saga.progress.document import PendingMessage, SagaProgress, SuspendedRun, Transition, decode_entry
+from saga.progress.document import PendingMessage, SagaProgress, SuspendedRun, Transition, decode_transition
 from saga.support.clock import LATEST_MS, iso
 from saga.telemetry.events import Untold
 from services.payment.events import (
@@ -221,7 +221,7 @@ async def history_at(folder: Path) -> list[SagaProgress]:
 
 
 def last(p: SagaProgress) -> Transition:
-    return decode_entry(p.transitions[-1])
+    return decode_transition(p.transitions[-1])
 
 
 async def test_the_mark_rises_with_what_is_acknowledged_and_not_before(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from saga.errors import Ambiguous, BadInput, Conflict, SagaError, StoreError
 from saga.messages import Event, Message, Outgoing, Position, texts_of
 from saga.messaging import envelope
 from saga.progress import history, spill
-from saga.progress.document import decode, encode
-from saga.progress.takeover import is_due
+from saga.progress.document import decode_progress, encode
+from saga.progress.takeover import is_takeover_due
 from saga.telemetry.events import Escalated
 from saga.testing.trials import TrialClock
 from services.inventory.stock import Stock
@@ -451,7 +451,7 @@ async def test_what_a_later_version_can_decode_runs_with_all_its_parts(
 
 def replace_queue(content: bytes) -> bytes:
     """The progress as if a person had taken the dead letter away."""
-    p = decode(content)
+    p = decode_progress(content)
     return encode(with_(p, queue=tuple(k for k in p.queue if not k.dead)))
 
 
@@ -798,7 +798,7 @@ async def test_what_a_repair_wrote_and_did_not_publish_is_published_by_the_next_
             await repaired(new.participant, SAGA)
         assert [h for h, _ in await new.told()] == ["reserve", "capture"]
         again = await at.worker(chain(ran, longer=True))
-        assert is_due(await again.progress(), again.participant.roles), "it is not repaired yet"
+        assert is_takeover_due(await again.progress(), again.participant.roles), "it is not repaired yet"
         await repaired(again.participant, SAGA)
         assert any(envelope.type_of(m) == "PaymentCaptured" for m in again.log.messages)
         assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"]

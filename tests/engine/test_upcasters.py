@@ -21,8 +21,8 @@ from saga.engine.prepared_service import prepare
 from saga.messages import Message, Position, Record, Writer
 from saga.messaging import operator_commands
 from saga.progress import history
-from saga.progress.document import decode_entry
-from saga.progress.history import fold
+from saga.progress.document import decode_transition
+from saga.progress.history import fold_state
 from saga.telemetry.events import Escalated
 from saga.testing import check_idempotent, trial
 from tests.contracts.test_upcast import failing as failing  # the fixture
@@ -175,7 +175,7 @@ async def test_the_books_show_what_came_and_not_what_was_made_of_it(tmp_path: Pa
         await worker.takes(FILLED)
         (entry,) = await worker.history()
         p = await worker.progress()
-        assert fold([decode_entry(raw) for raw in p.transitions]) == p.state
+        assert fold_state([decode_transition(raw) for raw in p.transitions]) == p.state
         assert entry.message == worker.message(FILLED).id
 
 

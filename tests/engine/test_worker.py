@@ -199,7 +199,7 @@ async def test_a_long_history_is_archived_and_verified_as_a_whole(tmp_path: Path
         assert p.n == len(whole) == 200
         assert len(p.transitions) <= history.TRANSITIONS_MAX
         assert len(archives) >= 2
-        assert history.verify(whole, p) is None
+        assert history.verify_history(whole, p) is None
         assert p.state == {"quantity": sum(range(200))}
         assert len(await place.records("payments")) == 200
         # An inbox entry outlives any redelivery: none is dropped for being one of many.

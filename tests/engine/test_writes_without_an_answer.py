@@ -21,7 +21,7 @@ from saga.messaging import controls
 from saga.messaging.controls import Switch
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history, spill
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.store.port import Document
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
@@ -178,10 +178,10 @@ async def books(place: Workplace, payment: Service[Any]) -> Books:
     assert switches is not None
     book = controls.decode("payment", switches.content)
     archives = [d.content async for key, d in place.store.scan(ARCHIVES, history.archive_key("payment", SAGA, 0)[:-9])]
-    transitions = [decode_entry(raw) for raw in p.transitions]
+    transitions = [decode_transition(raw) for raw in p.transitions]
     for content in archives:
-        transitions += [decode_entry(raw) for raw in history.decode_archive(content).transitions]
-    keys = [spill.page_key("payment", SAGA, page) for page in p.pages]
+        transitions += [decode_transition(raw) for raw in history.decode_archive(content).transitions]
+    keys = [spill.segment_key("payment", SAGA, page) for page in p.pages]
     keys += [spill.claim_key("payment", SAGA, call.claim) for t in transitions for call in t.calls if call.claim]
     assert [key for key in keys if await place.store.get(ARCHIVES, key) is None] == [], "named, and not durable"
     assert len(keys) > ORDERS

@@ -30,7 +30,7 @@ def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "unpublished", lambda p, is_committed, in_hand: ())
+    patch.setattr(history, "find_unpublished", lambda p, is_committed, in_hand: ())
 
 
 def what_another_message_brings_counts_as_published(patch: pytest.MonkeyPatch) -> None:
@@ -93,22 +93,24 @@ def a_rerun_sees_the_state_of_now(patch: pytest.MonkeyPatch) -> None:
 
 
 def compensations_close_nothing(patch: pytest.MonkeyPatch) -> None:
-    close = compensation._close
+    close = compensation._close_handler
 
     def leave_open(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
         return replace(after, closed=p.closed, failed=p.failed), letters
 
-    patch.setattr(compensation, "_close", leave_open)
+    patch.setattr(compensation, "_close_handler", leave_open)
 
 
 def a_second_outcome(patch: pytest.MonkeyPatch) -> None:
-    emitted = journal.emitted
-    patch.setattr(journal, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), outcome=None))
+    emitted = journal.apply_emitted_events
+    patch.setattr(
+        journal, "apply_emitted_events", lambda p, roles, events: replace(emitted(p, roles, events), outcome=None)
+    )
 
 
 def handlers_run_for_every_message(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "_repetition", lambda p, role, index, m: None)
+    patch.setattr(decisions, "_decide_repetition", lambda p, role, index, m: None)
 
 
 def a_removal_counts_as_the_first_change(patch: pytest.MonkeyPatch) -> None:
@@ -116,36 +118,36 @@ def a_removal_counts_as_the_first_change(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(next_action, "next_ready", lambda *asked: None)
+    patch.setattr(next_action, "find_next_ready", lambda *asked: None)
 
 
 def compensations_do_not_wait_for_originals(patch: pytest.MonkeyPatch) -> None:
     def at_once(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
         if any(result.handler == role.name for result in p.results):
-            return Compensate(role, outcome, decisions.newest(p, role.name))
+            return Compensate(role, outcome, decisions.find_newest_result(p, role.name))
         return CloseHandler(role, outcome)
 
     for module in (decisions, next_action):
-        patch.setattr(module, "undo_step", at_once)
+        patch.setattr(module, "decide_compensation", at_once)
 
 
 def originals_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
-    close = compensation._close
+    close = compensation._close_handler
 
     def keep(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
         return replace(after, queue=p.queue, waiting=p.waiting), letters
 
-    patch.setattr(compensation, "_close", keep)
+    patch.setattr(compensation, "_close_handler", keep)
 
 
 def own_events_are_no_parts(patch: pytest.MonkeyPatch) -> None:
-    emitted = journal.emitted
-    patch.setattr(journal, "emitted", lambda p, roles, events: replace(emitted(p, roles, events), own=()))
+    emitted = journal.apply_emitted_events
+    patch.setattr(journal, "apply_emitted_events", lambda p, roles, events: replace(emitted(p, roles, events), own=()))
 
 
 def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    undone = compensation.undone
+    undone = compensation.complete_compensation
 
     def keep(
         p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
@@ -153,15 +155,15 @@ def own_parts_are_not_withdrawn(patch: pytest.MonkeyPatch) -> None:
         written = undone(p, hand, role, result, ended)
         return Commit(replace(written.snapshot, own=p.own), written.entry)
 
-    patch.setattr(handler_runner, "undone", keep)
+    patch.setattr(handler_runner, "complete_compensation", keep)
 
 
 def what_failed_on_a_withdrawn_event_runs_on_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compensation, "_not_run", lambda p, hand, withdrawn, ended: (p, ended))
+    patch.setattr(compensation, "_drop_withdrawn_runs", lambda p, hand, withdrawn, ended: (p, ended))
 
 
 def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
-    undone = compensation.undone
+    undone = compensation.complete_compensation
 
     def forget(
         p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
@@ -169,7 +171,7 @@ def only_the_newest_result_is_undone(patch: pytest.MonkeyPatch) -> None:
         others = tuple(r for r in p.results if r is result or r.handler != role.name)
         return undone(replace(p, results=others), hand, role, result, ended)
 
-    patch.setattr(handler_runner, "undone", forget)
+    patch.setattr(handler_runner, "complete_compensation", forget)
 
 
 def updates_do_not_look_at_the_progress(patch: pytest.MonkeyPatch) -> None:
@@ -203,30 +205,30 @@ def a_dead_intent_leaves_no_never(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_transition_records_its_position(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(progress_repository, "knows", lambda p, roles, m: False)
+    patch.setattr(progress_repository, "is_message_known", lambda p, roles, m: False)
 
 
 def open_intents_are_not_settled(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "_resumable", lambda p, roles, intent, now_ms: None)
+    patch.setattr(decisions, "_find_resumable", lambda p, roles, intent, now_ms: None)
 
 
 def a_kept_message_in_hand_is_decided_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "kept", lambda p, handler, m: False)
+    patch.setattr(decisions, "is_pending", lambda p, handler, m: False)
 
 
 def a_dead_run_has_all_messages_of_its_handler(patch: pytest.MonkeyPatch) -> None:
-    intent_with = decisions.intent_with
+    intent_with = decisions.find_intent
 
     def any_of(p: SagaProgress, handler: str, m: Message, kind: IntentKind = "do") -> Intent | None:
         if kind == "lieu":
             return next((i for i in p.intents if i.kind == kind and i.handler == handler), None)
         return intent_with(p, handler, m)
 
-    patch.setattr(decisions, "intent_with", any_of)
+    patch.setattr(decisions, "find_intent", any_of)
 
 
 def a_later_message_overtakes_those_that_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decisions, "waits_before", lambda p, role, m: False)
+    patch.setattr(decisions, "is_other_message_first", lambda p, role, m: False)
 
 
 def a_failed_send_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -277,7 +279,7 @@ def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spill, "digest_of", lambda content: "")
+    patch.setattr(spill, "digest_content", lambda content: "")
 
 
 def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
@@ -293,13 +295,13 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
 
 
 def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
-    spilled = spill.inbox_spilled
+    spilled = spill.spill_inbox
     other = message("-", "-")
-    patch.setattr(spill, "inbox_spilled", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+    patch.setattr(spill, "spill_inbox", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
 
 
 def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(journal, "held_messages", lambda p: ())
+    patch.setattr(journal, "iterate_messages", lambda p: ())
 
 
 def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
@@ -312,11 +314,11 @@ def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(piles, "next_to_restore", lambda p, roles: None)
+    patch.setattr(piles, "find_message_segment", lambda p, roles: None)
 
 
 def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(piles, "_in_order", lambda kept: kept)
+    patch.setattr(piles, "_sort_messages", lambda kept: kept)
 
 
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -331,9 +333,9 @@ def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) 
 
 
 def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
-    spilled = piles.piles_spilled
+    spilled = piles.spill_messages
     other = message("-", "-")
-    patch.setattr(piles, "piles_spilled", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+    patch.setattr(piles, "spill_messages", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
 
 
 def a_rebalance_ends_what_runs(patch: pytest.MonkeyPatch) -> None:

@@ -34,17 +34,17 @@ def entries_of_what_is_held_go_by_age(patch: pytest.MonkeyPatch) -> None:
     def trimmed(p: SagaProgress, hand: journal.WriteContext) -> dict[str, int]:
         return {key: at for key, at in p.inbox.items() if at >= hand.forgotten_s}
 
-    patch.setattr(journal, "_trimmed", trimmed)
+    patch.setattr(journal, "_trim_inbox", trimmed)
 
 
 def an_outcome_without_a_start_finds_nothing_to_undo(patch: pytest.MonkeyPatch) -> None:
-    undo_step = decisions.undo_step
+    undo_step = decisions.decide_compensation
 
     def at_once(p: SagaProgress, role: HandlerRole, outcome: Message) -> CompensationDecision:
         return undo_step(p, role, replace(outcome, started=outcome.started or outcome.time))
 
     for module in (decisions, next_action):
-        patch.setattr(module, "undo_step", at_once)
+        patch.setattr(module, "decide_compensation", at_once)
 
 
 def originals_run_between_two_undoings(patch: pytest.MonkeyPatch) -> None:
@@ -65,12 +65,12 @@ def a_relayed_message_goes_by_its_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_earlier_releases_emitted_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(takeover, "is_due", lambda p, roles: False)
+    patch.setattr(takeover, "is_takeover_due", lambda p, roles: False)
 
 
 def a_failed_saga_is_new_to_later_handlers(patch: pytest.MonkeyPatch) -> None:
-    over = decisions.why_over
-    patch.setattr(decisions, "why_over", lambda p, role: over(replace(p, failed=()), role))
+    over = decisions.find_closing_reason
+    patch.setattr(decisions, "find_closing_reason", lambda p, role: over(replace(p, failed=()), role))
 
 
 def what_one_handler_cannot_decode_none_can(patch: pytest.MonkeyPatch) -> None:
@@ -109,12 +109,12 @@ def a_message_of_another_log_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_position_counts_in_every_log(patch: pytest.MonkeyPatch) -> None:
-    unpublished = history.unpublished
+    unpublished = history.find_unpublished
 
     def by_offset(p: SagaProgress, is_committed: Callable[[Position], bool], in_hand: str) -> Iterator[Transition]:
         return unpublished(p, lambda at: any(is_committed(at._replace(log_id=id_)) for id_ in ("", "after 1")), in_hand)
 
-    patch.setattr(history, "unpublished", by_offset)
+    patch.setattr(history, "find_unpublished", by_offset)
 
 
 RULES: dict[Take, str] = {

@@ -32,7 +32,7 @@ def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPa
 
     async def put_off(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
         late.append((service, turn, call))
-        return replace(call, value=Raw(b"null"), claim=spill.digest_of(bytes(call.value)))
+        return replace(call, value=Raw(b"null"), claim=spill.digest_content(bytes(call.value)))
 
     async def then(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         put = [*late]

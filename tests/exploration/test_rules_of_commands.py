@@ -10,38 +10,42 @@ from saga.engine.processing_state import ProcessingState
 from saga.messaging.operator_commands import Command
 from saga.progress import decisions, failed_attempts, journal, operator_commands, timers
 from saga.progress.actions import AdmitAsNew, BeginAbort, Discard, RejectCommand, Release
-from saga.progress.document import Intent, PendingMessage, SagaProgress, decode_entry
+from saga.progress.document import Intent, PendingMessage, SagaProgress, decode_transition
 from saga.progress.failed_attempts import find_parked_runs
 from saga.progress.journal import Commit, WriteContext
 from tests.exploration.without_a_rule import Take, check_loss
 
-heed, replayed, discarded = operator_commands.heed, operator_commands._replayed, operator_commands.discarded
+heed, replayed, discarded = (
+    operator_commands.decide_command,
+    operator_commands._apply_replay,
+    operator_commands.discard_message,
+)
 
 
 def replays_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     def uncounted(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
-        append = journal.append
+        append = journal.append_transition
 
         def same(p: SagaProgress, *rest: Any) -> Commit:
             return append(replace(p, replays=p.replays - 1), *rest)
 
         with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(journal, "append", same)
+            inside.setattr(journal, "append_transition", same)
             return replayed(p, hand, command, kept)
 
-    patch.setattr(operator_commands, "_replayed", uncounted)
+    patch.setattr(operator_commands, "_apply_replay", uncounted)
 
 
 def a_command_is_heeded_each_time_it_comes(patch: pytest.MonkeyPatch) -> None:
-    into = journal.into_inbox
+    into = journal.add_to_inbox
     patch.setattr(operator_commands, "COMMAND", "another name each time")
-    patch.setattr(journal, "into_inbox", lambda p, hand, name, ids_: into(p, hand, f"{name}{p.n}", ids_))
+    patch.setattr(journal, "add_to_inbox", lambda p, hand, name, ids_: into(p, hand, f"{name}{p.n}", ids_))
 
 
 def a_replay_forgets_what_has_begun(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         operator_commands,
-        "_replayed",
+        "_apply_replay",
         lambda p, hand, command, kept: replayed(replace(p, intents=()), hand, command, kept),
     )
 
@@ -58,22 +62,22 @@ def what_has_begun_is_discarded_at_once(patch: pytest.MonkeyPatch) -> None:
     ) -> Commit:
         return discarded(replace(p, intents=()), hand, command, kept)
 
-    patch.setattr(operator_commands, "heed", at_once)
-    patch.setattr(operator_commands, "discarded", forgotten)
+    patch.setattr(operator_commands, "decide_command", at_once)
+    patch.setattr(operator_commands, "discard_message", forgotten)
 
 
 def what_is_discarded_is_not_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
     def absent(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any) -> Commit:
-        into = journal.into_inbox
+        into = journal.add_to_inbox
         with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(journal, "into_inbox", lambda p, hand, name, ids_: into(p, hand, name, ()))
+            inside.setattr(journal, "add_to_inbox", lambda p, hand, name, ids_: into(p, hand, name, ()))
             return discarded(p, hand, command, kept, **remains)
 
-    patch.setattr(operator_commands, "discarded", absent)
+    patch.setattr(operator_commands, "discard_message", absent)
 
 
 def who_decides_may_be_left_without(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operator_commands, "_indispensable", lambda p, roles, role, kept: None)
+    patch.setattr(operator_commands, "_why_not_discardable", lambda p, roles, role, kept: None)
 
 
 def a_deadline_that_may_be_closed_counts(patch: pytest.MonkeyPatch) -> None:
@@ -81,11 +85,11 @@ def a_deadline_that_may_be_closed_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_sealed_may_be_replayed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operator_commands, "_irreplayable", lambda p, kept: None)
-    intent_with = decisions.intent_with
+    patch.setattr(operator_commands, "_why_not_replayable", lambda p, kept: None)
+    intent_with = decisions.find_intent
     patch.setattr(
         decisions,
-        "intent_with",
+        "find_intent",
         lambda p, handler, message, kind="do": None if kind == "lieu" else intent_with(p, handler, message, kind),
     )
 
@@ -95,33 +99,33 @@ def what_has_answered_is_taken_for_open(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_handled_as_new_may_be_so_again(patch: pytest.MonkeyPatch) -> None:
-    as_new = operator_commands._as_new
+    as_new = operator_commands._decide_admission
 
     def again(p: SagaProgress, *given: Any) -> Any:
-        first = next(n for n, raw in enumerate(p.transitions) if decode_entry(raw).letters)
+        first = next(n for n, raw in enumerate(p.transitions) if decode_transition(raw).letters)
         return as_new(replace(p, transitions=p.transitions[: first + 1]), *given)
 
-    patch.setattr(operator_commands, "_as_new", again)
+    patch.setattr(operator_commands, "_decide_admission", again)
 
 
 def what_is_forgotten_is_said_to_be_undone(patch: pytest.MonkeyPatch) -> None:
-    as_new = operator_commands._as_new
+    as_new = operator_commands._decide_admission
 
     def closing(p: SagaProgress, roles: Any, command: Command, bad: Any) -> Any:
         action = as_new(replace(p, n=1), roles, command, bad)
         return action if p.n == 0 else as_new(p, roles, command, bad)
 
-    patch.setattr(operator_commands, "_as_new", closing)
+    patch.setattr(operator_commands, "_decide_admission", closing)
 
 
 def what_is_handled_as_new_stays_in_the_inbox(patch: pytest.MonkeyPatch) -> None:
-    admitted = operator_commands._admitted
+    admitted = operator_commands._apply_admission
 
     def there(p: SagaProgress, hand: WriteContext, action: AdmitAsNew) -> Commit:
         written = admitted(p, hand, action)
         return replace(written, snapshot=replace(written.snapshot, inbox={**p.inbox, **written.snapshot.inbox}))
 
-    patch.setattr(operator_commands, "_admitted", there)
+    patch.setattr(operator_commands, "_apply_admission", there)
 
 
 init = RunningSaga.__init__
@@ -136,7 +140,7 @@ def what_a_person_answered_is_asked_for_again(patch: pytest.MonkeyPatch) -> None
 
 
 def any_step_may_be_answered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operator_commands, "_unanswerable", lambda kept, intent, given, known: None)
+    patch.setattr(operator_commands, "_why_not_answerable", lambda kept, intent, given, known: None)
 
 
 def what_a_worker_remembers_overrides_a_person(patch: pytest.MonkeyPatch) -> None:
@@ -151,14 +155,14 @@ def a_wish_is_about_whatever_waits(patch: pytest.MonkeyPatch) -> None:
     def at_once(p: SagaProgress, command: Command) -> Any:
         return next((Release(command, run) for run in find_parked_runs(p)), RejectCommand(command, "nothing waits"))
 
-    patch.setattr(operator_commands, "_at_once", at_once)
+    patch.setattr(operator_commands, "_decide_release", at_once)
 
 
 def a_deadline_that_is_replayed_is_parked_as_one_that_is_open(patch: pytest.MonkeyPatch) -> None:
-    at_the_head = failed_attempts._at_the_head
+    at_the_head = failed_attempts._move_to_head
     patch.setattr(
         failed_attempts,
-        "_at_the_head",
+        "_move_to_head",
         lambda p, kept: p if kept.due_ms and kept.handler == "expire" else at_the_head(p, kept),
     )
 

@@ -9,16 +9,16 @@ from saga.engine.execution import failure_handling, handler_runner
 from saga.engine.execution.saga_context import RunningSaga
 from saga.progress import decisions, failed_attempts, journal, suspended_runs, timers
 from saga.progress.actions import RunHandler
-from saga.progress.decisions import held_before
+from saga.progress.decisions import find_earlier_parts
 from saga.progress.document import SagaProgress, SuspendedRun
 from tests.exploration.without_a_rule import Take, check_loss
 
-gone_on = journal.gone_on
+gone_on = journal.suspend_run
 
 
 def turns_share_their_keys(patch: pytest.MonkeyPatch) -> None:
-    cause_of = suspended_runs.cause_of
-    patch.setattr(handler_runner, "cause_of", lambda parts, c: cause_of(parts, None))
+    cause_of = suspended_runs.compute_cause
+    patch.setattr(handler_runner, "compute_cause", lambda parts, c: cause_of(parts, None))
 
 
 def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
@@ -28,13 +28,13 @@ def what_was_shown_is_shown_again(patch: pytest.MonkeyPatch) -> None:
         return replace(written, entry=entry) if not ended.shown else _told(p, hand, role, ended, next_turn)
 
     def _told(p: SagaProgress, hand: Any, role: Any, ended: Any, next_turn: Any) -> Any:
-        into_inbox = journal.into_inbox
+        into_inbox = journal.add_to_inbox
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(journal, "into_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
-            inner.setattr(journal, "without", lambda kept, handler, messages: kept)
+            inner.setattr(journal, "add_to_inbox", lambda p, hand, handler, messages: into_inbox(p, hand, handler, ()))
+            inner.setattr(journal, "remove_messages", lambda kept, handler, messages: kept)
             return gone_on(p, hand, role, ended, next_turn)
 
-    patch.setattr(journal, "gone_on", kept)
+    patch.setattr(journal, "suspend_run", kept)
 
 
 def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
@@ -47,10 +47,10 @@ def a_rerun_sees_what_is_there_now(patch: pytest.MonkeyPatch) -> None:
 
     def anew(p: SagaProgress, key: Any) -> Any:
         intent = opened(p, key)
-        c = suspended_runs.of(p, intent.handler, intent.message.id) if intent else None
+        c = suspended_runs.find_suspended_run(p, intent.handler, intent.message.id) if intent else None
         if intent is None or c is None:
             return intent
-        return replace(intent, parts=suspended_runs.parts_of(p, roles[intent.handler], c))
+        return replace(intent, parts=suspended_runs.collect_run_parts(p, roles[intent.handler], c))
 
     patch.setattr(handler_runner, "run", known)
     patch.setattr(handler_runner, "find_intent", anew)
@@ -61,29 +61,29 @@ def a_rerun_has_waited_longer(patch: pytest.MonkeyPatch) -> None:
 
 
 def turns_do_not_look_whether_others_are_under_way(patch: pytest.MonkeyPatch) -> None:
-    going = decisions._going_on
+    going = decisions._find_ready_suspended_run
 
     def passes(p: SagaProgress, *asked: Any) -> Any:
         return going(replace(p, queue=(), intents=(), compensating=()), *asked)
 
-    patch.setattr(decisions, "_going_on", passes)
+    patch.setattr(decisions, "_find_ready_suspended_run", passes)
 
 
 def turns_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
-    resumable = decisions._resumable
+    resumable = decisions._find_resumable
 
     def without(p: SagaProgress, roles: Any, intent: Any, now_ms: int) -> Any:
         return None if p.later else resumable(p, roles, intent, now_ms)
 
-    patch.setattr(decisions, "_resumable", without)
+    patch.setattr(decisions, "_find_resumable", without)
 
 
 def turns_wait_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timers, "timed_turns", lambda p: ())
+    patch.setattr(timers, "find_timed_runs", lambda p: ())
 
 
 def what_turns_did_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(journal, "_stands", lambda call: False)
+    patch.setattr(journal, "_has_side_effect", lambda call: False)
 
 
 def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
@@ -96,17 +96,17 @@ def a_turn_that_is_given_up_begins_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_discarded_goes_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(suspended_runs, "of", lambda p, handler, message: None)
+    patch.setattr(suspended_runs, "find_suspended_run", lambda p, handler, message: None)
 
 
 def a_message_on_which_a_run_goes_on_is_taken_again(patch: pytest.MonkeyPatch) -> None:
     def nowhere(p: SagaProgress, handler: str, message: str) -> SuspendedRun | None:
         return None
 
-    kept = decisions.kept
-    patch.setattr(decisions, "kept", lambda p, *asked: kept(replace(p, later=()), *asked))
-    patch.setattr(decisions, "held_before", lambda p, *asked: held_before(replace(p, later=()), *asked))
-    patch.setattr(suspended_runs, "of", nowhere)
+    kept = decisions.is_pending
+    patch.setattr(decisions, "is_pending", lambda p, *asked: kept(replace(p, later=()), *asked))
+    patch.setattr(decisions, "find_earlier_parts", lambda p, *asked: find_earlier_parts(replace(p, later=()), *asked))
+    patch.setattr(suspended_runs, "find_suspended_run", nowhere)
 
 
 RULES: dict[Take, str] = {

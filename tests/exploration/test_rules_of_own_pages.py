@@ -10,11 +10,11 @@ from tests.exploration.without_a_rule import Take, check_loss
 
 
 def own_events_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(own_piles, "next_to_restore", lambda p, roles: None)
+    patch.setattr(own_piles, "find_event_segment", lambda p, roles: None)
 
 
 def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
-    restored = own_piles.restored
+    restored = own_piles.restore_events
 
     def behind(
         p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, before: tuple[CompensableResult, ...]
@@ -22,7 +22,7 @@ def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -
         back = restored(p, page, leaf, before)
         return replace(back, own=(*p.own, *(o for o in back.own if o not in p.own)))
 
-    patch.setattr(own_piles, "restored", behind)
+    patch.setattr(own_piles, "restore_events", behind)
 
 
 def the_first_own_event_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def the_first_own_event_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_withdrawn_stays_in_its_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(own_piles, "with_withdrawn", lambda p, before: ())
+    patch.setattr(own_piles, "find_withdrawn", lambda p, before: ())
 
 
 def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:
@@ -38,21 +38,21 @@ def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:
 
 
 def shelves_do_not_say_which_messages_they_hold(patch: pytest.MonkeyPatch) -> None:
-    shelved = shelves.shelved
+    shelved = shelves.index_segments
 
     def silent(p: SagaProgress, pages: tuple[OverflowSegment, ...], entries: object) -> tuple[SagaProgress, NewSegment]:
         return shelved(p, pages, ())
 
-    patch.setattr(shelves, "shelved", silent)
+    patch.setattr(shelves, "index_segments", silent)
 
 
 def what_a_shelf_lists_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    opened = shelves.opened
+    opened = shelves.open_index
 
     def partly(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
         return opened(p, shelf, replace(leaf, pages=leaf.pages[1:]))
 
-    patch.setattr(shelves, "opened", partly)
+    patch.setattr(shelves, "open_index", partly)
 
 
 RULES: dict[Take, str] = {

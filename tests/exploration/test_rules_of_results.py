@@ -16,24 +16,24 @@ from tests.exploration.without_a_rule import Take, check_loss
 
 
 def results_in_pages_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(compensation, "_is_left", lambda p, role: any(r.handler == role.name for r in p.results))
+    patch.setattr(compensation, "_has_more_results", lambda p, role: any(r.handler == role.name for r in p.results))
 
 
 def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    restored = stacks.restored
+    restored = stacks.restore_results
 
     def alone(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
         return restored(p, page, replace(leaf, below=None))
 
-    patch.setattr(stacks, "restored", alone)
+    patch.setattr(stacks, "restore_results", alone)
 
 
 def the_newest_result_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stacks, "_older", lambda mine, bounds: [(result,) for result in mine])
+    patch.setattr(stacks, "_find_older_runs", lambda mine, bounds: [(result,) for result in mine])
 
 
 def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stacks, "_in_order", lambda results: tuple(results))
+    patch.setattr(stacks, "_sort_results", lambda results: tuple(results))
 
 
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -65,13 +65,13 @@ def pages_are_written_after_the_progress_that_lists_them(patch: pytest.MonkeyPat
 
 
 def what_was_taken_is_kept_once_for_a_handler(patch: pytest.MonkeyPatch) -> None:
-    with_results = journal.with_results
+    with_results = journal.add_results
 
     def alike(*of: Any) -> tuple[CompensableResult, ...]:
         results = with_results(*of)
         return tuple([replace(result, took=results[0].took) for result in results])
 
-    patch.setattr(journal, "with_results", alike)
+    patch.setattr(journal, "add_results", alike)
 
 
 RULES: dict[Take, str] = {

@@ -17,19 +17,19 @@ def what_was_said_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_takes_its_place_has_the_keys_of_the_original(patch: pytest.MonkeyPatch) -> None:
-    sealed = compensation.sealed
+    sealed = compensation.make_abort_intent
 
     def as_it_was(p: SagaProgress, *asked: Any) -> Any:
         intent = sealed(p, *asked)
         original = next(iter(i for i in p.intents if i.kind == "do"), None)
         return intent if original is None else replace(intent, calls=original.calls, begins=original.begins)
 
-    patch.setattr(compensation, "sealed", as_it_was)
+    patch.setattr(compensation, "make_abort_intent", as_it_was)
 
 
 def turns_that_are_over_are_not_taken_back(patch: pytest.MonkeyPatch) -> None:
-    sealed = compensation.sealed
-    patch.setattr(compensation, "sealed", lambda p, *asked: replace(sealed(p, *asked), undo_with=()))
+    sealed = compensation.make_abort_intent
+    patch.setattr(compensation, "make_abort_intent", lambda p, *asked: replace(sealed(p, *asked), undo_with=()))
 
 
 RULES: dict[Take, str] = {

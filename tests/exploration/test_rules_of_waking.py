@@ -14,13 +14,13 @@ from saga.progress.actions import Complete, ForwardTimer, RescheduleTimer
 from saga.progress.document import CurrentTimer, PendingMessage, SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 
-woken, at_rest, choose_next_action = timers.woken, next_action._at_rest, next_action.choose_next_action
-unpublished = history.unpublished
+woken, at_rest, choose_next_action = timers.set_timer, next_action._at_rest, next_action.choose_next_action
+unpublished = history.find_unpublished
 touched, may_run = timers.touch_deadlines, timers.may_deadline_run
 
 
 def what_waits_newly_relies_on_the_wake_that_there_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timers, "woken", lambda p, before, *asked: woken(p, p, *asked))
+    patch.setattr(timers, "set_timer", lambda p, before, *asked: woken(p, p, *asked))
 
 
 def wakes_that_come_early_are_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -53,11 +53,11 @@ def each_write_names_a_wake(patch: pytest.MonkeyPatch) -> None:
     def named(p: SagaProgress, *asked: Any) -> tuple[SagaProgress, CurrentTimer | None]:
         return woken(replace(p, wake=None), *asked)
 
-    patch.setattr(timers, "woken", named)
+    patch.setattr(timers, "set_timer", named)
     patch.setattr(
         next_action,
         "_at_rest",
-        lambda p, *asked: Complete() if timers.next_look(p, asked[2].ms) is None else RescheduleTimer(),
+        lambda p, *asked: Complete() if timers.compute_next_check(p, asked[2].ms) is None else RescheduleTimer(),
     )
 
 
@@ -67,28 +67,28 @@ def readers_publish_the_wake_in_hand(patch: pytest.MonkeyPatch) -> None:
     async def all_of_it(service: Any, turn: Any, p: Any, entry: Any) -> None:
         await publish(service, replace(turn, message=replace(turn.message, id="")), p, entry)
 
-    patch.setattr(history, "unpublished", lambda p, is_committed, in_hand: unpublished(p, is_committed, ""))
+    patch.setattr(history, "find_unpublished", lambda p, is_committed, in_hand: unpublished(p, is_committed, ""))
     patch.setattr(progress_repository, "publish", all_of_it)
 
 
 def what_is_overdue_and_cannot_run_has_no_wake(patch: pytest.MonkeyPatch) -> None:
     def forgotten(p: SagaProgress, now_ms: int, before: SagaProgress | None = None) -> int | None:
-        return min([due for _, _, due in timers.waits_for_time(p) if due > now_ms], default=None)
+        return min([due for _, _, due in timers.find_timed_work(p) if due > now_ms], default=None)
 
-    patch.setattr(timers, "next_look", forgotten)
+    patch.setattr(timers, "compute_next_check", forgotten)
 
 
 def what_a_dead_letter_holds_up_is_looked_at_for_ever(patch: pytest.MonkeyPatch) -> None:
     def all_of_it(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
         kept = (*p.queue, *p.compensating, *p.deadlines)
         waits = [(k.handler, k.message.id, k.due_ms) for k in kept if k.due_ms]
-        return frozenset([*waits, *map(timers._of_turn, timers.timed_turns(p))])
+        return frozenset([*waits, *map(timers._of_turn, timers.find_timed_runs(p))])
 
-    patch.setattr(timers, "waits_for_time", all_of_it)
+    patch.setattr(timers, "find_timed_work", all_of_it)
 
 
 def what_has_begun_waits_for_a_person_too(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timers, "_not_held_up", lambda p: set())
+    patch.setattr(timers, "_find_unblocked_runs", lambda p: set())
 
 
 def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
@@ -96,27 +96,27 @@ def a_dead_letter_leaves_the_wake_as_it_is(patch: pytest.MonkeyPatch) -> None:
         revived = before and replace(before, queue=(), compensating=())
         return (p, None) if p.is_quarantined and p.wake is not None else woken(p, revived, now_ms)
 
-    patch.setattr(timers, "woken", left)
+    patch.setattr(timers, "set_timer", left)
 
 
 def readers_publish_no_wake(patch: pytest.MonkeyPatch) -> None:
     def without(p: SagaProgress, *asked: Any) -> Any:
         return [entry for entry in unpublished(p, *asked) if entry.events or entry.letters]
 
-    patch.setattr(history, "unpublished", without)
+    patch.setattr(history, "find_unpublished", without)
 
 
 def what_is_parked_goes_behind_the_others(patch: pytest.MonkeyPatch) -> None:
     def behind(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
         gone = [kept.message.id]
-        rest = journal.without(p.queue, kept.handler, gone)
-        return replace(p, queue=(*rest, kept), waiting=journal.without(p.waiting, kept.handler, gone))
+        rest = journal.remove_messages(p.queue, kept.handler, gone)
+        return replace(p, queue=(*rest, kept), waiting=journal.remove_messages(p.waiting, kept.handler, gone))
 
-    patch.setattr(failed_attempts, "_at_the_head", behind)
+    patch.setattr(failed_attempts, "_move_to_head", behind)
 
 
 def what_waited_and_is_parked_gets_a_new_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(failed_attempts, "place", lambda p, handler, message: None)
+    patch.setattr(failed_attempts, "find_order_number", lambda p, handler, message: None)
 
 
 def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,9 @@ def wakes_are_answered_from_the_cache(patch: pytest.MonkeyPatch) -> None:
 def deadlines_are_opened_by_their_handlers_alone(patch: pytest.MonkeyPatch) -> None:
     def opened(p: SagaProgress, roles: Any, in_hand: Message, said: Any, now_ms: int) -> SagaProgress:
         after = touched(p, roles, in_hand, said, now_ms)
-        ended = {entry for role in roles.by_type.get(in_hand.type, ()) for entry in [ids.entry(in_hand.id, role.name)]}
+        ended = {
+            entry for role in roles.by_type.get(in_hand.type, ()) for entry in [ids.inbox_entry(in_hand.id, role.name)]
+        }
         if not ended or not ended.isdisjoint(p.inbox):
             return after
         return replace(after, deadlines=p.deadlines)
@@ -165,12 +167,12 @@ def what_a_deadline_has_begun_is_dropped_with_it(patch: pytest.MonkeyPatch) -> N
 
 
 def deadlines_that_began_are_not_gone_on_with(patch: pytest.MonkeyPatch) -> None:
-    resumable = decisions._resumable
+    resumable = decisions._find_resumable
 
     def without(p: SagaProgress, roles: Any, intent: Any, now_ms: int) -> Any:
         return None if intent.handler in roles.deadlines else resumable(p, roles, intent, now_ms)
 
-    patch.setattr(decisions, "_resumable", without)
+    patch.setattr(decisions, "_find_resumable", without)
 
 
 def what_is_for_a_deadline_alone_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
@@ -178,7 +180,7 @@ def what_is_for_a_deadline_alone_is_not_written_down(patch: pytest.MonkeyPatch) 
 
 
 def timers_of_unknown_sagas_are_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timers, "unknown_timer", lambda *_: None)
+    patch.setattr(timers, "check_unknown_saga", lambda *_: None)
 
 
 def a_time_that_has_passed_says_that_nobody_answered(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +192,7 @@ def deadlines_pass_what_a_pause_holds_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_clock_that_was_ahead_has_set_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(timers, "bounded", lambda p, *asked: p)
+    patch.setattr(timers, "limit_delays", lambda p, *asked: p)
 
 
 RULES: dict[Take, str] = {

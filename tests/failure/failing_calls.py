@@ -20,7 +20,7 @@ from saga.engine.prepared_service import prepare, topics_of
 from saga.errors import Ambiguous, BrokerUnavailable, StoreUnavailable
 from saga.messages import Event, Outgoing, Partition, Record, StalledPartition
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
-from saga.progress.document import Transition, decode, decode_entry, progress_key
+from saga.progress.document import Transition, decode_progress, decode_transition, progress_key
 from saga.store.port import Document, Store
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
@@ -343,14 +343,18 @@ class House:
         """Each service in which a saga waits for a time. Wakes of others lie in the log until theirs."""
         found = []
         for name, store in self.stores.items():
-            progresses = [decode(document.content) async for _, document in store.scan(PROGRESS)]
+            progresses = [decode_progress(document.content) async for _, document in store.scan(PROGRESS)]
             found += [name for p in progresses if p.wake is not None]
         return found
 
     async def history(self, service: str, saga: str) -> list[Transition]:
         """Transitions of a saga in a service."""
         document = await self.stores[service].get("saga", progress_key(service, saga))
-        return [] if document is None else [decode_entry(raw) for raw in decode(document.content).transitions]
+        return (
+            []
+            if document is None
+            else [decode_transition(raw) for raw in decode_progress(document.content).transitions]
+        )
 
 
 EVERYBODY: Sequence[Service] = (order, payment, inventory, shipping)

@@ -38,7 +38,7 @@ def a_pause_is_over_as_soon_as_it_is_looked_at(patch: pytest.MonkeyPatch) -> Non
     async def passed(
         service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted
     ) -> ProcessingState | None:
-        is_parked = failed_attempts.has_wake(turn.loaded_progress, ask.action, has_begun=False)
+        is_parked = failed_attempts.has_timer(turn.loaded_progress, ask.action, has_begun=False)
         return None if is_parked else await waits(service, turn, ask, entry)
 
     patch.setattr(handler_runner, "_wait_for_pause", passed)

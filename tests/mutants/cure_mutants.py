@@ -20,24 +20,24 @@ from tests.mutants.runtime_mutants import rewritten
 
 def a_replay_runs_twice(patch: pytest.MonkeyPatch) -> None:
     """It is queued once more, as a message of its own."""
-    replayed = operator_commands._replayed
+    replayed = operator_commands._apply_replay
 
     def twice(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
         again = replace(kept, message=replace(kept.message, id=f"{kept.message.id}-again"), dead=None)
         return replayed(replace(p, queue=(*p.queue, again)), hand, command, kept)
 
-    patch.setattr(operator_commands, "_replayed", twice)
+    patch.setattr(operator_commands, "_apply_replay", twice)
 
 
 def a_compensation_may_be_discarded(patch: pytest.MonkeyPatch) -> None:
-    discarded = operator_commands.discarded
+    discarded = operator_commands.discard_message
 
     def gone(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage, **remains: Any) -> Commit:
-        left = journal.without(p.compensating, kept.handler, [kept.message.id])
+        left = journal.remove_messages(p.compensating, kept.handler, [kept.message.id])
         return discarded(replace(p, compensating=left), hand, command, kept, **remains)
 
-    patch.setattr(operator_commands, "_indispensable", lambda p, roles, role, kept: None)
-    patch.setattr(operator_commands, "discarded", gone)
+    patch.setattr(operator_commands, "_why_not_discardable", lambda p, roles, role, kept: None)
+    patch.setattr(operator_commands, "discard_message", gone)
 
 
 def a_command_is_written_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:

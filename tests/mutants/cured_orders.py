@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from saga import Retry, Saga, Service
 from saga.errors import BadInput, Permanent
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -110,6 +110,6 @@ def late_cure(world: SimulatedWorld) -> Callable[[], None]:
     def judge() -> None:
         p = world.progress("payment", "order-0")
         assert p is not None, f"nothing is known of {bank.held}"
-        assert [decode_entry(raw).outcome for raw in p.transitions].count("handled") == 1
+        assert [decode_transition(raw).outcome for raw in p.transitions].count("handled") == 1
 
     return judge

@@ -22,7 +22,7 @@ _lanes: ContextVar[KeyedExecutor] = ContextVar("lanes")
 
 def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     """No wake is named for them: the worker that opens one comes back to it at its time, if it lives."""
-    waits_for_time, save = timers.waits_for_time, progress_repository.checkpoint
+    waits_for_time, save = timers.find_timed_work, progress_repository.checkpoint
     run, deliver = KeyedExecutor._run, MessageDelivery.deliver
 
     def others(p: SagaProgress) -> frozenset[tuple[str, str, int]]:

@@ -14,26 +14,26 @@ from saga.progress.journal import WriteContext
 
 def a_turn_repeats_the_steps_of_the_last_one(patch: pytest.MonkeyPatch) -> None:
     """The state is not saved with the wait, and so the job does not know how far it has come."""
-    gone_on = journal.gone_on
+    gone_on = journal.suspend_run
 
     def forgetful(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
         return gone_on(p, hand, role, replace(ended, delta={}), next_turn)
 
-    patch.setattr(journal, "gone_on", forgetful)
+    patch.setattr(journal, "suspend_run", forgetful)
 
 
 def a_turn_waits_for_what_it_was_shown(patch: pytest.MonkeyPatch) -> None:
     """What has come is not gone with the turn that saw it, and ends the next wait at once."""
-    gone_on = journal.gone_on
+    gone_on = journal.suspend_run
 
     def kept(p: SagaProgress, hand: WriteContext, role: HandlerRole, ended: Any, next_turn: Any) -> Any:
         return gone_on(p, hand, role, replace(ended, shown=()), next_turn)
 
-    patch.setattr(journal, "gone_on", kept)
+    patch.setattr(journal, "suspend_run", kept)
 
 
 def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
-    close, why_over = compensation._close, decisions.why_over
+    close, why_over = compensation._close_handler, decisions.find_closing_reason
 
     def left(p: SagaProgress, hand: WriteContext, role: HandlerRole, outcome: Message) -> Any:
         after, letters = close(p, hand, role, outcome)
@@ -42,11 +42,13 @@ def runs_go_on_though_they_are_closed(patch: pytest.MonkeyPatch) -> None:
     def never(p: SagaProgress, role: HandlerRole) -> str | None:
         return None if any(c.handler == role.name for c in p.later) else why_over(p, role)
 
-    patch.setattr(compensation, "_close", left)
-    patch.setattr(decisions, "why_over", never)
+    patch.setattr(compensation, "_close_handler", left)
+    patch.setattr(decisions, "find_closing_reason", never)
 
 
 def a_job_keeps_its_lane(patch: pytest.MonkeyPatch) -> None:
     """It goes on under the message that began it: what comes meanwhile waits for its end."""
-    ready = suspended_runs.ready
-    patch.setattr(suspended_runs, "ready", lambda p, roles, now_ms, in_hand: ready(p, roles, now_ms + 10**7, None))
+    ready = suspended_runs.find_ready_runs
+    patch.setattr(
+        suspended_runs, "find_ready_runs", lambda p, roles, now_ms, in_hand: ready(p, roles, now_ms + 10**7, None)
+    )

@@ -53,7 +53,7 @@ def wakes_are_not_published(patch: pytest.MonkeyPatch) -> None:
 
 
 def wakes_of_a_worker_that_dies_are_not_published_again(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, history, "unpublished", " or (entry.wake is not None and entry.wake.id != in_hand)", "")
+    rewritten(patch, history, "find_unpublished", " or (entry.wake is not None and entry.wake.id != in_hand)", "")
 
 
 def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
@@ -63,10 +63,10 @@ def copies_of_a_wake_are_sent_on_too(patch: pytest.MonkeyPatch) -> None:
 def what_is_parked_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
     def behind(p: SagaProgress, kept: PendingMessage) -> SagaProgress:
         name, gone = kept.handler, [kept.message.id]
-        queue, waiting = journal.without(p.queue, name, gone), journal.without(p.waiting, name, gone)
+        queue, waiting = journal.remove_messages(p.queue, name, gone), journal.remove_messages(p.waiting, name, gone)
         return replace(p, queue=(*queue, kept), waiting=waiting)
 
-    patch.setattr(failed_attempts, "_at_the_head", behind)
+    patch.setattr(failed_attempts, "_move_to_head", behind)
 
 
 def what_is_parked_blocks_nobody(patch: pytest.MonkeyPatch) -> None:

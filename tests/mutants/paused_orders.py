@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -59,7 +59,7 @@ def paused_orders(world: SimulatedWorld) -> Callable[[], None]:
         assert not asked, f"asked while it was paused: {asked}"
         for number in range(3):
             p = world.progress("payment", f"order-{number}")
-            entries = [decode_entry(raw) for raw in (p.transitions if p is not None else ())]
+            entries = [decode_transition(raw) for raw in (p.transitions if p is not None else ())]
             waited = [e for e in entries if e.outcome == "retrying"]
             failures = sum(len(e.failures) for e in waited)
             assert not waited or waited[-1].attempt <= failures, f"a pause counts as an attempt: {waited}"

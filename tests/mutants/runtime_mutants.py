@@ -27,7 +27,14 @@ from saga.messages import Message
 from saga.messaging.operator_commands import Command
 from saga.progress import compensation, decisions, failed_attempts, ids, journal, next_action, operator_commands
 from saga.progress.actions import HandlerAction
-from saga.progress.document import CompensableResult, Intent, PendingMessage, SagaProgress, StepRecord, decode_entry
+from saga.progress.document import (
+    CompensableResult,
+    Intent,
+    PendingMessage,
+    SagaProgress,
+    StepRecord,
+    decode_transition,
+)
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import HandlerRole, HandlerRoles
 from saga.progress.journal import Commit, TransitionDetails, WriteContext
@@ -109,12 +116,12 @@ def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None
 
 
 def a_write_marks_its_own_events_as_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, journal, "append", "published=p.n,", "published=p.n + 1,")
+    rewritten(patch, journal, "append_transition", "published=p.n,", "published=p.n + 1,")
 
 
 def nothing_is_marked_as_published(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, journal, "append", "published=p.n,", "published=0,")
-    rewritten(patch, journal, "begun", "published=p.n,", "published=0,")
+    rewritten(patch, journal, "append_transition", "published=p.n,", "published=0,")
+    rewritten(patch, journal, "open_intent", "published=p.n,", "published=0,")
 
 
 def events_go_out_in_any_order(patch: pytest.MonkeyPatch) -> None:
@@ -153,7 +160,9 @@ def writes_carry_no_version(patch: pytest.MonkeyPatch) -> None:
 
 def keys_from_attempts(patch: pytest.MonkeyPatch) -> None:
     def key(self: RunningSaga, name: str) -> str:
-        made = ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause)
+        made = ids.idempotency_key(
+            name, self.service.name, self.turn.message.saga, self.handler.name, self.intent.cause
+        )
         return f"{made}-{self.turn.attempts_of(self.run)}"
 
     patch.setattr(RunningSaga, "key", key)
@@ -161,7 +170,7 @@ def keys_from_attempts(patch: pytest.MonkeyPatch) -> None:
 
 def keys_without_their_cause(patch: pytest.MonkeyPatch) -> None:
     def key(self: RunningSaga, name: str) -> str:
-        return ids.key(name, self.service.name, self.turn.message.saga, self.handler.name, "")
+        return ids.idempotency_key(name, self.service.name, self.turn.message.saga, self.handler.name, "")
 
     patch.setattr(RunningSaga, "key", key)
 
@@ -182,12 +191,12 @@ def a_step_begins_without_an_intent(patch: pytest.MonkeyPatch) -> None:
 
 
 def step_results_are_kept_in_memory_only(patch: pytest.MonkeyPatch) -> None:
-    begun = journal.begun
+    begun = journal.open_intent
 
     def without(p: SagaProgress, hand: WriteContext, intent: Intent) -> Commit:
         return begun(p, hand, replace(intent, calls=(), begins=None))
 
-    patch.setattr(journal, "begun", without)
+    patch.setattr(journal, "open_intent", without)
 
 
 # -------------------------------------------------------------------- decisions and what they record
@@ -197,9 +206,9 @@ def queued_messages_are_put_in_front(patch: pytest.MonkeyPatch) -> None:
     rewritten(
         patch,
         journal,
-        "queued",
-        "(*without(p.queue, role.name, [message.id]), kept)",
-        "(kept, *without(p.queue, role.name, [message.id]))",
+        "enqueue_message",
+        "(*remove_messages(p.queue, role.name, [message.id]), kept)",
+        "(kept, *remove_messages(p.queue, role.name, [message.id]))",
     )
 
 
@@ -207,43 +216,43 @@ def a_second_failure_is_taken_for_other_content(patch: pytest.MonkeyPatch) -> No
     rewritten(
         patch,
         decisions,
-        "_repetition",
+        "_decide_repetition",
         "is_another = type_ == message.type and schema == message.schema and content != mine",
         "is_another = content != mine",
     )
 
 
 def the_inbox_is_trimmed_by_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(journal, "_trimmed", lambda p, hand: dict(list(p.inbox.items())[-journal.INBOX_MAX :]))
+    patch.setattr(journal, "_trim_inbox", lambda p, hand: dict(list(p.inbox.items())[-journal.INBOX_MAX :]))
 
 
 def a_message_that_has_to_wait_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def waiting(p: SagaProgress, hand: WriteContext, role: HandlerRole, message: Message, reason: str) -> Commit:
-        return journal.ignored(p, hand, role, message, reason)
+        return journal.ignore_message(p, hand, role, message, reason)
 
-    patch.setattr(journal, "waiting", waiting)
+    patch.setattr(journal, "keep_pending", waiting)
 
 
 # -------------------------------------------------------------------- compensation
 
 
 def a_result_is_undone_twice(patch: pytest.MonkeyPatch) -> None:
-    undone = compensation.undone
+    undone = compensation.complete_compensation
 
     def again(
         p: SagaProgress, hand: WriteContext, role: HandlerRole, result: CompensableResult, ended: TransitionDetails
     ) -> Commit:
         written = undone(p, hand, role, result, ended)
-        if any(decode_entry(raw).cause == result.event.id for raw in p.transitions):
+        if any(decode_transition(raw).cause == result.event.id for raw in p.transitions):
             return written
         rewound = replace(written.snapshot, results=p.results, closed=p.closed, compensating=p.compensating)
         return Commit(replace(rewound, inbox=p.inbox), written.entry)
 
-    patch.setattr(handler_runner, "undone", again)
+    patch.setattr(handler_runner, "complete_compensation", again)
 
 
 def results_are_undone_oldest_first(patch: pytest.MonkeyPatch) -> None:
-    rewritten(patch, decisions, "newest", "reversed(p.results)", "p.results")
+    rewritten(patch, decisions, "find_newest_result", "reversed(p.results)", "p.results")
 
 
 # -------------------------------------------------------------------- dead letters
@@ -260,7 +269,7 @@ def dead_letters_are_not_said(patch: pytest.MonkeyPatch) -> None:
 
 def a_dead_letter_blocks_nobody(patch: pytest.MonkeyPatch) -> None:
     def blocked(p: SagaProgress, handler: str, message: Message) -> bool:
-        return any(not decisions.is_dead(p, intent) for intent in p.intents)
+        return any(not decisions.is_dead_letter(p, intent) for intent in p.intents)
 
     patch.setattr(decisions, "is_blocked", blocked)
 
@@ -269,7 +278,7 @@ def a_dead_letter_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def dead(
         p: SagaProgress, hand: WriteContext, action: HandlerAction, failure: RunFailure, intent: Intent | None
     ) -> Commit:
-        return journal.ignored(p, hand, action.role, action.message, failure.reason)
+        return journal.ignore_message(p, hand, action.role, action.message, failure.reason)
 
     patch.setattr(failed_attempts, "give_up", dead)
 
@@ -339,19 +348,19 @@ def both_trust_an_old_cache(patch: pytest.MonkeyPatch) -> None:
 
 def a_replay_is_taken_for_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     """What is wanted of one saga is heeded once."""
-    heed = operator_commands.heed
+    heed = operator_commands.decide_command
 
     def once(p: SagaProgress, roles: HandlerRoles, command: Command) -> Any:
         return None if p.replays else heed(p, roles, command)
 
-    patch.setattr(operator_commands, "heed", once)
+    patch.setattr(operator_commands, "decide_command", once)
 
 
 def a_replay_takes_the_message_out_of_the_queue(patch: pytest.MonkeyPatch) -> None:
     """It counts on the message to come again."""
-    replayed = operator_commands._replayed
+    replayed = operator_commands._apply_replay
 
     def forgotten(p: SagaProgress, hand: WriteContext, command: Command, kept: PendingMessage) -> Commit:
         return replayed(replace(p, queue=tuple(k for k in p.queue if k is not kept)), hand, command, kept)
 
-    patch.setattr(operator_commands, "_replayed", forgotten)
+    patch.setattr(operator_commands, "_apply_replay", forgotten)

@@ -23,7 +23,7 @@ from saga.messages import texts_of
 from saga.messaging import envelope
 from saga.messaging.names import wakes_of
 from saga.progress import spill
-from saga.progress.document import SagaProgress, decode_entry
+from saga.progress.document import SagaProgress, decode_transition
 from saga.progress.spill import BOUNDS, OverflowBounds
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
@@ -330,7 +330,7 @@ def _patient(world: SimulatedWorld, places: ClosedRooms) -> None:
     )
     for (service, saga), count in wakes.items():
         p = world.progress(service, (saga or b"").decode())
-        named = 0 if p is None else sum(decode_entry(raw).wake is not None for raw in p.transitions)
+        named = 0 if p is None else sum(decode_transition(raw).wake is not None for raw in p.transitions)
         assert count <= 3 * named + disturbances, f"{count} wakes of {saga!r} in {service}, and {named} were named"
 
 
@@ -379,7 +379,7 @@ def _in_order(world: SimulatedWorld, saga: str) -> None:
         notes = [int(number) for number in state.get(heard, "").split()]
         assert notes == sorted(set(notes)), f"the {heard} of {saga} came as {notes}"
     if p is not None and not p.first:
-        entries = [decode_entry(raw) for raw in p.transitions]
+        entries = [decode_transition(raw) for raw in p.transitions]
         taken = sum(e.handler == "seat" and e.outcome == "handled" for e in entries)
         freed = sum(e.handler == "unseat" and bool(e.cause) for e in entries)
         chairs = (state.get("taken", 0), state.get("freed", 0))

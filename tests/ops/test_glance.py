@@ -22,7 +22,9 @@ def test_it_sees_what_is_there() -> None:
         intents=(an_intent("take", A),),
         outcome="Ended",
     )
-    p = journal.append(p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", TransitionDetails(message=A)).snapshot
+    p = journal.append_transition(
+        p, a_hand(A, roles=roles_of(ROLE)), "queued", "take", TransitionDetails(message=A)
+    ).snapshot
     seen = decode_summary(encode(p))
     assert (seen.service, seen.saga, seen.started, seen.outcome) == ("svc", "s", START, "Ended")
     assert [(k.handler, k.dead) for k in seen.queue] == [("take", "letter")]

@@ -28,14 +28,14 @@ from saga.progress.document import (
     StepRecord,
     SuspendedRun,
     Transition,
-    decode,
-    decode_entry,
+    decode_progress,
+    decode_transition,
     encode,
 )
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import CompensationRole
-from saga.progress.history import fold, verify
-from saga.progress.integrity import BOUND, UNBOUND, differing, with_format
+from saga.progress.history import fold_state, verify_history
+from saga.progress.integrity import DIGESTED_FIELDS, UNDIGESTED_FIELDS, find_mismatches, update_format
 from saga.progress.journal import TransitionDetails, WriteContext
 from saga.progress.spill import OverflowBounds
 from saga.support.clock import iso
@@ -73,15 +73,15 @@ def test_no_version_of_a_history_is_called_changed_whatever_happens_to_its_worke
     looked_at = 0
     for disk in world.workers.disks.values():
         for (collection, _), contents in disk.versions.items():
-            for p in map(decode, contents if collection == PROGRESS else ()):
-                assert verify(p.transitions, p) is None
-                assert integrity.is_bound([decode_entry(raw) for raw in p.transitions])
+            for p in map(decode_progress, contents if collection == PROGRESS else ()):
+                assert verify_history(p.transitions, p) is None
+                assert integrity.has_digests([decode_transition(raw) for raw in p.transitions])
                 looked_at += 1
     assert looked_at > 60
 
 
 def test_every_field_of_a_snapshot_is_bound_or_it_is_said_why_not() -> None:
-    assert sorted((*BOUND, *UNBOUND)) == sorted(field.name for field in fields(SagaProgress))
+    assert sorted((*DIGESTED_FIELDS, *UNDIGESTED_FIELDS)) == sorted(field.name for field in fields(SagaProgress))
 
 
 # ---------------------------------------------------------------- changes by hand
@@ -97,13 +97,13 @@ async def versions() -> list[SagaProgress]:
         await order_runs.a_run(order_runs.an_order(), order_runs.an_order(address="Bonn")),
     ]
     found = [
-        decode(content)
+        decode_progress(content)
         for evidence in ended
         for witnessed in evidence.services.values()
         for contents in witnessed.versions.values()
         for content in contents
     ]
-    parked = [p for p in found if p.transitions and decode_entry(p.transitions[-1]).outcome == "retrying"]
+    parked = [p for p in found if p.transitions and decode_transition(p.transitions[-1]).outcome == "retrying"]
     assert len(parked) > 2
     return [*(p for p in found if p not in parked[2:]), *kept_in_every_way()]
 
@@ -118,28 +118,28 @@ def kept_in_every_way() -> Iterator[SagaProgress]:
     said = [replace(a_message("R", f"R-{i}"), source="svc", time=iso(NOW_MS)) for i in range(2)]
     delta = {"x": 1, "y": {"z": ["u", None]}}
     ended = TransitionDetails(cause=first.id, message=first, parts=(first,), delta=delta, events=said, attempt=2)
-    p = journal.handled(blank(), hand(blank(), first), role, ended).snapshot
+    p = journal.complete_run(blank(), hand(blank(), first), role, ended).snapshot
     yield p
     intent = replace(an_intent("reserve", message), state=p.state)
-    p = journal.begun(p, hand(p, message), intent).snapshot
+    p = journal.open_intent(p, hand(p, message), intent).snapshot
     yield p
     for name in ("one", "other", "third"):
         another = a_message("A", name)
-        p = journal.queued(p, hand(p, another), role, another, "it has begun", None).snapshot
+        p = journal.enqueue_message(p, hand(p, another), role, another, "it has begun", None).snapshot
         yield p
     for name in ("F-1", "F-2"):
         outcome = a_message("F", name)
-        p = compensation.undo_waits(p, hand(p, outcome), role, outcome, known=True).snapshot
+        p = compensation.delay_compensation(p, hand(p, outcome), role, outcome, known=True).snapshot
         yield p
     opened, another = (
         replace(p, deadlines=(kept("remind", first, 1), kept("give_up", message, 2)), format=TIMED),
         a_message("A", "fourth"),
     )
-    p = journal.queued(opened, hand(p, another), role, another, "it has begun", None).snapshot
+    p = journal.enqueue_message(opened, hand(p, another), role, another, "it has begun", None).snapshot
     yield p
     c = SuspendedRun(handler="poll", parts=(first,), n=p.n, turn=1, first_ms=NOW_MS, seen_ms=NOW_MS, due_ms=NOW_MS + 9)
     longer, another = replace(p, later=(c,), format=CONTINUED), a_message("A", "fifth")
-    yield journal.queued(longer, hand(p, another), role, another, "it has begun", None).snapshot
+    yield journal.enqueue_message(longer, hand(p, another), role, another, "it has begun", None).snapshot
     failure = RunFailure(reason="why", remedy="mend", attempts=5)
     yield failed_attempts.give_up(p, hand(p, message), RunHandler(role, message, (message,)), failure, intent).snapshot
 
@@ -228,12 +228,12 @@ async def test_every_change_of_a_snapshot_is_found_or_the_help_says_that_it_is_n
         assert any(there) or field.name in ("first", "replays", "told"), f"no progress has any {field.name}"
         others = [value for i, value in enumerate(there) if value and value not in there[:i]][:3]
         for p in {encode(p): p for p in honest}.values():
-            assert verify(p.transitions, p) is None
+            assert verify_history(p.transitions, p) is None
             for kind, value in edits(field.name, getattr(p, field.name), others):
                 edited = replace(p, **{field.name: value})
                 tried[field.name, kind] = tried.get((field.name, kind), 0) + 1
                 of_another = (edited.service, edited.saga) != (p.service, p.saga)  # the command sees that by the key
-                if not of_another and verify(edited.transitions, edited) is None:
+                if not of_another and verify_history(edited.transitions, edited) is None:
                     overlooked.add((part_of(field.name, getattr(p, field.name), value), kind))
     assert overlooked == NOT_FOUND
     assert {name for name, _ in tried} == {field.name for field in fields(SagaProgress)} - {"transitions", "pages"}
@@ -246,30 +246,30 @@ async def test_a_snapshot_whose_last_transitions_were_cut_off_is_found_though_th
         for n in range(p.n):
             left = p.transitions[:n]
             hash_ = sha256(bytes(left[-1])).hexdigest() if left else ""
-            state = fold(map(decode_entry, left))
+            state = fold_state(map(decode_transition, left))
             shorter = replace(p, transitions=left, n=n, published=max(n - 1, 0), hash=hash_, state=state)
-            assert verify(left, shorter) is not None
-            assert verify(left, replace(shorter, published=n)) is not None
+            assert verify_history(left, shorter) is not None
+            assert verify_history(left, replace(shorter, published=n)) is not None
             cut += 1
     assert cut > 100
 
 
 def test_the_history_of_another_saga_or_service_is_found_whatever_its_snapshot_says() -> None:
     p = written_by("svc", "s")
-    assert verify(p.transitions, p) is None
+    assert verify_history(p.transitions, p) is None
     for other in (replace(p, saga="t"), replace(p, service="other")):
-        found = verify(other.transitions, other)
+        found = verify_history(other.transitions, other)
         assert found is not None
         assert found.what == (
             f"transition 0 was not written for saga {other.saga} in {other.service}: this is the history of another one"
         )
-    assert integrity.seed("a", "b|c") != integrity.seed("a", "bc"), "a service's name has no |"
+    assert integrity.get_initial_hash("a", "b|c") != integrity.get_initial_hash("a", "bc"), "a service's name has no |"
 
 
 def written_by(service: str, saga: str) -> SagaProgress:
     p = replace(blank(), service=service, saga=saga)
     message = a_message("A")
-    return journal.ignored(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
+    return journal.ignore_message(p, hand(p, message), a_role("reserve", "A"), message, "because").snapshot
 
 
 def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far_as_it_can_be() -> None:
@@ -278,19 +278,19 @@ def test_a_history_that_an_older_version_began_or_went_on_with_is_checked_as_far
     def older(p: SagaProgress) -> WriteContext:
         return replace(hand(p, message), before=None)
 
-    begun = journal.ignored(blank(), older(blank()), role, message, "because").snapshot
-    first = encode(replace(decode_entry(begun.transitions[0]), previous=""))
+    begun = journal.ignore_message(blank(), older(blank()), role, message, "because").snapshot
+    first = encode(replace(decode_transition(begun.transitions[0]), previous=""))
     begun = replace(begun, transitions=(Raw(first),), hash=sha256(first).hexdigest())
     new = written_by("svc", "s")
-    went_on = journal.waiting(new, older(new), role, message, "for A").snapshot
+    went_on = journal.keep_pending(new, older(new), role, message, "for A").snapshot
     for p in (begun, went_on):
-        entries = [decode_entry(raw) for raw in p.transitions]
-        assert not integrity.is_bound(entries)
-        assert verify(p.transitions, p) is None
-        assert (verify(p.transitions, replace(p, saga="t")) is None) == (p is begun)
-        assert verify(p.transitions, replace(p, closed=("reserve",))) is None, "nobody can tell"
-        assert verify(p.transitions, replace(p, state={"x": 1})) is not None
-        assert verify(p.transitions, replace(p, first=1)) is not None
+        entries = [decode_transition(raw) for raw in p.transitions]
+        assert not integrity.has_digests(entries)
+        assert verify_history(p.transitions, p) is None
+        assert (verify_history(p.transitions, replace(p, saga="t")) is None) == (p is begun)
+        assert verify_history(p.transitions, replace(p, closed=("reserve",))) is None, "nobody can tell"
+        assert verify_history(p.transitions, replace(p, state={"x": 1})) is not None
+        assert verify_history(p.transitions, replace(p, first=1)) is not None
 
 
 async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_that_do_not() -> None:
@@ -298,12 +298,12 @@ async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_tha
     for p in await versions():
         for n in range(1, p.n + 1):
             older = rewritten(p, lambda entry: with_0x(entry) if entry.n < n else entry)  # noqa: B023 - called at once
-            assert verify(older.transitions, older) is None
+            assert verify_history(older.transitions, older) is None
             looked_at += 1
-            for name in BOUND:
+            for name in DIGESTED_FIELDS:
                 less = next(removed(getattr(older, name)), None)
                 if less is not None:
-                    found = verify(older.transitions, replace(older, **{name: less}))
+                    found = verify_history(older.transitions, replace(older, **{name: less}))
                     assert found is not None
                     assert name in found.what
                     edited += 1
@@ -313,9 +313,9 @@ async def test_sums_that_begin_with_0x_as_earlier_ones_do_are_added_to_those_tha
 
 def rewritten(p: SagaProgress, anew: Callable[[Transition], Transition]) -> SagaProgress:
     """The same with its transitions written anew, hashes included."""
-    previous, made = integrity.seed(p.service, p.saga), list[Raw]()
+    previous, made = integrity.get_initial_hash(p.service, p.saga), list[Raw]()
     for raw in p.transitions:
-        made.append(Raw(encode(anew(replace(decode_entry(raw), previous=previous)))))
+        made.append(Raw(encode(anew(replace(decode_transition(raw), previous=previous)))))
         previous = sha256(bytes(made[-1])).hexdigest()
     return replace(p, transitions=tuple(made), hash=previous)
 
@@ -340,8 +340,8 @@ def test_what_three_snapshots_hold_is_the_sum_of_what_changed_between_them(
 
     chain = [blank(), *map(snapshot, (one, two, three))]
     for name in ("closed", "inbox"):
-        gained = [int(integrity.changes(a, b, b.started).get(name, "0"), 16) for a, b in pairwise(chain)]
-        whole = int(integrity.changes(chain[0], chain[-1], chain[-1].started).get(name, "0"), 16)
+        gained = [int(integrity.digest_changes(a, b, b.started).get(name, "0"), 16) for a, b in pairwise(chain)]
+        whole = int(integrity.digest_changes(chain[0], chain[-1], chain[-1].started).get(name, "0"), 16)
         assert sum(gained) % (1 << 64) == whole
 
 
@@ -360,7 +360,7 @@ def test_a_change_costs_no_more_in_a_saga_that_holds_much(monkeypatch: pytest.Mo
     much = [kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(2000)]
     p = replace(blank(), queue=tuple(much), inbox={f"{i:024x}": 7 for i in range(2000)}, n=2000)
     more = replace(p, queue=(*p.queue[1:], kept("reserve", a_message("A"), n=2000)), inbox={**p.inbox, "f" * 24: 8})
-    assert set(integrity.changes(p, more, more.started)) == {"queue", "inbox"}
+    assert set(integrity.digest_changes(p, more, more.started)) == {"queue", "inbox"}
     assert len(counted) == 3, "one that went and one that came, and an entry"
 
 
@@ -368,13 +368,13 @@ async def test_what_has_begun_is_compared_with_what_the_transitions_tell() -> No
     removed_, altered_ = 0, 0
     for p in await versions():
         if p.n and p.intents and p.published == p.n:
-            found = verify(p.transitions, replace(p, intents=()))
+            found = verify_history(p.transitions, replace(p, intents=()))
             assert found is not None
             assert "intents" in found.what
             removed_ += 1
         if p.intents:
             other = replace(p.intents[0], state={"never": 1})
-            found = verify(p.transitions, replace(p, intents=(other, *p.intents[1:])))
+            found = verify_history(p.transitions, replace(p, intents=(other, *p.intents[1:])))
             assert found is not None
             assert "intents" in found.what
             altered_ += 1
@@ -385,13 +385,13 @@ async def test_what_has_begun_is_compared_with_what_the_transitions_tell() -> No
 async def test_the_intent_of_a_compensation_names_it() -> None:
     evidence = await order_runs.a_run(order_runs.an_order(card="declined"))
     contents = [c for w in evidence.services.values() for versions in w.versions.values() for c in versions]
-    names = {(i.handler, i.name) for p in map(decode, contents) for i in p.intents if i.kind == "undo"}
+    names = {(i.handler, i.name) for p in map(decode_progress, contents) for i in p.intents if i.kind == "undo"}
     assert names == {("set_aside", "put_back")}
-    assert not any(i.name for p in map(decode, contents) for i in p.intents if i.kind == "do")
+    assert not any(i.name for p in map(decode_progress, contents) for i in p.intents if i.kind == "do")
 
 
 def gained(before: SagaProgress, after: SagaProgress) -> dict[str, str]:
-    return integrity.changes(before, after, after.started)
+    return integrity.digest_changes(before, after, after.started)
 
 
 ONE_MORE = {
@@ -410,7 +410,7 @@ ONE_MORE = {
 }
 
 
-@pytest.mark.parametrize("name", BOUND)
+@pytest.mark.parametrize("name", DIGESTED_FIELDS)
 def test_what_came_into_a_field_and_what_went_from_it_is_told_under_its_name(name: str) -> None:
     p = replace(blank(), n=1)
     more = replace(p, **{name: ONE_MORE[name]})
@@ -421,9 +421,9 @@ def test_what_came_into_a_field_and_what_went_from_it_is_told_under_its_name(nam
     assert int(came, 16) != 0
 
 
-@pytest.mark.parametrize("name", BOUND)
+@pytest.mark.parametrize("name", DIGESTED_FIELDS)
 def test_a_field_that_holds_the_same_in_another_object_is_not_told(name: str) -> None:
-    one, other = (decode(encode(replace(blank(), n=1, **{name: ONE_MORE[name]}))) for _ in range(2))
+    one, other = (decode_progress(encode(replace(blank(), n=1, **{name: ONE_MORE[name]}))) for _ in range(2))
     assert gained(one, other) == {}
 
 
@@ -431,12 +431,12 @@ def test_a_sum_has_at_most_16_characters_and_nothing_in_front_of_them() -> None:
     p = replace(blank(), n=1)
     more = replace(p, **ONE_MORE)
     of_pages = (
-        integrity.bound_items(more.queue),
-        integrity.bound_items(more.queue * 3),
-        integrity.bound_entries(more.inbox),
+        integrity.sum_digests(more.queue),
+        integrity.sum_digests(more.queue * 3),
+        integrity.sum_entry_digests(more.inbox),
     )
     sums = [*gained(p, more).values(), *gained(more, p).values(), *of_pages]
-    assert len(sums) == 2 * len(BOUND) + 3
+    assert len(sums) == 2 * len(DIGESTED_FIELDS) + 3
     assert all(0 < len(sum_) <= 16 and set(sum_) <= set("0123456789abcdef") for sum_ in sums)
 
 
@@ -495,7 +495,7 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     many = a_role("reserve", "A", many=True)
     queue = tuple(kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(6))
     p = replace(blank(), n=1, queue=queue)
-    aside, [_] = piles.piles_spilled(
+    aside, [_] = piles.spill_messages(
         p, roles_of(many), OverflowBounds(head_max=2, page_max=3), in_hand=a_message("B"), now_s=NOW_MS // 1000
     )
     assert len(aside.queue) == 3
@@ -508,16 +508,18 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
     p = blank()
     for i in range(6):
         message = a_message("A", f"m-{i}")
-        p = journal.queued(p, hand(p, message), role, message, "it waits", None).snapshot
+        p = journal.enqueue_message(p, hand(p, message), role, message, "it waits", None).snapshot
     in_hand = a_message("A", "m-6")
-    aside, [new] = piles.piles_spilled(
+    aside, [new] = piles.spill_messages(
         p, roles, OverflowBounds(head_max=2, page_max=3), in_hand=in_hand, now_s=NOW_MS // 1000
     )
-    written = journal.queued(aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None).snapshot
+    written = journal.enqueue_message(
+        aside, replace(hand(aside, in_hand), before=p), role, in_hand, "it waits", None
+    ).snapshot
     assert written.pages == (new.page,)
-    assert verify(written.transitions, written) is None
+    assert verify_history(written.transitions, written) is None
     for edited in (replace(written, pages=()), replace(written, queue=written.queue[1:])):
-        found = verify(edited.transitions, edited)
+        found = verify_history(edited.transitions, edited)
         assert found is not None
         assert "queue" in found.what
 
@@ -525,15 +527,21 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
 def test_a_start_that_becomes_known_later_is_told_by_the_transition_that_brings_it() -> None:
     p = replace(blank(), n=1, started=None)
     started = "2026-11-21T14:00:00.000Z"
-    assert integrity.changes(p, p, None) == {}
-    assert integrity.changes(p, p, started) == {"started": started}
-    assert integrity.changes(replace(p, started=started), p, started) == {}
+    assert integrity.digest_changes(p, p, None) == {}
+    assert integrity.digest_changes(p, p, started) == {"started": started}
+    assert integrity.digest_changes(replace(p, started=started), p, started) == {}
 
 
 def test_who_began_a_saga_is_told_by_the_transition_that_brings_it() -> None:
     p = replace(blank(), n=1, started=None)
-    assert integrity.changes(p, p, iso(NOW_MS), "user:4711") == {"started": iso(NOW_MS), "principal": "user:4711"}
-    assert integrity.changes(replace(p, started=iso(NOW_MS), principal="user:4711"), p, iso(NOW_MS), "user:4711") == {}
+    assert integrity.digest_changes(p, p, iso(NOW_MS), "user:4711") == {
+        "started": iso(NOW_MS),
+        "principal": "user:4711",
+    }
+    assert (
+        integrity.digest_changes(replace(p, started=iso(NOW_MS), principal="user:4711"), p, iso(NOW_MS), "user:4711")
+        == {}
+    )
 
 
 @pytest.mark.parametrize("by_intent", [False, True])
@@ -541,21 +549,23 @@ def test_somebody_else_in_the_place_of_who_began_a_saga_is_found(by_intent: bool
     message, role = replace(a_message("A"), principal="user:4711"), a_role("reserve", "A")
     p = replace(blank(), started=None)
     if by_intent:
-        p = journal.begun(p, hand(p, message), an_intent("reserve", message)).snapshot
-        assert integrity.differing(replace(p, principal="user:1"), []) == ["principal"]
-    p = journal.ignored(p, hand(p, message), role, message, "because").snapshot
-    entries = [decode_entry(raw) for raw in p.transitions]
+        p = journal.open_intent(p, hand(p, message), an_intent("reserve", message)).snapshot
+        assert integrity.find_mismatches(replace(p, principal="user:1"), []) == ["principal"]
+    p = journal.ignore_message(p, hand(p, message), role, message, "because").snapshot
+    entries = [decode_transition(raw) for raw in p.transitions]
     assert p.principal == "user:4711"
-    assert "principal" not in integrity.differing(p, entries)
-    assert "principal" in integrity.differing(replace(p, principal="user:1"), entries)
-    assert "principal" not in integrity.differing(replace(p, principal=None), entries), "an older release leaves it out"
+    assert "principal" not in integrity.find_mismatches(p, entries)
+    assert "principal" in integrity.find_mismatches(replace(p, principal="user:1"), entries)
+    assert "principal" not in integrity.find_mismatches(replace(p, principal=None), entries), (
+        "an older release leaves it out"
+    )
 
 
 def test_somebody_who_is_put_where_nobody_began_a_saga_is_found() -> None:
     p = replace(blank(), started=None)
-    p = journal.ignored(p, hand(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because").snapshot
-    entries = [decode_entry(raw) for raw in p.transitions]
-    assert integrity.differing(replace(p, principal="user:1"), entries) == ["principal"]
+    p = journal.ignore_message(p, hand(p, a_message("A")), a_role("reserve", "A"), a_message("A"), "because").snapshot
+    entries = [decode_transition(raw) for raw in p.transitions]
+    assert integrity.find_mismatches(replace(p, principal="user:1"), entries) == ["principal"]
 
 
 def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:
@@ -568,18 +578,18 @@ def test_how_often_dead_letters_were_taken_up_again_is_bound() -> None:
 def test_a_run_whose_answers_lie_in_claims_is_for_this_version_alone() -> None:
     plain = StepRecord(kind="step", name="charge", number=1, input="i")
     begun = replace(blank(), intents=(replace(an_intent("reserve", a_message("A")), calls=(plain,)),))
-    assert with_format(begun) is begun
+    assert update_format(begun) is begun
     claimed = replace(begun, intents=(replace(begun.intents[0], calls=(plain, replace(plain, claim="c"))),))
-    p = with_format(claimed)
-    assert (p.format, with_format(p)) == (CLAIMED, p)
-    assert "format" not in differing(p, ())
-    assert "format" in differing(replace(begun, format=CLAIMED), ()), "of what is in none no format tells so"
+    p = update_format(claimed)
+    assert (p.format, update_format(p)) == (CLAIMED, p)
+    assert "format" not in find_mismatches(p, ())
+    assert "format" in find_mismatches(replace(begun, format=CLAIMED), ()), "of what is in none no format tells so"
 
 
 def test_the_format_tells_of_a_run_that_a_later_version_of_its_handler_began_as_long_as_it_is_open() -> None:
     begun = replace(blank(), intents=(replace(an_intent("work", a_message("A")), handler_version=2),))
-    p = with_format(begun)
-    assert (p.format, with_format(p)) == (RELEASED, p)
-    assert "format" not in differing(p, ())
-    assert "format" in differing(begun, ()), "an older toolkit would decide on it"
-    assert with_format(replace(p, intents=())).format == PLAIN
+    p = update_format(begun)
+    assert (p.format, update_format(p)) == (RELEASED, p)
+    assert "format" not in find_mismatches(p, ())
+    assert "format" in find_mismatches(begun, ()), "an older toolkit would decide on it"
+    assert update_format(replace(p, intents=())).format == PLAIN

@@ -26,7 +26,7 @@ from saga.progress.actions import (
     RunHandler,
     Trigger,
 )
-from saga.progress.decisions import decide, held, knows, next_ready, undo_step
+from saga.progress.decisions import decide, decide_compensation, find_next_ready, find_parts, is_message_known
 from saga.progress.document import (
     CONTINUED,
     PLAIN,
@@ -39,14 +39,14 @@ from saga.progress.document import (
     SelfConsumedEvent,
     StepRecord,
     SuspendedRun,
-    decode_entry,
-    format_of,
+    compute_format,
+    decode_transition,
 )
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
 from saga.progress.journal import CALLS_MAX, TransitionDetails, WriteContext
 from saga.progress.next_action import choose_next_action
-from saga.progress.takeover import undeclared
+from saga.progress.takeover import find_undeclared
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
 A, B, E, F = (a_message(type_) for type_ in "ABEF")
@@ -84,7 +84,7 @@ def with_(
 
 
 def ready(p: SagaProgress, *handlers: HandlerRole, in_hand: str | None = None) -> Action | None:
-    return next_ready(p, roles(*handlers), NOW_MS, in_hand)
+    return find_next_ready(p, roles(*handlers), NOW_MS, in_hand)
 
 
 # ---------------------------------------------------------------- when it goes on
@@ -122,16 +122,16 @@ def test_a_turn_that_failed_waits_for_its_next_attempt_whatever_is_there() -> No
 
 def test_each_turn_is_shown_the_first_event_that_none_was_shown() -> None:
     p = with_(going(), waiting=[kept("look", E2, 4), kept("look", E, 3), kept("other", E, 2)])
-    assert suspended_runs.shown(p, LOOK) == (E,)
+    assert suspended_runs.find_optional_messages(p, LOOK) == (E,)
     own = replace(
         p,
         waiting=(),
         own=(SelfConsumedEvent(event=E2, n=3), SelfConsumedEvent(event=B, n=1), SelfConsumedEvent(event=E, n=4)),
     )
-    assert suspended_runs.shown(own, LOOK) == (E2,)
-    had = replace(own, inbox=journal.into_inbox(own, a_hand(A), "look", [E2.id]))
-    assert suspended_runs.shown(had, LOOK) == (E,)
-    assert suspended_runs.shown(with_(), LOOK) == ()
+    assert suspended_runs.find_optional_messages(own, LOOK) == (E2,)
+    had = replace(own, inbox=journal.add_to_inbox(own, a_hand(A), "look", [E2.id]))
+    assert suspended_runs.find_optional_messages(had, LOOK) == (E,)
+    assert suspended_runs.find_optional_messages(with_(), LOOK) == ()
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ def test_what_never_runs_again_goes_on_no_more() -> None:
     assert ready(closed, LOOK) == Ignore(LOOK, A, "its compensation has closed this handler")
     begun = replace(closed, intents=(an_intent("look", A),))
     assert not isinstance(ready(begun, LOOK), Ignore), "it is brought to its end"
-    ignored = journal.ignored(closed, a_hand(A, roles=roles(LOOK)), LOOK, A, "closed").snapshot
+    ignored = journal.ignore_message(closed, a_hand(A, roles=roles(LOOK)), LOOK, A, "closed").snapshot
     assert (ignored.later, ignored.format) == ((), PLAIN)
     both = replace(with_(going(BOTH, A, B)), closed=("both",))
-    ignored = journal.ignored(both, a_hand(A, roles=roles(BOTH)), BOTH, A, "closed").snapshot
+    ignored = journal.ignore_message(both, a_hand(A, roles=roles(BOTH)), BOTH, A, "closed").snapshot
     assert len(ignored.inbox) == 2
     each = replace(with_(going(EACH_OF_TWO, A, B)), closed=("each",))
-    assert len(journal.ignored(each, a_hand(A), EACH_OF_TWO, A, "closed").snapshot.inbox) == 1
+    assert len(journal.ignore_message(each, a_hand(A), EACH_OF_TWO, A, "closed").snapshot.inbox) == 1
 
 
 # ---------------------------------------------------------------- what is decided on messages
@@ -202,9 +202,9 @@ def test_one_that_nobody_can_decode_is_taken_up_at_once() -> None:
 
 def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
     p = with_(going(BOTH, A, B))
-    assert knows(p, roles(BOTH), A)
-    assert knows(p, roles(BOTH), B)
-    assert not knows(p, roles(BOTH), E)
+    assert is_message_known(p, roles(BOTH), A)
+    assert is_message_known(p, roles(BOTH), B)
+    assert not is_message_known(p, roles(BOTH), E)
     trigger = Trigger(message=A)
     woken = replace(p, wake=CurrentTimer(id="wake-4", due_ms=NOW_MS))
     assert choose_next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, memory_s=99), certain=True) == Complete()
@@ -218,13 +218,13 @@ def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
 
 def test_own_events_on_which_a_run_goes_on_are_no_parts_of_another() -> None:
     p = replace(with_(going(BOTH, A, B)), own=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1)))
-    assert list(held(p, BOTH, 0)) == []
+    assert list(find_parts(p, BOTH, 0)) == []
     assert ready(p, BOTH, in_hand="A-1") is None
     many = replace(
         with_(going(EACH_OF_TWO, A, B)), own=(SelfConsumedEvent(event=A, n=0), SelfConsumedEvent(event=B, n=1))
     )
-    assert list(held(many, EACH_OF_TWO, 0)) == []
-    assert list(held(many, EACH_OF_TWO, 1)) == [(1, B)], "the others stay for each"
+    assert list(find_parts(many, EACH_OF_TWO, 0)) == []
+    assert list(find_parts(many, EACH_OF_TWO, 1)) == [(1, B)], "the others stay for each"
 
 
 def test_a_dead_turn_that_is_replayed_is_tried_as_a_turn() -> None:
@@ -264,17 +264,17 @@ def hand(p: SagaProgress, message: Message, *handlers: HandlerRole) -> WriteCont
 def turn_of(p: SagaProgress, role: HandlerRole, *parts: Message, **did: Any) -> SagaProgress:
     """The progress after a turn on these parts."""
     c = next(iter(p.later), None)
-    cause = suspended_runs.cause_of(parts[: len(role.takes)], c)
+    cause = suspended_runs.compute_cause(parts[: len(role.takes)], c)
     ended = TransitionDetails(message=parts[0], cause=cause, parts=parts, delta={"x": 1}, **did)
     needed = parts[: len(role.takes)]
     following = replace(going(role, *needed), turn=1 if c is None else c.turn + 1)
-    return journal.gone_on(p, hand(p, W, role), role, ended, following).snapshot
+    return journal.suspend_run(p, hand(p, W, role), role, ended, following).snapshot
 
 
 def test_each_turn_has_a_cause_of_its_own() -> None:
-    assert suspended_runs.cause_of((A,), None) == A.id
-    assert suspended_runs.cause_of((B, A), None) == f"{A.id}+{B.id}"
-    assert suspended_runs.cause_of((A,), replace(going(), turn=3)) == f"{A.id}~3"
+    assert suspended_runs.compute_cause((A,), None) == A.id
+    assert suspended_runs.compute_cause((B, A), None) == f"{A.id}+{B.id}"
+    assert suspended_runs.compute_cause((A,), replace(going(), turn=3)) == f"{A.id}~3"
 
 
 def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
@@ -287,7 +287,7 @@ def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
     assert (after.intents, after.ran, after.state, after.format, after.is_open) == ((), (), {"x": 1}, CONTINUED, True)
     assert after.wake is not None
     assert after.wake.due_ms == NOW_MS, "what goes on at once is woken at once"
-    assert decode_entry(after.transitions[-1]).ran
+    assert decode_transition(after.transitions[-1]).ran
     again = turn_of(after, LOOK, A, E2, shown=(E2.id,))
     assert [(c.turn, c.n) for c in again.later] == [(2, 4)]
 
@@ -295,11 +295,13 @@ def test_a_turn_leaves_what_the_run_needs_and_takes_what_it_was_shown() -> None:
 def test_the_last_turn_ends_the_run() -> None:
     p = with_(going(BOTH, A, B))
     ended = TransitionDetails(message=A, cause=f"{A.id}~1", parts=(A, B))
-    after = journal.handled(p, hand(p, W, BOTH), BOTH, ended).snapshot
+    after = journal.complete_run(p, hand(p, W, BOTH), BOTH, ended).snapshot
     assert (after.later, after.format, after.wake) == ((), PLAIN, None)
     assert len(after.inbox) == len(after.ran) == 2
     p = with_(going(), waiting=[kept("look", E)])
-    after = journal.handled(p, hand(p, W, LOOK), LOOK, TransitionDetails(message=A, cause="c", parts=(A, E))).snapshot
+    after = journal.complete_run(
+        p, hand(p, W, LOOK), LOOK, TransitionDetails(message=A, cause="c", parts=(A, E))
+    ).snapshot
     assert (after.waiting, len(after.inbox), len(after.ran)) == ((), 2, 1)
 
 
@@ -322,11 +324,11 @@ def test_the_other_messages_of_a_repeating_handler_stay() -> None:
 
 def test_the_format_says_whether_a_run_goes_on() -> None:
     c, opened = going(), kept("expire", A)
-    assert format_of((), (opened,), (c,), 1) == CONTINUED
-    assert format_of((), (opened,), (), 1) == TIMED
+    assert compute_format((), (opened,), (c,), 1) == CONTINUED
+    assert compute_format((), (opened,), (), 1) == TIMED
     p = replace(with_(c), deadlines=(opened,))
-    assert set(undeclared(p, roles(LOOK))) == {"handler expire"}
-    assert undeclared(with_(c), roles()) == ("handler look",)
+    assert set(find_undeclared(p, roles(LOOK))) == {"handler expire"}
+    assert find_undeclared(with_(c), roles()) == ("handler look",)
 
 
 # ---------------------------------------------------------------- when the saga fails
@@ -335,22 +337,22 @@ def test_the_format_says_whether_a_run_goes_on() -> None:
 def test_a_run_that_goes_on_is_closed_and_what_its_turns_did_is_put_right() -> None:
     c = going(BOTH, A, B)
     p = with_(c)
-    assert undo_step(p, BOTH, F) == CloseHandler(BOTH, F)
-    closed = compensation.closed(p, hand(p, F, BOTH), BOTH, F).snapshot
+    assert decide_compensation(p, BOTH, F) == CloseHandler(BOTH, F)
+    closed = compensation.close_without_results(p, hand(p, F, BOTH), BOTH, F).snapshot
     assert (closed.later, closed.format, closed.closed) == ((), PLAIN, ("both",))
     assert len(closed.inbox) == 3, "the outcome and both messages"
     did = with_(replace(c, calls=(STEP,)))
-    assert undo_step(did, BOTH, F) == BeginAbort(BOTH, F)
-    sealed = compensation.sealed(did, BOTH)
+    assert decide_compensation(did, BOTH, F) == BeginAbort(BOTH, F)
+    sealed = compensation.make_abort_intent(did, BOTH)
     assert (sealed.kind, sealed.cause, sealed.left, sealed.calls) == ("lieu", f"{A.id}+{B.id}~1", (STEP,), ())
-    p = journal.begun(did, hand(did, F, BOTH), sealed).snapshot
-    assert undo_step(p, BOTH, F) == Abort(BOTH, F, sealed)
+    p = journal.open_intent(did, hand(did, F, BOTH), sealed).snapshot
+    assert decide_compensation(p, BOTH, F) == Abort(BOTH, F, sealed)
     assert Abort(BOTH, F, sealed).parts == (A, B)
-    written = compensation.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
+    written = compensation.complete_abort(p, hand(p, F, BOTH), BOTH, F, remains=["step post ran"])
     assert written.entry is not None
     assert str(written.entry.reason).startswith("both can never finish: it goes on no more;")
     begun = replace(did, intents=(an_intent("both", A, B),), queue=(kept("both", A, dead="d"),))
-    assert compensation.sealed(begun, BOTH).left == (STEP,)
+    assert compensation.make_abort_intent(begun, BOTH).left == (STEP,)
 
 
 BACK = AbortAction(call="bank.give", after=1)
@@ -360,16 +362,16 @@ def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
     more = replace(STEP, name="more")
     begun = replace(an_intent("both", A, B), calls=(STEP, more), begins=replace(STEP, name="begun"), undo_with=(BACK,))
     p = replace(blank(), intents=(begun,), queue=(kept("both", A, dead="d"),))
-    sealed = compensation.sealed(p, BOTH)
+    sealed = compensation.make_abort_intent(p, BOTH)
     assert (sealed.kind, sealed.calls, sealed.begins, sealed.undo_with) == ("lieu", (), None, (BACK,))
     assert [call.name for call in sealed.left] == ["more"], "what was done before it was said is covered"
     assert sealed.maybe == begun.begins
     answered = replace(begun, begins=more)
-    assert compensation.sealed(replace(p, intents=(answered,)), BOTH).maybe is None
+    assert compensation.make_abort_intent(replace(p, intents=(answered,)), BOTH).maybe is None
     never_begun = replace(begun, begins=None, calls=())
-    assert compensation.sealed(replace(p, intents=(never_begun,)), BOTH).maybe is None
-    p = journal.begun(p, hand(p, F, BOTH), sealed).snapshot
-    written = compensation.closed_for_good(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
+    assert compensation.make_abort_intent(replace(p, intents=(never_begun,)), BOTH).maybe is None
+    p = journal.open_intent(p, hand(p, F, BOTH), sealed).snapshot
+    written = compensation.complete_abort(p, hand(p, F, BOTH), BOTH, F, remains=(), calls=(STEP,))
     assert written.entry is not None
     assert written.entry.reason == "both can never finish: it is a dead letter; what it said is done in its place"
     assert (written.entry.calls, written.entry.letters[0].what) == ((STEP,), "dropped")
@@ -378,47 +380,49 @@ def test_what_was_said_takes_the_place_of_what_it_covers() -> None:
 def test_what_turns_said_is_kept_for_all_of_the_run_until_a_result_covers_it() -> None:
     said = replace(going(BOTH, A, B), undo_with=(BACK,))
     ended = TransitionDetails(message=A, cause="c", parts=(A, B), calls=(STEP, replace(STEP, name="more")))
-    p = journal.gone_on(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
+    p = journal.suspend_run(blank(), hand(blank(), W, BOTH), BOTH, ended, said).snapshot
     assert [call.name for call in p.later[0].calls] == ["more"]
     assert p.later[0].undo_with == (replace(BACK, after=0),)
-    p = journal.gone_on(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), said).snapshot
+    p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, replace(ended, cause="d"), said).snapshot
     assert [call.name for call in p.later[0].calls] == ["more"], "those of the turn before are covered"
     assert len(p.later[0].undo_with) == 2
-    sealed = compensation.sealed(p, BOTH)
+    sealed = compensation.make_abort_intent(p, BOTH)
     assert ([call.name for call in sealed.left], len(sealed.undo_with)) == (["more"], 2)
-    assert undo_step(replace(p, later=(replace(p.later[0], calls=()),)), BOTH, F) == BeginAbort(BOTH, F)
+    assert decide_compensation(replace(p, later=(replace(p.later[0], calls=()),)), BOTH, F) == BeginAbort(BOTH, F)
     begun = replace(p, intents=(replace(an_intent("both", A, B), undo_with=(BACK,)),))
-    assert compensation.sealed(begun, BOTH).left == ()
+    assert compensation.make_abort_intent(begun, BOTH).left == ()
     result = replace(ended, cause="e", events=[replace(a_message("R"), source="svc")])
-    assert journal.gone_on(p, hand(p, W, BOTH), BOTH, result, said).snapshot.later[0].undo_with == ()
+    assert journal.suspend_run(p, hand(p, W, BOTH), BOTH, result, said).snapshot.later[0].undo_with == ()
 
 
 def test_of_very_many_calls_the_newest_stay_listed_and_the_others_are_counted() -> None:
     p = blank()
     for n in range(2 * CALLS_MAX):
         ended = TransitionDetails(message=A, cause=f"c{n}", parts=(A, B), calls=(replace(STEP, number=n + 1),))
-        p = journal.gone_on(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
+        p = journal.suspend_run(p, hand(p, W, BOTH), BOTH, ended, going(BOTH, A, B)).snapshot
     first, *rest = p.later[0].calls
     assert (first.name, first.number, len(rest)) == ("", CALLS_MAX, CALLS_MAX)
     assert [call.number for call in rest] == list(range(CALLS_MAX + 1, 2 * CALLS_MAX + 1))
-    assert compensation.sealed(p, BOTH).left == (first, *rest)
+    assert compensation.make_abort_intent(p, BOTH).left == (first, *rest)
 
 
 def test_results_of_its_turns_are_undone_first() -> None:
     result = CompensableResult(handler="both", cause="c", event=a_message("R"), own=())
     did = replace(with_(replace(going(BOTH, A, B), calls=(STEP,))), results=(result,))
-    assert type(undo_step(did, BOTH, F)) is Compensate
+    assert type(decide_compensation(did, BOTH, F)) is Compensate
 
 
 def test_what_turns_did_behind_the_last_result_is_put_right_when_that_is_undone() -> None:
     result = CompensableResult(handler="both", cause="c", event=a_message("R"), own=())
     for left, closes in ({"calls": (STEP,)}, False), ({"undo_with": (BACK,)}, False), ({}, True):
         did = replace(with_(replace(going(BOTH, A, B), **left)), results=(result,))
-        p = compensation.undone(did, hand(did, F, BOTH), BOTH, result, TransitionDetails(message=F, cause="c")).snapshot
+        p = compensation.complete_compensation(
+            did, hand(did, F, BOTH), BOTH, result, TransitionDetails(message=F, cause="c")
+        ).snapshot
         assert (p.closed == ("both",), p.later == ()) == (closes, closes)
         if not closes:
             assert [kept.message for kept in p.compensating] == [F]
-            assert undo_step(p, BOTH, F) == BeginAbort(BOTH, F)
+            assert decide_compensation(p, BOTH, F) == BeginAbort(BOTH, F)
 
 
 # ---------------------------------------------------------------- when a person ends it
@@ -445,18 +449,18 @@ def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did(
     c, head = going(two, A, B), kept("two", A, dead="dead-1")
     p = with_(c, queue=[head])
     here, command = roles_of(two), a_command()
-    assert operator_commands.heed(p, here, command) == Discard(command, head)
-    after = operator_commands.discarded(p, a_hand(command, roles=here), command, head).snapshot
+    assert operator_commands.decide_command(p, here, command) == Discard(command, head)
+    after = operator_commands.discard_message(p, a_hand(command, roles=here), command, head).snapshot
     assert (after.later, after.queue, after.format) == ((), (), PLAIN)
     assert [(k.handler, k.message) for k in after.waiting] == [("two", B)], "another one may come in its place"
     did = with_(replace(c, calls=(STEP,)), queue=[head])
-    assert operator_commands.heed(did, here, command) == BeginAbort(two, command)
-    assert compensation.sealed(did, two, A.id).left == (STEP,)
+    assert operator_commands.decide_command(did, here, command) == BeginAbort(two, command)
+    assert compensation.make_abort_intent(did, two, A.id).left == (STEP,)
     own = with_(replace(c, parts=(A, replace(B, source="svc"))), queue=[head])
-    assert operator_commands.discarded(own, a_hand(command, roles=here), command, head).snapshot.waiting == ()
+    assert operator_commands.discard_message(own, a_hand(command, roles=here), command, head).snapshot.waiting == ()
     each = with_(going(EACH_OF_TWO, A, B), queue=[kept("each", A, dead="dead-1")])
     each_head = each.queue[0]
-    written = operator_commands.discarded(each, a_hand(command, roles=roles_of(EACH_OF_TWO)), command, each_head)
+    written = operator_commands.discard_message(each, a_hand(command, roles=roles_of(EACH_OF_TWO)), command, each_head)
     assert written.snapshot.waiting == ()
 
 
@@ -465,13 +469,13 @@ def test_a_dead_turn_is_discarded_with_its_run_and_a_person_is_told_what_it_did(
 
 def test_a_turn_that_is_new_is_woken_at_its_time_and_an_old_one_with_growing_pauses() -> None:
     before, after = with_(), with_(going(due_ms=NOW_MS - 5000))
-    assert timers.next_look(after, NOW_MS, before) == NOW_MS
-    assert timers.next_look(after, NOW_MS, after) == timers.next_look(after, NOW_MS) == NOW_MS + 5000
+    assert timers.compute_next_check(after, NOW_MS, before) == NOW_MS
+    assert timers.compute_next_check(after, NOW_MS, after) == timers.compute_next_check(after, NOW_MS) == NOW_MS + 5000
     soon = with_(going(due_ms=NOW_MS + 3))
-    assert timers.next_look(soon, NOW_MS, before) == NOW_MS + 3
-    assert len(timers.waits_for_time(soon)) == 1
+    assert timers.compute_next_check(soon, NOW_MS, before) == NOW_MS + 3
+    assert len(timers.find_timed_work(soon)) == 1
     dead = replace(soon, queue=(kept("look", A, dead="d"),))
-    assert timers.waits_for_time(dead) == frozenset(), "a person decides when it goes on"
+    assert timers.find_timed_work(dead) == frozenset(), "a person decides when it goes on"
 
 
 # ---------------------------------------------------------------- what is put off without a failed attempt
@@ -515,5 +519,5 @@ def test_a_turn_takes_over_the_steps_of_its_own_run_only() -> None:
     made = StepRecord(kind="step", name="charge", number=1, input="", arguments="")
     p = replace(blank(), later=(a_job(role, one, 1, (made,)), a_job(role, two, 1)))
     ended = TransitionDetails(message=two, parts=(two,), calls=())
-    after = journal.gone_on(p, a_hand(two, roles=roles_of(role)), role, ended, a_job(role, two, 2)).snapshot
+    after = journal.suspend_run(p, a_hand(two, roles=roles_of(role)), role, ended, a_job(role, two, 2)).snapshot
     assert {c.parts[0].id: [call.name for call in c.calls] for c in after.later} == {"one": ["charge"], "two": []}

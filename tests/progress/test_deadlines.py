@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.progress import failed_attempts, ids, journal, timers
 from saga.progress.actions import AwaitLog, Complete, ForwardTimer, Ignore, Now, RunHandler, TouchDeadline, Trigger
-from saga.progress.decisions import knows, next_ready
+from saga.progress.decisions import find_next_ready, is_message_known
 from saga.progress.document import (
     FORMAT,
     PAGED,
@@ -17,13 +17,13 @@ from saga.progress.document import (
     OverflowSegment,
     PendingMessage,
     SagaProgress,
-    format_of,
+    compute_format,
 )
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import DEADLINE, HandlerRole, HandlerRoles
 from saga.progress.journal import TransitionDetails, WriteContext
 from saga.progress.next_action import choose_next_action, record_without_handler
-from saga.progress.timers import is_overdue
+from saga.progress.timers import is_deadline_overdue
 from saga.support.clock import LATEST_MS, from_iso, iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
@@ -60,14 +60,14 @@ def test_roles_tell_deadlines_from_handlers() -> None:
 
 
 def test_whatever_is_written_first_about_its_event_opens_it() -> None:
-    p = journal.handled(
+    p = journal.complete_run(
         blank(), hand(blank(), A), HANDLER, TransitionDetails(message=A, cause=A.id, parts=(A,))
     ).snapshot
     assert p.deadlines == (PendingMessage(handler="expire", message=A, n=0, due_ms=DUE),)
     assert p.is_open
     assert p.wake is not None
     assert p.wake.due_ms == DUE
-    assert knows(p, ROLES, A)
+    assert is_message_known(p, ROLES, A)
     assert touched(p, A) is p, "once"
     assert touched(p, a_message("A", "another")) is p, "it runs once in a saga"
 
@@ -83,10 +83,10 @@ def test_one_whose_event_is_of_a_sender_that_may_say_any_time_counts_from_now() 
 
 
 def test_what_the_log_held_when_it_was_due_is_handled_first() -> None:
-    p = journal.noted(blank(), hand(blank(), A, ALONE), A).snapshot
+    p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE), A).snapshot
     assert p.wake is not None
-    assert next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
-    assert next_ready(p, ALONE, DUE, handled_ms=DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(p, ALONE, DUE, handled_ms=DUE - 1) is None
+    assert find_next_ready(p, ALONE, DUE, handled_ms=DUE) == RunHandler(EXPIRE, A, (A,))
     wake = replace(a_message("saga.wake"), id=p.wake.id)
     behind = Now(DUE + 9, 1000, DUE - 1)
     assert choose_next_action(p, ALONE, Trigger(message=wake), behind, True) == AwaitLog(DUE, None)
@@ -112,7 +112,7 @@ def test_its_wake_is_looked_at_again_when_something_else_is_due_or_its_grace_is_
 
 def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
     late = DUE + 8 * 3_600_000
-    p = journal.noted(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
+    p = journal.record_deadline_event(blank(), hand(blank(), A, ALONE, now_ms=late), A).snapshot
     assert p.wake is not None
     assert p.wake.due_ms == late
 
@@ -120,22 +120,22 @@ def test_one_that_is_due_when_it_is_opened_is_looked_at_at_once() -> None:
 def test_it_does_not_pass_what_came_in_time_and_is_held_up() -> None:
     tried = PendingMessage(handler="decider", message=C, n=0, attempts=3, due_ms=DUE + 9)
     for held_up in (replace(tried, attempts=0), replace(tried, put_off=True)):
-        assert next_ready(replace(opened(), queue=(held_up,)), ROLES, DUE) is None
+        assert find_next_ready(replace(opened(), queue=(held_up,)), ROLES, DUE) is None
         failing_first = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
-        assert next_ready(replace(opened(), queue=(failing_first, held_up)), ROLES, DUE) is None
-    assert next_ready(replace(opened(), queue=(tried,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+        assert find_next_ready(replace(opened(), queue=(failing_first, held_up)), ROLES, DUE) is None
+    assert find_next_ready(replace(opened(), queue=(tried,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     page = OverflowSegment(of="queue", name="p", count=1, newest=0, handlers=("handler",))
     failing = replace(opened(), queue=(replace(tried, handler="handler"),))
-    assert next_ready(replace(failing, pages=(page,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
-    assert next_ready(replace(failing, pages=(replace(page, handlers=("decider",)),)), ROLES, DUE) is None
+    assert find_next_ready(replace(failing, pages=(page,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(replace(failing, pages=(replace(page, handlers=("decider",)),)), ROLES, DUE) is None
 
 
 def test_what_closes_a_deadline_otherwise_than_by_an_outcome_counts_too() -> None:
     closer = replace_role(HANDLER, closes=True)
     roles = roles_of(EXPIRE, closer, outcomes="Over", emitted="Over")
     p = replace(opened(), queue=(PendingMessage(handler="handler", message=B, n=0, due_ms=DUE + 9),))
-    assert next_ready(p, ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
-    assert next_ready(p, roles, DUE) is None
+    assert find_next_ready(p, ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(p, roles, DUE) is None
 
 
 def test_an_event_of_the_service_itself_opens_and_closes_it() -> None:
@@ -158,8 +158,8 @@ def test_an_older_version_of_the_toolkit_decides_nothing_while_one_is_open() -> 
     assert p.format == TIMED <= FORMAT
     assert touched(p, PAID).format == PLAIN
     page = OverflowSegment(of="inbox", name="p", count=1, newest=1)
-    assert format_of((page,), (), (), 1) == PAGED
-    assert format_of((page,), p.deadlines, (), 1) == TIMED
+    assert compute_format((page,), (), (), 1) == PAGED
+    assert compute_format((page,), p.deadlines, (), 1) == TIMED
 
 
 def test_in_a_saga_that_has_ended_it_is_closed_at_once() -> None:
@@ -173,7 +173,7 @@ def test_what_it_has_begun_is_brought_to_its_end() -> None:
 
 
 def test_it_does_not_open_again_when_it_has_run_or_was_given_up() -> None:
-    had = replace(blank(), inbox={ids.entry(A.id, "expire"): 1})
+    had = replace(blank(), inbox={ids.inbox_entry(A.id, "expire"): 1})
     assert touched(had, A) is had
     repeated = replace(blank(), ran=(ran("expire", a_message("A", "first"), "x"),))
     assert touched(repeated, A) is repeated
@@ -183,7 +183,7 @@ def test_it_does_not_open_again_when_it_has_run_or_was_given_up() -> None:
 
 
 def test_what_has_run_or_was_given_up_waits_for_no_time() -> None:
-    assert touched(replace(opened(), inbox={ids.entry(A.id, "expire"): 1}), B).deadlines == ()
+    assert touched(replace(opened(), inbox={ids.inbox_entry(A.id, "expire"): 1}), B).deadlines == ()
     assert touched(replace(opened(), queue=(kept("expire", A, dead="d"),)), B).deadlines == ()
     assert touched(replace(opened(), queue=(kept("handler", A, dead="d"),)), B).deadlines != ()
 
@@ -195,63 +195,63 @@ def test_a_message_that_is_for_nothing_else_is_written_down_once() -> None:
     assert isinstance(action, TouchDeadline)
     p = record_without_handler(opened(), hand(opened(), PAID), action).snapshot
     assert p.closed == ("expire",)
-    assert knows(p, ROLES, PAID)
+    assert is_message_known(p, ROLES, PAID)
     assert choose_next_action(p, ROLES, trigger, now, True) == Complete()
     assert not timers.touches_deadline(blank(), ROLES, A), "its handler writes about it"
 
 
 def test_it_is_ready_when_its_time_has_come() -> None:
-    assert next_ready(opened(), ROLES, DUE - 1) is None
-    assert next_ready(opened(), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(opened(), ROLES, DUE - 1) is None
+    assert find_next_ready(opened(), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     both = replace(
         opened(), deadlines=(*opened().deadlines, PendingMessage(handler="expire", message=B, n=0, due_ms=DUE - 9))
     )
-    assert next_ready(both, ROLES, DUE) == RunHandler(EXPIRE, B, (B,)), "the earliest first"
+    assert find_next_ready(both, ROLES, DUE) == RunHandler(EXPIRE, B, (B,)), "the earliest first"
     waiting = replace(opened(), waiting=(kept("handler", B),))
-    assert next_ready(waiting, ROLES, DUE) == RunHandler(HANDLER, B, (B,)), "what is fulfilled goes before"
+    assert find_next_ready(waiting, ROLES, DUE) == RunHandler(HANDLER, B, (B,)), "what is fulfilled goes before"
 
 
 def test_it_is_overdue_from_its_time_on() -> None:
-    assert [is_overdue(opened(), at) for at in (DUE - 1, DUE, DUE + 1)] == [False, True, True]
-    assert not is_overdue(blank(), DUE)
+    assert [is_deadline_overdue(opened(), at) for at in (DUE - 1, DUE, DUE + 1)] == [False, True, True]
+    assert not is_deadline_overdue(blank(), DUE)
 
 
 def test_it_is_void_when_the_service_has_decided() -> None:
-    ready = next_ready(replace(opened(), outcome="Over"), ROLES, DUE)
+    ready = find_next_ready(replace(opened(), outcome="Over"), ROLES, DUE)
     assert ready == Ignore(EXPIRE, A, "the saga has ended here with Over")
     assert isinstance(ready, Ignore)
-    p = journal.ignored(opened(), hand(opened(), B), EXPIRE, A, "why").snapshot
+    p = journal.ignore_message(opened(), hand(opened(), B), EXPIRE, A, "why").snapshot
     assert p.deadlines == ()
 
 
 def test_it_waits_while_another_run_is_under_way_and_behind_a_dead_letter() -> None:
-    assert next_ready(replace(opened(), intents=(an_intent("handler", B),)), ROLES, DUE) is None
-    assert next_ready(replace(opened(), queue=(kept("handler", B, dead="d"),)), ROLES, DUE) is None
-    assert next_ready(replace(opened(), compensating=(kept("handler", OVER, dead="d"),)), ROLES, DUE) is None
+    assert find_next_ready(replace(opened(), intents=(an_intent("handler", B),)), ROLES, DUE) is None
+    assert find_next_ready(replace(opened(), queue=(kept("handler", B, dead="d"),)), ROLES, DUE) is None
+    assert find_next_ready(replace(opened(), compensating=(kept("handler", OVER, dead="d"),)), ROLES, DUE) is None
     behind = replace(opened(), queue=(kept("handler", B),), intents=(an_intent("decider", C),))
-    assert next_ready(behind, ROLES, DUE) is None
+    assert find_next_ready(behind, ROLES, DUE) is None
     assert not timers.may_deadline_run(replace(opened(), queue=(kept("handler", B),)), ROLES)
 
 
 def test_it_passes_what_is_parked_but_not_one_that_has_begun_and_may_decide() -> None:
     parked = PendingMessage(handler="handler", message=B, n=0, attempts=1, due_ms=DUE + 9)
-    assert next_ready(replace(opened(), queue=(parked,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(replace(opened(), queue=(parked,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     begun = replace(opened(), queue=(parked,), intents=(an_intent("handler", B),))
-    assert next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
     two = replace(begun, intents=(*begun.intents, an_intent("decider", C)))
-    assert next_ready(two, ROLES, DUE) is None, "another run is under way"
+    assert find_next_ready(two, ROLES, DUE) is None, "another run is under way"
     deciding = replace(parked, handler="decider", message=C)
-    assert next_ready(replace(opened(), queue=(deciding,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
-    assert next_ready(replace(opened(), queue=(deciding,), intents=(an_intent("decider", C),)), ROLES, DUE) is None
+    assert find_next_ready(replace(opened(), queue=(deciding,)), ROLES, DUE) == RunHandler(EXPIRE, A, (A,))
+    assert find_next_ready(replace(opened(), queue=(deciding,), intents=(an_intent("decider", C),)), ROLES, DUE) is None
 
 
 def test_what_it_has_begun_goes_on_at_its_time() -> None:
     intent = an_intent("expire", A)
     begun = replace(opened(), intents=(intent,))
-    assert next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent)
-    assert next_ready(begun, ROLES, DUE - 1) is None
+    assert find_next_ready(begun, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent)
+    assert find_next_ready(begun, ROLES, DUE - 1) is None
     replayed = replace(begun, deadlines=(), queue=(kept("expire", A),))
-    assert next_ready(replayed, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent), "a person has replayed it"
+    assert find_next_ready(replayed, ROLES, DUE) == RunHandler(EXPIRE, A, (A,), intent), "a person has replayed it"
 
 
 def test_one_that_fails_moves_its_time_and_one_that_dies_holds_up_the_saga() -> None:
@@ -276,14 +276,14 @@ def test_one_that_is_replayed_and_fails_again_stays_at_the_head_until_its_time()
         kept("handler", B, 2),
     )
     assert p.deadlines == ()
-    assert next_ready(p, ROLES, DUE + 6) is None
-    assert next_ready(p, ROLES, DUE + 7) == action
+    assert find_next_ready(p, ROLES, DUE + 6) is None
+    assert find_next_ready(p, ROLES, DUE + 7) == action
     assert p.wake is not None
     assert p.wake.due_ms == DUE + 7
 
 
 def test_its_wake_is_sent_on_while_it_cannot_run() -> None:
-    p = journal.queued(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
+    p = journal.enqueue_message(opened(), hand(opened(), B), HANDLER, B, "why", None).snapshot
     p = replace(p, queue=(), intents=(an_intent("handler", B),))
     assert p.wake is not None
     wake = replace(a_message("saga.wake"), id=p.wake.id)

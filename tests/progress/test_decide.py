@@ -22,9 +22,16 @@ from saga.progress.actions import (
     Reject,
     RunHandler,
 )
-from saga.progress.decisions import decide, knows, next_ready, undo_step, undone_by, why_over
+from saga.progress.decisions import (
+    decide,
+    decide_compensation,
+    find_closing_reason,
+    find_compensations,
+    find_next_ready,
+    is_message_known,
+)
 from saga.progress.document import CompensableResult, SagaProgress, SelfConsumedEvent
-from saga.progress.handlers import CompensationRole, HandlerRole, undo_name
+from saga.progress.handlers import CompensationRole, HandlerRole, compensation_name
 from saga.support.clock import from_iso
 from tests.progress.pieces import START, a_message, a_role, an_intent, blank, kept, ran, roles_of
 
@@ -41,7 +48,7 @@ LATER = Now(NOW.ms + 1000, memory_s=100)
 
 
 def entered(p: SagaProgress, handler: str, *messages: str) -> SagaProgress:
-    return replace(p, inbox={**p.inbox, **{ids.entry(message, handler): 0 for message in messages}})
+    return replace(p, inbox={**p.inbox, **{ids.inbox_entry(message, handler): 0 for message in messages}})
 
 
 def parts_of(p: SagaProgress, role: HandlerRole, message: Message) -> tuple[Message, ...]:
@@ -101,12 +108,12 @@ def test_line_3_there_is_one_outcome() -> None:
 
 
 def test_line_4_the_same_again_is_ignored() -> None:
-    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
     assert decide(p, ALONE, A_AGAIN, now=NOW) == Ignore(ALONE, A_AGAIN, "alone has taken a message for this already")
 
 
 def test_line_4_other_content_is_a_dead_letter() -> None:
-    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
     decision = decide(p, ALONE, A2, now=NOW)
     assert isinstance(decision, Reject)
     assert decision.reason == "already handled with other content: alone has taken another A in this saga already"
@@ -115,7 +122,7 @@ def test_line_4_other_content_is_a_dead_letter() -> None:
 
 def test_line_4_another_change_of_a_document_is_ignored() -> None:
     role = replace_role(ALONE, changes=frozenset("A"))
-    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
     assert decide(p, role, A2, now=NOW) == Ignore(role, A2, "alone has taken a message for this already")
 
 
@@ -134,12 +141,12 @@ def test_line_4a_a_removal_is_ignored_by_a_handler_that_runs_once_whatever_block
 
 
 def test_line_4_in_another_version_of_the_schema_it_is_taken_for_the_same() -> None:
-    p = replace(blank(), ran=(ran("alone", A, ids.content(A.value)),))
+    p = replace(blank(), ran=(ran("alone", A, ids.content_digest(A.value)),))
     assert isinstance(decide(p, ALONE, replace(A2, schema="things/A.v2"), now=NOW), Ignore)
 
 
 def test_line_4_another_type_for_the_same_parameter_is_ignored() -> None:
-    p = replace(blank(), ran=(ran("both", A, "a"), ran("both", B, ids.content(B.value), parameter=1)))
+    p = replace(blank(), ran=(ran("both", A, "a"), ran("both", B, ids.content_digest(B.value), parameter=1)))
     assert isinstance(decide(p, BOTH, C, now=NOW), Ignore)
 
 
@@ -271,21 +278,23 @@ FAILED = a_message("Failed")
 
 def test_the_handler_of_the_newest_result_is_undone_first() -> None:
     p = replace(blank(), results=(a_result("second", "r1"), a_result("first", "r2")))
-    assert undone_by(p, ROLES, "Failed") == [FIRST, SECOND]
-    assert undone_by(replace(p, results=p.results[::-1]), ROLES, "Failed") == [SECOND, FIRST]
-    assert not undone_by(p, ROLES, "A")
+    assert find_compensations(p, ROLES, "Failed") == [FIRST, SECOND]
+    assert find_compensations(replace(p, results=p.results[::-1]), ROLES, "Failed") == [SECOND, FIRST]
+    assert not find_compensations(p, ROLES, "A")
 
 
 def test_in_a_quarantine_nothing_is_ready_but_compensations() -> None:
     p = replace(blank(), queue=(kept("both", A, dead="d"), kept("listens", FAILED)))
-    assert next_ready(p, ROLES, NOW.ms) is None
-    assert next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES, NOW.ms) == CloseHandler(FIRST, FAILED)
+    assert find_next_ready(p, ROLES, NOW.ms) is None
+    assert find_next_ready(replace(p, compensating=(kept("first", FAILED),)), ROLES, NOW.ms) == CloseHandler(
+        FIRST, FAILED
+    )
 
 
 def test_a_compensation_that_is_a_dead_letter_is_not_ready_and_others_are() -> None:
     p = replace(blank(), compensating=(kept("first", FAILED, dead="d"),))
-    assert next_ready(p, ROLES, NOW.ms) is None
-    ready = next_ready(replace(p, compensating=(*p.compensating, kept("second", FAILED))), ROLES, NOW.ms)
+    assert find_next_ready(p, ROLES, NOW.ms) is None
+    ready = find_next_ready(replace(p, compensating=(*p.compensating, kept("second", FAILED))), ROLES, NOW.ms)
     assert ready is not None
     assert ready.role is SECOND
 
@@ -296,14 +305,14 @@ def test_of_kept_compensations_the_one_of_the_newest_result_goes_first() -> None
         results=(a_result("first", "r1"), a_result("second", "r2")),
         compensating=(kept("first", FAILED), kept("second", FAILED)),
     )
-    ready = next_ready(p, ROLES, NOW.ms)
+    ready = find_next_ready(p, ROLES, NOW.ms)
     assert ready is not None
     assert ready.role is SECOND
 
 
 def test_a_compensation_is_not_ready_before_its_original_has_ended() -> None:
     p = replace(blank(), compensating=(kept("first", FAILED),), intents=(an_intent("first", A),))
-    assert next_ready(p, ROLES, NOW.ms) is None
+    assert find_next_ready(p, ROLES, NOW.ms) is None
 
 
 def test_where_a_compensation_stands() -> None:
@@ -324,14 +333,16 @@ def test_where_a_compensation_stands() -> None:
         (of_another, waits),
         (replace(blank(), results=(a_result("second", "r"),)), CloseHandler(FIRST, FAILED)),
     ):
-        assert undo_step(p, FIRST, FAILED) == step
+        assert decide_compensation(p, FIRST, FAILED) == step
     unknown = replace(FAILED, started=None)
-    assert undo_step(replace(dead, started=None), FIRST, unknown) == DelayCompensation(FIRST, unknown, known=False)
+    assert decide_compensation(replace(dead, started=None), FIRST, unknown) == DelayCompensation(
+        FIRST, unknown, known=False
+    )
 
 
 def test_the_queue_goes_on_at_its_head() -> None:
     p = replace(blank(), queue=(kept("second", B), kept("first", A)))
-    ready = next_ready(p, ROLES, NOW.ms)
+    ready = find_next_ready(p, ROLES, NOW.ms)
     assert ready is not None
     assert (ready.role, ready.message) == (SECOND, B)
 
@@ -343,47 +354,47 @@ def test_waits_that_are_fulfilled_go_on_in_the_order_in_which_they_were() -> Non
         blank(),
         waiting=(kept("one", A, 0), kept("other", A, 1), kept("other", C, 2), kept("one", B, 3)),
     )
-    ready = next_ready(p, roles, NOW.ms)
+    ready = find_next_ready(p, roles, NOW.ms)
     assert ready is not None
     assert (ready.role, ready.message) == (other, C)
-    ready = next_ready(replace(p, queue=(kept("one", A, dead="d"),)), roles, NOW.ms)
+    ready = find_next_ready(replace(p, queue=(kept("one", A, dead="d"),)), roles, NOW.ms)
     assert ready is None, "only if the queue is empty"
 
 
 def test_parts_that_are_all_there_wait_until_it_is_known_when_the_saga_began() -> None:
     parts = [replace(part, started=None) for part in (A, B)]
     p = replace(blank(started=None), waiting=tuple(kept("both", part, n) for n, part in enumerate(parts)))
-    assert next_ready(p, roles_of(BOTH), NOW.ms) is None
-    ready = next_ready(replace(p, started=START), roles_of(BOTH), NOW.ms)
+    assert find_next_ready(p, roles_of(BOTH), NOW.ms) is None
+    ready = find_next_ready(replace(p, started=START), roles_of(BOTH), NOW.ms)
     assert isinstance(ready, RunHandler)
 
 
 def test_an_open_intent_is_gone_on_with_if_nobody_else_will_bring_its_message() -> None:
     intent = an_intent("both", A, B)
     p = replace(blank(), intents=(intent,))
-    assert next_ready(p, ROLES, NOW.ms) is None, "its message is redelivered"
+    assert find_next_ready(p, ROLES, NOW.ms) is None, "its message is redelivered"
     for there in (
         replace(p, waiting=(kept("both", B),)),
         replace(p, queue=(kept("both", A),)),
         replace(p, intents=(replace(intent, message=replace(A, source="svc")),)),
     ):
-        ready = next_ready(there, ROLES, NOW.ms)
+        ready = find_next_ready(there, ROLES, NOW.ms)
         assert ready is not None
         assert ready.role is BOTH
-    assert next_ready(replace(p, queue=(kept("both", A, dead="d"),)), ROLES, NOW.ms) is None
+    assert find_next_ready(replace(p, queue=(kept("both", A, dead="d"),)), ROLES, NOW.ms) is None
     elsewhere = replace(p, queue=(kept("first", A),))
-    assert next_ready(elsewhere, ROLES, NOW.ms) is None, "the message is kept for another handler"
+    assert find_next_ready(elsewhere, ROLES, NOW.ms) is None, "the message is kept for another handler"
 
 
 def test_a_message_is_known_from_the_inbox_and_from_what_is_kept() -> None:
     p = replace(blank(), n=1)
-    assert not knows(p, ROLES, A)
-    assert knows(entered(p, "first", A.id), ROLES, A)
-    assert not knows(entered(p, "stranger", A.id), ROLES, A)
-    assert knows(entered(p, undo_name("first"), FAILED.id), ROLES, FAILED)
-    assert knows(replace(p, queue=(kept("first", A),)), ROLES, A)
-    assert knows(replace(p, waiting=(kept("both", A),)), ROLES, A)
-    assert knows(replace(p, compensating=(kept("first", FAILED),)), ROLES, FAILED)
+    assert not is_message_known(p, ROLES, A)
+    assert is_message_known(entered(p, "first", A.id), ROLES, A)
+    assert not is_message_known(entered(p, "stranger", A.id), ROLES, A)
+    assert is_message_known(entered(p, compensation_name("first"), FAILED.id), ROLES, FAILED)
+    assert is_message_known(replace(p, queue=(kept("first", A),)), ROLES, A)
+    assert is_message_known(replace(p, waiting=(kept("both", A),)), ROLES, A)
+    assert is_message_known(replace(p, compensating=(kept("first", FAILED),)), ROLES, FAILED)
 
 
 # ---------------------------------------------------------------- own parts, and what is undone
@@ -401,7 +412,7 @@ def test_line_4_of_two_own_parts_the_first_one_counts() -> None:
     p = replace(
         blank(), own=(SelfConsumedEvent(event=B, n=0), SelfConsumedEvent(event=C, n=0)), waiting=(kept("both", A, n=1),)
     )
-    ready = next_ready(p, roles_of(BOTH, emitted="B C"), NOW.ms)
+    ready = find_next_ready(p, roles_of(BOTH, emitted="B C"), NOW.ms)
     assert ready is not None
     assert isinstance(decide(p, BOTH, B), RunHandler)
     assert isinstance(decide(p, BOTH, C), Ignore)
@@ -422,32 +433,32 @@ def test_line_6_while_what_a_handler_did_is_undone_its_originals_queue() -> None
 def test_line_3_a_handler_that_a_failure_found_undone_by_nobody_runs_no_more() -> None:
     waits = replace(blank(), compensating=(kept("second", FAILED),))
     told = "the saga has failed, and nobody would undo first"
-    assert why_over(replace(blank(), failed=("Failed",)), FIRST) == told
-    assert why_over(waits, FIRST) == told
-    assert why_over(replace(waits, compensating=(*waits.compensating, kept("first", FAILED))), FIRST) is None
-    assert why_over(replace(blank(), failed=("Another",)), FIRST) is None
+    assert find_closing_reason(replace(blank(), failed=("Failed",)), FIRST) == told
+    assert find_closing_reason(waits, FIRST) == told
+    assert find_closing_reason(replace(waits, compensating=(*waits.compensating, kept("first", FAILED))), FIRST) is None
+    assert find_closing_reason(replace(blank(), failed=("Another",)), FIRST) is None
 
 
 def test_what_waits_for_a_part_that_is_not_there_is_not_ready() -> None:
-    assert next_ready(replace(blank(), waiting=(kept("both", A),)), ROLES, NOW.ms) is None
+    assert find_next_ready(replace(blank(), waiting=(kept("both", A),)), ROLES, NOW.ms) is None
 
 
 def test_parts_that_are_all_there_wait_while_something_else_is_open() -> None:
     p = replace(blank(), waiting=(kept("both", A), kept("both", B, 1)))
-    assert isinstance(next_ready(p, ROLES, NOW.ms), RunHandler)
-    assert next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES, NOW.ms) is None
+    assert isinstance(find_next_ready(p, ROLES, NOW.ms), RunHandler)
+    assert find_next_ready(replace(p, intents=(an_intent("listens", A2),)), ROLES, NOW.ms) is None
 
 
 def test_what_waits_for_another_handler_is_no_part() -> None:
     roles = roles_of(a_role("alone", "A"), a_role("meet", "A", "B"), a_role("join", "B", "C"))
     p = replace(blank(), waiting=(kept("meet", a_message("A"), n=1), kept("join", a_message("B"), n=2)))
-    assert next_ready(p, roles, NOW.ms) is None
+    assert find_next_ready(p, roles, NOW.ms) is None
 
 
 def test_an_own_event_that_stays_for_another_handler_does_not_run_one_that_has_run() -> None:
     event = a_message("P")
     roles = roles_of(a_role("took", "P"), a_role("meet", "P", "B"), emitted="P")
     p = replace(
-        blank(), own=(SelfConsumedEvent(event=event, n=1),), ran=(ran("took", event, ids.content(event.value)),)
+        blank(), own=(SelfConsumedEvent(event=event, n=1),), ran=(ran("took", event, ids.content_digest(event.value)),)
     )
-    assert next_ready(p, roles, NOW.ms) is None
+    assert find_next_ready(p, roles, NOW.ms) is None

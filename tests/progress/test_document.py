@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.progress.document import FORMAT, StepRecord, decode, encode, progress_key
+from saga.progress.document import FORMAT, StepRecord, decode_progress, encode, progress_key
 from tests.progress.pieces import a_message, an_intent, blank, kept
 
 
@@ -21,7 +21,7 @@ def test_a_progress_is_read_as_it_was_written() -> None:
         intents=(an_intent("two", message, a_message("B")),),
         n=4,
     )
-    assert decode(encode(p)) == p
+    assert decode_progress(encode(p)) == p
 
 
 def test_a_newer_format_is_not_read() -> None:
@@ -29,13 +29,13 @@ def test_a_newer_format_is_not_read() -> None:
     with pytest.raises(
         SagaError, match=rf"saga 's' has format {FORMAT + 1}, this version reads up to {FORMAT}: run the newer"
     ):
-        decode(newer)
+        decode_progress(newer)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"service":7,"saga":"s"}', b'{"service":"\xff","saga":"s"}'])
 def test_what_is_no_progress_is_not_read(content: bytes) -> None:
     with pytest.raises(SagaError, match=r"a progress document cannot be read: .*; restore it, or read it with the"):
-        decode(content)
+        decode_progress(content)
 
 
 def test_a_call_is_read_with_its_arguments_where_they_are_recorded() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from saga.progress import journal
-from saga.progress.document import TransitionView, looked_at
+from saga.progress.document import TransitionView, build_view
 from saga.progress.journal import TransitionDetails
 from tests.progress.pieces import a_hand, a_message, a_role, blank, roles_of
 
@@ -16,11 +16,11 @@ class Counted:
 def test_it_shows_the_state_and_each_transition_with_its_reason() -> None:
     a = a_message("A")
     hand = a_hand(a, roles=roles_of(a_role("take", "A")))
-    p = journal.append(
+    p = journal.append_transition(
         blank(), hand, "waiting", "take", TransitionDetails(message=a, reason="the other part is not there")
     ).snapshot
-    p = journal.append(p, hand, "handled", "take", TransitionDetails(message=a)).snapshot
-    shown = looked_at(p, Counted(3))
+    p = journal.append_transition(p, hand, "handled", "take", TransitionDetails(message=a)).snapshot
+    shown = build_view(p, Counted(3))
     assert (shown.service, shown.saga_id, shown.state) == ("svc", "s", Counted(3))
     assert shown.transitions == (
         TransitionView(handler="take", outcome="waiting", reason="the other part is not there"),

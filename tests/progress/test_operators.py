@@ -20,7 +20,7 @@ from saga.progress.actions import (
     ResolveEscalation,
     RunHandler,
 )
-from saga.progress.document import DeadLetterRecord, Intent, PendingMessage, SagaProgress, StepRecord, decode_entry
+from saga.progress.document import DeadLetterRecord, Intent, PendingMessage, SagaProgress, StepRecord, decode_transition
 from saga.progress.handlers import COMMAND, CompensationRole, HandlerRole, HandlerRoles
 from saga.progress.journal import Commit
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
@@ -55,22 +55,22 @@ def quarantined(*behind: PendingMessage, **fields: Any) -> SagaProgress:
 
 
 def heeded(p: SagaProgress, command: Command, roles: HandlerRoles = ROLES) -> Commit:
-    action = operator_commands.heed(p, roles, command)
+    action = operator_commands.decide_command(p, roles, command)
     assert isinstance(action, Replay | AdmitAsNew | Discard | AnswerStep | ResolveEscalation | RejectCommand)
-    return operator_commands.heeded(p, a_hand(command, roles=roles), action)
+    return operator_commands.apply_command(p, a_hand(command, roles=roles), action)
 
 
 def reason(p: SagaProgress, command: Command, roles: HandlerRoles = ROLES) -> str:
-    action = operator_commands.heed(p, roles, command)
+    action = operator_commands.decide_command(p, roles, command)
     assert isinstance(action, RejectCommand), action
     return action.reason
 
 
 def test_what_is_replayed_is_the_first_to_run() -> None:
     p = quarantined(kept("on_b", B, n=1))
-    assert decisions.next_ready(p, ROLES, NOW_MS) is None
+    assert decisions.find_next_ready(p, ROLES, NOW_MS) is None
     written = heeded(p, a_command())
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,))
+    assert decisions.find_next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,))
     assert written.snapshot.replays == 1
     entry = written.entry
     assert entry is not None
@@ -83,17 +83,19 @@ def test_what_is_replayed_is_the_first_to_run() -> None:
 def test_what_dies_again_after_a_replay_is_another_dead_letter() -> None:
     p = quarantined()
     again = heeded(p, a_command()).snapshot
-    assert ids.dead_id("svc", "s", "on_a", A.id, p.replays) != ids.dead_id("svc", "s", "on_a", A.id, again.replays)
+    assert ids.dead_letter_id("svc", "s", "on_a", A.id, p.replays) != ids.dead_letter_id(
+        "svc", "s", "on_a", A.id, again.replays
+    )
 
 
 def test_a_command_is_heeded_once() -> None:
     written = heeded(quarantined(), a_command())
-    assert operator_commands.heed(written.snapshot, ROLES, a_command()) is None
-    assert ids.entry(a_command().id, COMMAND) in written.snapshot.inbox
+    assert operator_commands.decide_command(written.snapshot, ROLES, a_command()) is None
+    assert ids.inbox_entry(a_command().id, COMMAND) in written.snapshot.inbox
 
 
 def test_of_a_saga_that_nobody_knows_nothing_is_written() -> None:
-    assert operator_commands.heed(blank(), ROLES, a_command()) is None
+    assert operator_commands.decide_command(blank(), ROLES, a_command()) is None
 
 
 def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> None:
@@ -110,7 +112,7 @@ def test_a_dead_letter_that_is_not_there_any_more_is_told_in_the_history() -> No
 def test_what_had_begun_goes_on_when_it_is_replayed() -> None:
     intent = an_intent("on_a", A)
     written = heeded(quarantined(intents=(intent,)), a_command())
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
+    assert decisions.find_next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
 
 
 def test_a_message_whose_bytes_the_progress_lacks_cannot_be_replayed() -> None:
@@ -146,9 +148,9 @@ def test_what_is_discarded_is_never_handled_and_what_is_behind_it_goes_on() -> N
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.cause) == ("discarded", "on_a", A.id)
     assert [letter.what for letter in entry.letters] == ["discarded"]
-    assert ids.entry(A.id, "on_a") in p.inbox
-    assert ids.entry(a_command("discard").id, COMMAND) in p.inbox
-    ready = decisions.next_ready(p, ROLES, NOW_MS)
+    assert ids.inbox_entry(A.id, "on_a") in p.inbox
+    assert ids.inbox_entry(a_command("discard").id, COMMAND) in p.inbox
+    ready = decisions.find_next_ready(p, ROLES, NOW_MS)
     assert isinstance(ready, RunHandler)
     assert ready.role.name == "on_b"
 
@@ -170,10 +172,10 @@ def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
     intent = an_intent("on_a", A)
     p = quarantined(intents=(intent,))
     command = a_command("discard")
-    assert operator_commands.heed(p, ROLES, command) == BeginAbort(HANDLER, command)
+    assert operator_commands.decide_command(p, ROLES, command) == BeginAbort(HANDLER, command)
     sealed = replace(p, intents=(replace(intent, kind="lieu"),))
-    assert operator_commands.heed(sealed, ROLES, command) == Abort(HANDLER, command, sealed.intents[0])
-    written = operator_commands.discarded(
+    assert operator_commands.decide_command(sealed, ROLES, command) == Abort(HANDLER, command, sealed.intents[0])
+    written = operator_commands.discard_message(
         sealed, a_hand(command, roles=ROLES), command, sealed.queue[0], remains=["step x ran"]
     )
     assert written.snapshot.intents == ()
@@ -192,11 +194,11 @@ def test_what_had_begun_is_sealed_before_it_is_discarded_and_told() -> None:
 )
 def test_what_others_count_on_is_never_discarded(roles: HandlerRoles, why: str) -> None:
     assert why in reason(quarantined(), a_command("discard"), roles)
-    assert isinstance(operator_commands.heed(quarantined(), roles, a_command()), Replay)
+    assert isinstance(operator_commands.decide_command(quarantined(), roles, a_command()), Replay)
 
 
 def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -> None:
-    roles, p = ROLES, replace(journal.empty("svc", "s", 1), started=None)
+    roles, p = ROLES, replace(journal.new_progress("svc", "s", 1), started=None)
     first, second = a_hand(A, roles=roles), a_hand(B, roles=roles)
     died = PendingMessage(handler="on_a", message=A, n=0, dead=DEAD)
     letter = DeadLetterRecord(
@@ -204,15 +206,15 @@ def test_a_history_with_commands_is_unchanged_and_one_that_was_edited_is_not() -
     )
     hand = replace(first, before=p)
     ended = journal.TransitionDetails(message=A, letters=(letter,))
-    p = journal.append(replace(p, queue=(died,)), hand, "dead", "on_a", ended).snapshot
-    p = journal.queued(p, replace(second, before=p), roles.handlers["on_b"], B, "behind", None).snapshot
-    action = operator_commands.heed(p, roles, a_command())
+    p = journal.append_transition(replace(p, queue=(died,)), hand, "dead", "on_a", ended).snapshot
+    p = journal.enqueue_message(p, replace(second, before=p), roles.handlers["on_b"], B, "behind", None).snapshot
+    action = operator_commands.decide_command(p, roles, a_command())
     assert isinstance(action, Replay)
-    p = operator_commands.heeded(p, replace(a_hand(a_command(), roles=roles), before=p), action).snapshot
-    assert history.verify(p.transitions, p) is None
-    assert [decode_entry(raw).outcome for raw in p.transitions] == ["dead", "queued", "replayed"]
-    assert history.verify(p.transitions, replace(p, replays=0)) is not None
-    assert history.verify(p.transitions, replace(p, queue=p.queue[1:])) is not None
+    p = operator_commands.apply_command(p, replace(a_hand(a_command(), roles=roles), before=p), action).snapshot
+    assert history.verify_history(p.transitions, p) is None
+    assert [decode_transition(raw).outcome for raw in p.transitions] == ["dead", "queued", "replayed"]
+    assert history.verify_history(p.transitions, replace(p, replays=0)) is not None
+    assert history.verify_history(p.transitions, replace(p, queue=p.queue[1:])) is not None
 
 
 # -------------------------------------------------------------------- resolved
@@ -245,7 +247,7 @@ def test_what_may_have_happened_has_the_answer_of_a_person_and_goes_on() -> None
     intent = intent_of(written)
     assert given(intent.calls) == [("charge", b'"ch-1"', None, "ada")]
     assert (intent.calls[0].input, intent.begins) == ("i1", CHARGE)
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
+    assert decisions.find_next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(HANDLER, A, (A,), intent)
     entry = written.entry
     assert entry is not None
     assert (entry.outcome, entry.handler, entry.reason, entry.cause) == (
@@ -363,14 +365,14 @@ def escalated() -> SagaProgress:
     """A discarded run has left something for a person."""
     sealed = replace(an_intent("on_a", A), kind="lieu", begins=CHARGE)
     p, command = quarantined(intents=(sealed,)), a_command("discard")
-    return operator_commands.discarded(
+    return operator_commands.discard_message(
         p, a_hand(command, roles=ROLES), command, p.queue[0], remains=["step charge ran"]
     ).snapshot
 
 
 def test_an_escalation_is_closed_once_and_the_history_says_by_whom() -> None:
     p = escalated()
-    (escalation,) = [e for e in decode_entry(p.transitions[-1]).letters if e.what == "escalation"]
+    (escalation,) = [e for e in decode_transition(p.transitions[-1]).letters if e.what == "escalation"]
     written = heeded(p, a_command("resolve", dead=escalation.id, who="bob"))
     entry = written.entry
     assert entry is not None
@@ -404,9 +406,9 @@ def renewing(dead: str = DEAD, original: Message | None = A) -> Command:
 def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B"))
     p = SagaProgress(service="svc", saga="s")
-    action = operator_commands.heed(p, roles, renewing(), {"also": "no bytes"})
+    action = operator_commands.decide_command(p, roles, renewing(), {"also": "no bytes"})
     assert isinstance(action, AdmitAsNew)
-    written = operator_commands.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action)
+    written = operator_commands.apply_command(p, replace(a_hand(renewing(), roles=roles), before=p), action)
     entry, after = written.entry, written.snapshot
     assert entry is not None
     assert [(k.handler, k.message.time, k.bad) for k in after.queue] == [
@@ -417,8 +419,8 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
     assert (entry.outcome, entry.handler, entry.cause) == ("replayed", COMMAND, A.id)
     (end,) = entry.letters
     assert (end.id, end.reason) == ("dead-1-replayed", "it is handled as a new one: ada wants it: because")
-    assert isinstance(decisions.next_ready(after, roles, NOW_MS), RunHandler)
-    assert history.verify(after.transitions, after) is None
+    assert isinstance(decisions.find_next_ready(after, roles, NOW_MS), RunHandler)
+    assert history.verify_history(after.transitions, after) is None
     assert after.principal is None, "nobody said who began it"
     later = replace(renewing(), id="operator|later")
     assert "no dead letter dead-1" in reason(after, later, roles)
@@ -427,25 +429,25 @@ def test_a_message_of_a_forgotten_saga_is_queued_as_if_it_came_now() -> None:
 def test_who_began_a_forgotten_saga_is_known_again_with_its_message() -> None:
     roles = roles_of(HANDLER)
     p = SagaProgress(service="svc", saga="s")
-    action = operator_commands.heed(p, roles, renewing(original=replace(A, principal="user:4711")))
+    action = operator_commands.decide_command(p, roles, renewing(original=replace(A, principal="user:4711")))
     assert isinstance(action, AdmitAsNew)
-    after = operator_commands.heeded(p, replace(a_hand(renewing(), roles=roles), before=p), action).snapshot
+    after = operator_commands.apply_command(p, replace(a_hand(renewing(), roles=roles), before=p), action).snapshot
     assert after.principal == "user:4711"
-    assert history.verify(after.transitions, after) is None
+    assert history.verify_history(after.transitions, after) is None
 
 
 def test_it_is_for_those_alone_that_have_not_had_it_and_for_what_it_undoes() -> None:
     undo = CompensationRole(name="undo_b", outcomes=frozenset({"A"}), results=frozenset({"R"}))
     roles = roles_of(HANDLER, a_role("also", "A"), a_role("on_b", "B", undo=undo))
-    p = replace(blank(), n=1, inbox={ids.entry(A.id, "also"): 1})
-    action = operator_commands.heed(p, roles, renewing())
+    p = replace(blank(), n=1, inbox={ids.inbox_entry(A.id, "also"): 1})
+    action = operator_commands.decide_command(p, roles, renewing())
     assert isinstance(action, AdmitAsNew)
     assert ([r.name for r in action.takers], [r.name for r in action.undone]) == (["on_a"], ["on_b"])
-    after = operator_commands.heeded(p, a_hand(renewing(), roles=roles), action).snapshot
+    after = operator_commands.apply_command(p, a_hand(renewing(), roles=roles), action).snapshot
     assert [k.handler for k in after.compensating] == ["on_b"]
     kept_ = replace(p, queue=(kept("on_a", A),), compensating=(kept("on_b", A),))
     assert "nobody here has anything left to do with A" in reason(kept_, renewing(), roles)
-    had = replace(p, inbox={ids.entry(A.id, name): 1 for name in ("also", "on_a", "undo on_b")})
+    had = replace(p, inbox={ids.inbox_entry(A.id, name): 1 for name in ("also", "on_a", "undo on_b")})
     assert "nobody here has anything left to do with A" in reason(had, renewing(), roles)
     assert "nobody here has anything left to do with Z" in reason(p, renewing(original=a_message("Z")), roles)
 
@@ -459,24 +461,24 @@ def test_an_outcome_is_not_said_to_have_undone_what_is_forgotten() -> None:
 
 def refused(why: str) -> SagaProgress:
     hand = a_hand(A, roles=ROLES)
-    return journal.refused(blank(), replace(hand, before=blank()), HANDLER, A, why, "look why").snapshot
+    return journal.reject_message(blank(), replace(hand, before=blank()), HANDLER, A, why, "look why").snapshot
 
 
 def letter_id(p: SagaProgress) -> str:
-    (letter,) = decode_entry(p.transitions[-1]).letters
+    (letter,) = decode_transition(p.transitions[-1]).letters
     return letter.id
 
 
 def test_what_one_handler_took_for_too_old_runs_there_if_a_person_wants_it() -> None:
     p = refused(f"{decisions.TOO_OLD}: it is of long ago")
     command = renewing(letter_id(p), original=None)
-    action = operator_commands.heed(p, ROLES, command)
+    action = operator_commands.decide_command(p, ROLES, command)
     assert isinstance(action, AdmitAsNew)
-    written = operator_commands.heeded(p, replace(a_hand(command, roles=ROLES), before=p), action)
-    assert ids.entry(A.id, "on_a") not in written.snapshot.inbox
+    written = operator_commands.apply_command(p, replace(a_hand(command, roles=ROLES), before=p), action)
+    assert ids.inbox_entry(A.id, "on_a") not in written.snapshot.inbox
     assert written.entry is not None
     assert written.entry.handler == "on_a"
-    assert isinstance(decisions.next_ready(written.snapshot, ROLES, NOW_MS), RunHandler)
+    assert isinstance(decisions.find_next_ready(written.snapshot, ROLES, NOW_MS), RunHandler)
 
 
 def test_what_a_handler_took_for_too_old_is_refused_where_it_is_not_declared_any_more() -> None:
@@ -495,7 +497,7 @@ def test_what_says_something_else_than_what_was_handled_is_not_handled() -> None
 def test_what_was_in_the_way_and_has_ended_is_no_new_message() -> None:
     p = heeded(quarantined(), a_command("discard")).snapshot
     died = DeadLetterRecord(id=DEAD, what="dead letter", handler="on_a", reason="r", remedy="m", message=A, attempts=3)
-    ended = journal.append(
+    ended = journal.append_transition(
         p, a_hand(A, roles=ROLES), "dead", "on_a", journal.TransitionDetails(message=A, letters=(died,))
     ).snapshot
     assert "no dead letter dead-1" in reason(ended, renewing())
@@ -505,12 +507,12 @@ def test_the_end_of_what_was_replayed_is_told_once() -> None:
     p = heeded(quarantined(), a_command()).snapshot
 
     def then(p: SagaProgress, outcome: Any, handler: str = "on_a") -> SagaProgress:
-        return journal.append(
+        return journal.append_transition(
             p, a_hand(A, roles=ROLES), outcome, handler, journal.TransitionDetails(message=A)
         ).snapshot
 
     def came(p: SagaProgress) -> str | None:
-        return operator_commands.came_of_replay(p, decode_entry(p.transitions[-1]))
+        return operator_commands.find_replay_result(p, decode_transition(p.transitions[-1]))
 
     assert came(p) is None, "a replay is no end"
     assert came(then(p, "retrying")) is None

@@ -15,7 +15,7 @@ from saga.progress.document import (
     SelfConsumedEvent,
     StepRecord,
     SuspendedRun,
-    decode_entry,
+    decode_transition,
 )
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import CompensationRole, HandlerRole
@@ -82,40 +82,42 @@ def sealed(p: SagaProgress, run: str | None) -> SagaProgress:
     begun = [*(i.parts for i in p.intents if i.handler == "job"), *(c.parts for c in p.later if c.handler == "job")]
     if not any(run in (None, parts[0].id) for parts in begun):
         return p
-    return replace(p, intents=(*p.intents, compensation.sealed(p, JOB, run)))
+    return replace(p, intents=(*p.intents, compensation.make_abort_intent(p, JOB, run)))
 
 
 HAND = a_hand(MINE, roles=ROLES)
 ENDED = TransitionDetails(message=MINE, cause=MINE.id, parts=(MINE,), events=(a_message("R", "new"),), calls=(STEP,))
 RUN, UNDOES = RunHandler(JOB, MINE, (MINE,)), Compensate(JOB, OUTCOME, result_of(JOB, MINE))
 OF_ONE_RUN: dict[str, Change] = {
-    "begun": lambda p: journal.begun(p, HAND, replace(an_intent("job", MINE), begins=STEP)).snapshot,
-    "handled": lambda p: journal.handled(p, HAND, JOB, ENDED).snapshot,
-    "ignored": lambda p: journal.ignored(p, HAND, JOB, MINE, "no").snapshot,
-    "refused": lambda p: journal.refused(p, HAND, JOB, MINE, "no", "mend it").snapshot,
-    "waiting": lambda p: journal.waiting(p, HAND, JOB, MINE, "no").snapshot,
-    "queued": lambda p: journal.queued(p, HAND, JOB, MINE, "no", None).snapshot,
+    "begun": lambda p: journal.open_intent(p, HAND, replace(an_intent("job", MINE), begins=STEP)).snapshot,
+    "handled": lambda p: journal.complete_run(p, HAND, JOB, ENDED).snapshot,
+    "ignored": lambda p: journal.ignore_message(p, HAND, JOB, MINE, "no").snapshot,
+    "refused": lambda p: journal.reject_message(p, HAND, JOB, MINE, "no", "mend it").snapshot,
+    "waiting": lambda p: journal.keep_pending(p, HAND, JOB, MINE, "no").snapshot,
+    "queued": lambda p: journal.enqueue_message(p, HAND, JOB, MINE, "no", None).snapshot,
     "dead": lambda p: failed_attempts.give_up(p, HAND, RUN, FAILURE, an_intent("job", MINE)).snapshot,
     "stripped": lambda p: failed_attempts.give_up_without_content(p, HAND, RUN, letter="letter", reason="no").snapshot,
     "parked": lambda p: failed_attempts.park(p, HAND, RUN, FAILURE, an_intent("job", MINE), due_ms=NOW_MS).snapshot,
-    "going on": lambda p: journal.gone_on(p, HAND, JOB, ENDED, job_of(JOB, MINE, turn=2)).snapshot,
+    "going on": lambda p: journal.suspend_run(p, HAND, JOB, ENDED, job_of(JOB, MINE, turn=2)).snapshot,
     "going on without a result": lambda p: (
-        journal.gone_on(p, HAND, JOB, replace(ENDED, events=()), job_of(JOB, MINE, turn=2)).snapshot
+        journal.suspend_run(p, HAND, JOB, replace(ENDED, events=()), job_of(JOB, MINE, turn=2)).snapshot
     ),
     "sealed": lambda p: sealed(p, MINE.id),
-    "compensation waits": lambda p: compensation.undo_waits(p, HAND, JOB, OUTCOME, known=True).snapshot,
+    "compensation waits": lambda p: compensation.delay_compensation(p, HAND, JOB, OUTCOME, known=True).snapshot,
     "compensation dead": lambda p: failed_attempts.give_up(p, HAND, UNDOES, FAILURE, None).snapshot,
     "compensation parked": lambda p: failed_attempts.park(p, HAND, UNDOES, FAILURE, None, due_ms=NOW_MS).snapshot,
 }
 IN_ITS_PLACE = replace(an_intent("job", MINE), kind="lieu")
 OF_A_HANDLER: dict[str, Change] = {
     "undone": lambda p: (
-        compensation.undone(p, HAND, JOB, result_of(JOB, MINE), TransitionDetails(message=OUTCOME)).snapshot
+        compensation.complete_compensation(
+            p, HAND, JOB, result_of(JOB, MINE), TransitionDetails(message=OUTCOME)
+        ).snapshot
     ),
-    "closed": lambda p: compensation.closed(p, HAND, JOB, OUTCOME).snapshot,
+    "closed": lambda p: compensation.close_without_results(p, HAND, JOB, OUTCOME).snapshot,
     "all sealed": lambda p: sealed(p, None),
     "closed for good": lambda p: (
-        compensation.closed_for_good(
+        compensation.complete_abort(
             replace(p, intents=(replace(an_intent("job", MINE), kind="lieu"), *p.intents)),
             HAND,
             JOB,
@@ -146,7 +148,7 @@ def check_untouched(
 
 def last_of(p: SagaProgress) -> tuple[object, ...]:
     """What the last transition says of its run."""
-    entry = decode_entry(p.transitions[-1]) if p.transitions else None
+    entry = decode_transition(p.transitions[-1]) if p.transitions else None
     return () if entry is None else (entry.reason, entry.calls, [letter.id for letter in entry.letters])
 
 

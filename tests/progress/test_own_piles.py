@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.progress import ids, own_piles, shelves, spill
-from saga.progress.decisions import held
+from saga.progress.decisions import find_parts
 from saga.progress.document import (
     RELEASED,
     CompensableResult,
@@ -15,7 +15,7 @@ from saga.progress.document import (
     SagaProgress,
     SelfConsumedEvent,
 )
-from saga.progress.piles import copied, lasting_wrongly
+from saga.progress.piles import copy_segment, find_wrong_expiries
 from saga.progress.spill import OverflowBounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -38,7 +38,7 @@ def numbers(of: tuple[SelfConsumedEvent, ...]) -> list[int]:
 
 
 def had_by_each(*numbers: int) -> dict[str, int]:
-    return {ids.entry(f"p-{n}", "each"): 1 for n in numbers}
+    return {ids.inbox_entry(f"p-{n}", "each"): 1 for n in numbers}
 
 
 class Stored:
@@ -49,35 +49,37 @@ class Stored:
 
     def write(self, p: SagaProgress) -> None:
         before = self.p.results
-        for gone in own_piles.of_nobody(p, ROLES):
-            p = shelves.opened(p, gone, self.leaf(gone)) if gone.level else own_piles.without(p, gone)
-        while pages := own_piles.with_withdrawn(p, before):
+        for gone in own_piles.find_unneeded(p, ROLES):
+            p = shelves.open_index(p, gone, self.leaf(gone)) if gone.level else own_piles.remove_segment(p, gone)
+        while pages := own_piles.find_withdrawn(p, before):
             p = self.taken_in(p, pages[0], before)
-        while page := own_piles.next_to_restore(p, ROLES):
+        while page := own_piles.find_event_segment(p, ROLES):
             p = self.taken_in(p, page, before)
-        p, new = own_piles.spilled(p, ROLES, self.bounds, in_hand=LATEST, now_s=NOW_S, until=0)
+        p, new = own_piles.spill_events(p, ROLES, self.bounds, in_hand=LATEST, now_s=NOW_S, until=0)
         self.pages.update({made.page.name: made.content for made in new})
-        while pages := shelves.to_shelve(p, self.bounds):
-            p, shelf = shelves.shelved(p, pages, ())
+        while pages := shelves.find_segments_to_index(p, self.bounds):
+            p, shelf = shelves.index_segments(p, pages, ())
             self.pages[shelf.page.name] = shelf.content
         self.p = p
 
     def leaf(self, page: OverflowSegment) -> spill.SegmentDocument:
-        return spill.decode_leaf(self.pages[page.name])
+        return spill.decode_segment(self.pages[page.name])
 
     def taken_in(self, p: SagaProgress, page: OverflowSegment, before: tuple[CompensableResult, ...]) -> SagaProgress:
         leaf = self.leaf(page)
-        return shelves.opened(p, page, leaf) if page.level else own_piles.restored(p, page, leaf, before)
+        return shelves.open_index(p, page, leaf) if page.level else own_piles.restore_events(p, page, leaf, before)
 
     @property
     def whole(self) -> SagaProgress:
-        return spill.whole(self.p, {spill.page_key("svc", "s", q): self.pages[q.name] for q in self.all_pages()})
+        return spill.restore_all(
+            self.p, {spill.segment_key("svc", "s", q): self.pages[q.name] for q in self.all_pages()}
+        )
 
     def all_pages(self) -> list[OverflowSegment]:
         found, left = list[OverflowSegment](), [*self.p.pages]
         while left:
             found.append(page := left.pop())
-            left += spill.pages_in(page, self.pages[page.name])
+            left += spill.list_segments(page, self.pages[page.name])
         return found
 
 
@@ -126,8 +128,8 @@ def test_a_handler_that_has_had_it_never_sees_it_again_even_if_its_entry_is_in_a
     )
     stored.write(p)
     assert numbers(stored.p.own) == [3, 4, 5]
-    assert [n for n, _ in held(stored.p, EACH, 0)] == []
-    assert [n for n, _ in held(stored.p, JOIN, 0)] == [3, 4, 5]
+    assert [n for n, _ in find_parts(stored.p, EACH, 0)] == []
+    assert [n for n, _ in find_parts(stored.p, JOIN, 0)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("what", ["in hand", "in the queue", "of an open run"])
@@ -140,7 +142,7 @@ def test_what_decisions_look_at_stays(what: str) -> None:
         p = replace(p, intents=(an_intent("join", events[4].event),))
     else:
         events = (*events[:4], replace(events[4], event=replace(events[4].event, id=LATEST.id)), *events[5:])
-        p = replace(p, own=events, inbox={**p.inbox, ids.entry(LATEST.id, "each"): 1})
+        p = replace(p, own=events, inbox={**p.inbox, ids.inbox_entry(LATEST.id, "each"): 1})
     stored = Stored(blank())
     stored.write(p)
     assert 5 in numbers(stored.p.own)
@@ -152,20 +154,20 @@ def test_pages_that_nobody_takes_any_more_go() -> None:
     stored.write(replace(blank(), own=own(*range(1, 10)), inbox=had_by_each(*range(1, 10))))
     pages = tuple(replace(page, handlers=("meet",)) for page in stored.p.pages)
     ran = CompletedRun(handler="meet", parameter=0, type="P", schema="", content="", message="p-1")
-    assert own_piles.of_nobody(replace(stored.p, pages=pages), ROLES) == []
-    assert own_piles.of_nobody(replace(stored.p, pages=pages, ran=(ran,)), ROLES) == [*pages]
-    assert own_piles.of_nobody(stored.p, roles_of(EACH, emitted="P")) == [*stored.p.pages]
+    assert own_piles.find_unneeded(replace(stored.p, pages=pages), ROLES) == []
+    assert own_piles.find_unneeded(replace(stored.p, pages=pages, ran=(ran,)), ROLES) == [*pages]
+    assert own_piles.find_unneeded(stored.p, roles_of(EACH, emitted="P")) == [*stored.p.pages]
 
 
 def test_pages_live_as_long_as_the_progress_and_are_copied_as_they_are() -> None:
     stored = Stored(blank())
     stored.write(replace(blank(), own=own(*range(1, 6)), inbox=had_by_each(*range(1, 6))))
     [page] = stored.p.pages
-    assert lasting_wrongly(stored.p, now_s=NOW_S, memory_s=100) == (page,)
-    p, new = copied(stored.p, page, stored.leaf(page), NOW_S + 10**9)
+    assert find_wrong_expiries(stored.p, now_s=NOW_S, memory_s=100) == (page,)
+    p, new = copy_segment(stored.p, page, stored.leaf(page), NOW_S + 10**9)
     assert (new.page.until, new.page.handlers, new.page.types) == (NOW_S + 10**9, page.handlers, page.types)
     assert p.pages == (new.page,)
-    assert spill.decode_leaf(new.content).own == stored.leaf(page).own
+    assert spill.decode_segment(new.content).own == stored.leaf(page).own
 
 
 @settings(max_examples=60)
@@ -188,9 +190,11 @@ def test_whatever_comes_each_is_taken_once_in_order_unless_it_is_withdrawn(
             p = replace(p, own=(*p.own, new), results=(*p.results, result), inbox={**p.inbox, **had_by_each(said)})
             there.append(said)
         elif act == "take" and there:
-            first, event = next(held(p, JOIN, 0))
+            first, event = next(find_parts(p, JOIN, 0))
             assert first == there.pop(0)
-            p = replace(p, inbox={**p.inbox, ids.entry(event.id, "join"): 1, ids.entry(event.id, "meet"): 1})
+            p = replace(
+                p, inbox={**p.inbox, ids.inbox_entry(event.id, "join"): 1, ids.inbox_entry(event.id, "meet"): 1}
+            )
             p = replace(p, own=tuple(o for o in p.own if o.n != first))
         elif act == "undo" and p.results:
             last = p.results[-1]

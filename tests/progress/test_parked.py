@@ -38,9 +38,9 @@ def a_wish(dead: str) -> Command:
 
 def released(p: SagaProgress, number: int = 0, roles: HandlerRoles = ROLES) -> Commit:
     wish = a_wish([run.id for run in find_parked_runs(p)][number])
-    action = operator_commands.heed(p, roles, wish)
+    action = operator_commands.decide_command(p, roles, wish)
     assert isinstance(action, Release)
-    return operator_commands.heeded(p, a_hand(wish, roles=roles), action)
+    return operator_commands.apply_command(p, a_hand(wish, roles=roles), action)
 
 
 def test_what_failed_or_was_put_off_is_parked_and_what_waits_by_itself_is_not() -> None:
@@ -68,9 +68,9 @@ def test_a_dead_letter_is_not_parked() -> None:
 
 def test_what_is_released_is_ready_in_its_place_with_its_attempts() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A), kept("on_b", B, n=2)))
-    assert decisions.next_ready(p, ROLES, NOW_MS) is None
+    assert decisions.find_next_ready(p, ROLES, NOW_MS) is None
     written = released(p)
-    assert decisions.next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(ON_A, A, (A,))
+    assert decisions.find_next_ready(written.snapshot, ROLES, NOW_MS) == RunHandler(ON_A, A, (A,))
     assert [(k.attempts, k.due_ms) for k in written.snapshot.queue] == [(2, NOW_MS), (0, 0)]
     entry = written.entry
     assert entry is not None
@@ -101,6 +101,6 @@ def test_deadlines_and_turns_that_failed_are_released_and_their_neighbours_wait(
 def test_a_wish_about_a_wait_that_is_over_is_told_so() -> None:
     p = replace(blank(), n=3, queue=(failed("on_a", A, due_ms=SOON_MS + 1),))
     wish = a_wish(next(run.id for run in find_parked_runs(replace(p, queue=(failed("on_a", A),)))))
-    action = operator_commands.heed(p, ROLES, wish)
+    action = operator_commands.decide_command(p, ROLES, wish)
     assert isinstance(action, RejectCommand)
     assert action.reason == "what was parked has been tried, or has ended, since"

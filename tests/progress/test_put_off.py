@@ -66,7 +66,7 @@ def goes_on(until: tuple[str, ...] = ()) -> SuspendedRun:
 def test_a_run_has_a_wake_if_the_progress_keeps_it_for_a_time(
     p: SagaProgress, action: HandlerAction, has_begun: bool, expected: bool
 ) -> None:
-    assert failed_attempts.has_wake(p, action, has_begun=has_begun) is expected
+    assert failed_attempts.has_timer(p, action, has_begun=has_begun) is expected
 
 
 def with_history(*entries: tuple[Outcome, str, int, str | None]) -> SagaProgress:
@@ -105,4 +105,4 @@ def with_history(*entries: tuple[Outcome, str, int, str | None]) -> SagaProgress
 )
 def test_the_history_says_since_when_a_run_waits_for_a_reason(p: SagaProgress, expected_s: int | None) -> None:
     expected_ms = None if expected_s is None else NOW_MS + 1000 * expected_s
-    assert failed_attempts.waits_since_ms(p, RUN, 2, PAUSED) == expected_ms
+    assert failed_attempts.find_postponed_since_ms(p, RUN, 2, PAUSED) == expected_ms

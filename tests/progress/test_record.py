@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from saga.messages import Message
 from saga.progress import compensation, failed_attempts, ids, journal
 from saga.progress.actions import Compensate, Enqueue, Now, RunHandler
-from saga.progress.decisions import decide, newest, next_ready
+from saga.progress.decisions import decide, find_newest_result, find_next_ready
 from saga.progress.document import (
     PLAIN,
     VERSIONED,
@@ -21,12 +21,12 @@ from saga.progress.document import (
     SelfConsumedEvent,
     StepRecord,
     SuspendedRun,
-    decode,
-    decode_entry,
+    decode_progress,
+    decode_transition,
     encode,
 )
 from saga.progress.failed_attempts import RunFailure
-from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles, undo_name
+from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles, compensation_name
 from saga.progress.journal import INBOX_MAX, Commit, TransitionDetails
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
@@ -56,7 +56,7 @@ def handled(
     """The handler has run on these."""
     cause = "+".join(sorted(part.id for part in parts))
     ended = TransitionDetails(cause=cause, message=parts[0], parts=parts, events=events)
-    return journal.handled(p, a_hand(parts[0], roles=roles, now_ms=now_ms), role, ended).snapshot
+    return journal.complete_run(p, a_hand(parts[0], roles=roles, now_ms=now_ms), role, ended).snapshot
 
 
 def died(p: SagaProgress, role: HandlerRole, message: Message) -> SagaProgress:
@@ -65,7 +65,7 @@ def died(p: SagaProgress, role: HandlerRole, message: Message) -> SagaProgress:
 
 
 def queued(p: SagaProgress, role: HandlerRole, message: Message) -> SagaProgress:
-    return journal.queued(p, a_hand(message), role, message, "because", None).snapshot
+    return journal.enqueue_message(p, a_hand(message), role, message, "because", None).snapshot
 
 
 # ---------------------------------------------------------------- the inbox
@@ -81,8 +81,8 @@ def test_entries_are_dropped_by_age_only_and_only_when_there_are_many() -> None:
     assert len(p.inbox) == INBOX_MAX + 10
     p = handled(p, role, sent("later", late + 1000), now_ms=late + 1000)
     assert len(p.inbox) == 11
-    assert ids.entry("late-0", "alone") in p.inbox
-    assert ids.entry("later", "alone") in p.inbox
+    assert ids.inbox_entry("late-0", "alone") in p.inbox
+    assert ids.inbox_entry("later", "alone") in p.inbox
 
 
 def sent(id: str, ms: int) -> Message:
@@ -102,11 +102,11 @@ def test_entries_of_what_is_still_held_never_go() -> None:
         replace(blank(), waiting=(kept("both", B),)),
         replace(blank(), intents=(an_intent("both", B),)),
     ):
-        entry = ids.entry(B.id, "many_both")
+        entry = ids.inbox_entry(B.id, "many_both")
         assert entry in aged(replace(p, inbox={entry: 0})), "its other handler would run again"
-    undone = ids.entry(FAILED.id, undo_name("alone"))
+    undone = ids.inbox_entry(FAILED.id, compensation_name("alone"))
     assert undone in aged(replace(blank(), compensating=(kept("other", FAILED),), inbox={undone: 0}))
-    assert len(aged(replace(blank(), inbox={ids.entry(B.id, "many_both"): 0}))) == 1
+    assert len(aged(replace(blank(), inbox={ids.inbox_entry(B.id, "many_both"): 0}))) == 1
 
 
 def test_few_entries_stay_however_old_they_are() -> None:
@@ -120,16 +120,16 @@ def test_few_entries_stay_however_old_they_are() -> None:
 
 
 def test_the_parts_of_a_run_are_ended_together() -> None:
-    p = journal.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot
+    p = journal.keep_pending(blank(), a_hand(A), BOTH, A, "for B").snapshot
     assert [k.message for k in p.waiting] == [A]
     p = handled(p, BOTH, A, B)
     assert p.waiting == ()
-    assert {ids.entry(A.id, "both"), ids.entry(B.id, "both")} == set(p.inbox)
+    assert {ids.inbox_entry(A.id, "both"), ids.inbox_entry(B.id, "both")} == set(p.inbox)
     assert [(r.parameter, r.message) for r in p.ran] == [(0, A.id), (1, B.id)]
 
 
 def test_many_uses_up_the_part_of_the_first_parameter_and_the_others_stay() -> None:
-    p = journal.waiting(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
+    p = journal.keep_pending(blank(), a_hand(B), MANY_BOTH, B, "for A").snapshot
     for n in range(3):
         message = a_message(value=b"%d" % n)
         assert decide(p, MANY_BOTH, message, now=NOW) == RunHandler(MANY_BOTH, message, (message, B))
@@ -143,11 +143,11 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
     p = blank()
     firsts = [a_message(value=b"%d" % n) for n in range(3)]
     for message in firsts:
-        p = journal.waiting(p, a_hand(message), MANY_BOTH, message, "for B").snapshot
+        p = journal.keep_pending(p, a_hand(message), MANY_BOTH, message, "for B").snapshot
     assert decide(p, MANY_BOTH, B, now=NOW) == RunHandler(MANY_BOTH, B, (firsts[0], B))
-    p = journal.waiting(p, a_hand(B), MANY_BOTH, B, "-").snapshot
+    p = journal.keep_pending(p, a_hand(B), MANY_BOTH, B, "-").snapshot
     run = []
-    while (ready := next_ready(p, roles_of(MANY_BOTH), NOW.ms)) is not None:
+    while (ready := find_next_ready(p, roles_of(MANY_BOTH), NOW.ms)) is not None:
         assert isinstance(ready, RunHandler)
         assert ready.message == ready.parts[0], "the part that is used up stands for the run"
         run.append(ready.parts)
@@ -161,12 +161,12 @@ def test_firsts_that_came_before_the_other_part_all_run_in_their_order() -> None
 def test_a_message_that_could_not_tell_the_start_runs_once_another_has_told() -> None:
     unknown = replace(A, started=None)
     roles = roles_of(ALONE, a_role("other", "B"))
-    p = journal.waiting(blank(started=None), a_hand(unknown), ALONE, unknown, "no start").snapshot
+    p = journal.keep_pending(blank(started=None), a_hand(unknown), ALONE, unknown, "no start").snapshot
     assert p.started is None
-    assert next_ready(p, roles, NOW.ms) is None
+    assert find_next_ready(p, roles, NOW.ms) is None
     p = handled(p, roles.handlers["other"], B, roles=roles)
     assert p.started == START
-    ready = next_ready(p, roles, NOW.ms)
+    ready = find_next_ready(p, roles, NOW.ms)
     assert ready is not None
     assert (ready.role, ready.message) == (ALONE, unknown)
 
@@ -189,7 +189,7 @@ def test_a_dead_letter_stays_at_the_head_and_what_comes_later_queues_behind_it_i
         p = queued(p, role, message)
     assert [k.message.value for k in p.queue] == [b"1", b"later 0", b"later 1", b"later 2"]
     assert p.queue[0].dead is not None
-    assert next_ready(p, roles_of(role), NOW.ms) is None
+    assert find_next_ready(p, roles_of(role), NOW.ms) is None
     assert p.is_open
 
 
@@ -207,24 +207,24 @@ def test_an_outcome_passes_the_quarantine_drops_the_dead_original_and_the_rest_g
     p = died(blank(), ALONE, A)
     for message in later:
         p = queued(p, other, message)
-    written = compensation.closed(p, a_hand(FAILED), ALONE, FAILED)
+    written = compensation.close_without_results(p, a_hand(FAILED), ALONE, FAILED)
     p = written.snapshot
     assert p.closed == ("alone",)
     assert written.entry is not None
     assert [letter.what for letter in written.entry.letters] == ["dropped"]
-    assert ids.entry(FAILED.id, undo_name("alone")) in p.inbox
-    assert ids.entry(A.id, "alone") in p.inbox
+    assert ids.inbox_entry(FAILED.id, compensation_name("alone")) in p.inbox
+    assert ids.inbox_entry(A.id, "alone") in p.inbox
     run = []
-    while (ready := next_ready(p, roles, NOW.ms)) is not None:
+    while (ready := find_next_ready(p, roles, NOW.ms)) is not None:
         run.append(ready.message)
         p = handled(p, other, ready.message, roles=roles)
     assert run == later
 
 
 def test_a_dead_letter_that_was_never_due_to_run_quarantines_nothing() -> None:
-    written = journal.refused(blank(), a_hand(A), ALONE, A, "it says something else", "look why")
+    written = journal.reject_message(blank(), a_hand(A), ALONE, A, "it says something else", "look why")
     p = written.snapshot
-    assert (p.queue, set(p.inbox)) == ((), {ids.entry(A.id, "alone")})
+    assert (p.queue, set(p.inbox)) == ((), {ids.inbox_entry(A.id, "alone")})
     assert written.entry is not None
     (letter,) = written.entry.letters
     assert (written.entry.outcome, letter.reason, letter.remedy) == ("dead", "it says something else", "look why")
@@ -236,23 +236,23 @@ def test_a_dead_letter_that_was_never_due_to_run_quarantines_nothing() -> None:
 def test_a_new_intent_takes_the_place_of_the_one_of_its_run_and_of_no_other() -> None:
     p = replace(blank(), n=3, intents=(an_intent("other", B), an_intent("alone", A)))
     newer = replace(an_intent("alone", A), time="later")
-    written = journal.begun(p, a_hand(A), newer)
+    written = journal.open_intent(p, a_hand(A), newer)
     assert written.entry is None
     assert written.snapshot.intents == (an_intent("other", B), newer)
     assert (written.snapshot.n, written.snapshot.published) == (3, 3)
 
 
 def test_an_intent_says_when_the_saga_began_and_never_forgets_it() -> None:
-    p = journal.begun(blank(started=None), a_hand(A), an_intent("alone", A)).snapshot
+    p = journal.open_intent(blank(started=None), a_hand(A), an_intent("alone", A)).snapshot
     assert p.started == A.started == START
     client = replace(B, started=None)
-    assert journal.begun(p, a_hand(client), an_intent("both", client)).snapshot.started == START
+    assert journal.open_intent(p, a_hand(client), an_intent("both", client)).snapshot.started == START
 
 
 def test_runs_of_one_handler_on_other_messages_have_intents_of_their_own() -> None:
     another = an_intent("alone", a_message(value=b"2"))
     p = replace(blank(started=None), intents=(another,))
-    p = journal.begun(p, a_hand(A), an_intent("alone", A)).snapshot
+    p = journal.open_intent(p, a_hand(A), an_intent("alone", A)).snapshot
     assert p.intents == (another, an_intent("alone", A))
     assert p.started == START, "the first thing that is written says when the saga began"
     newer = replace(an_intent("alone", A), begins=CALL)
@@ -277,9 +277,9 @@ def test_undoing_the_last_result_of_a_run_withdraws_its_own_events_and_closes_th
     p = handled(blank(), ALONE, A, events=[first, second, part])
     closed = []
     for event in (second, first):
-        result = newest(p, "alone")
+        result = find_newest_result(p, "alone")
         assert result.event == event
-        p = compensation.undone(
+        p = compensation.complete_compensation(
             p, a_hand(FAILED, roles=ROLES), ALONE, result, TransitionDetails(message=FAILED)
         ).snapshot
         closed.append((p.closed, [own.event.id for own in p.own]))
@@ -290,15 +290,15 @@ def withdrawn(*queue: PendingMessage, intents: tuple[Intent, ...] = (), later: t
     """What is written when the result is undone with which `OWN` was said, while this is queued."""
     did = handled(blank(), ALONE, A, events=[a_message("R"), OWN], roles=TAKERS)
     p = replace(did, queue=queue, intents=intents, later=later)
-    return compensation.undone(
-        p, a_hand(FAILED, roles=TAKERS), ALONE, newest(p, "alone"), TransitionDetails(message=FAILED)
+    return compensation.complete_compensation(
+        p, a_hand(FAILED, roles=TAKERS), ALONE, find_newest_result(p, "alone"), TransitionDetails(message=FAILED)
     )
 
 
 def test_what_failed_on_a_withdrawn_event_never_runs() -> None:
     written = withdrawn(kept("takes_own", OWN), kept("both", A))
     assert [k.handler for k in written.snapshot.queue] == ["both"]
-    assert ids.entry(OWN.id, "takes_own") in written.snapshot.inbox
+    assert ids.inbox_entry(OWN.id, "takes_own") in written.snapshot.inbox
     assert written.entry is not None
     assert (written.entry.letters, written.entry.reason) == (
         (), "withdrawn, and never handled by takes_own, which had failed on it",
@@ -327,8 +327,8 @@ def test_a_run_on_a_withdrawn_event_that_has_begun_something_or_is_a_deadlines_s
 def test_undoing_the_last_result_tells_that_dead_originals_are_dropped() -> None:
     p = handled(blank(), ALONE, A, events=[a_message("R")])
     p = replace(p, queue=(kept("alone", a_message(value=b"2"), dead="d"),))
-    written = compensation.undone(
-        p, a_hand(FAILED, roles=ROLES), ALONE, newest(p, "alone"), TransitionDetails(message=FAILED)
+    written = compensation.complete_compensation(
+        p, a_hand(FAILED, roles=ROLES), ALONE, find_newest_result(p, "alone"), TransitionDetails(message=FAILED)
     )
     assert written.entry is not None
     assert [(letter.id, letter.what) for letter in written.entry.letters] == [("d-dropped", "dropped")]
@@ -344,7 +344,7 @@ def test_an_own_event_that_everybody_has_taken_is_forgotten() -> None:
     p = handled(blank(), ALONE, A, events=[a_message("B", id="own")])
     p = handled(p, BOTH, A, a_message("B", id="own"))
     assert [own.event.id for own in p.own] == ["own"], "many_both may still take it"
-    p = replace(p, inbox={**p.inbox, ids.entry("own", "many_both"): 0})
+    p = replace(p, inbox={**p.inbox, ids.inbox_entry("own", "many_both"): 0})
     assert handled(p, ALONE, a_message(id="A-3")).own == ()
 
 
@@ -354,12 +354,15 @@ def test_an_own_event_that_nobody_will_ever_take_is_forgotten() -> None:
     for n in range(3):  # of `both` the first was enough, and it has run
         p = handled(p, ALONE, a_message(id=f"A-{n}"), events=[a_message("B", id=f"own-{n}")])
     assert len(p.own) == 3, "one that is closed has each ignored, visibly"
-    inbox = {ids.entry(own.event.id, "many_both"): 0 for own in p.own}
+    inbox = {ids.inbox_entry(own.event.id, "many_both"): 0 for own in p.own}
     assert handled(replace(p, inbox={**p.inbox, **inbox}), ALONE, a_message(id="A-4")).own == ()
 
 
 def test_what_is_begun_with_a_later_version_of_the_state_is_for_no_older_one() -> None:
-    assert (journal.empty("svc", "s", 1).format, journal.empty("svc", "s", 2).format) == (PLAIN, VERSIONED)
+    assert (journal.new_progress("svc", "s", 1).format, journal.new_progress("svc", "s", 2).format) == (
+        PLAIN,
+        VERSIONED,
+    )
 
 
 # ---------------------------------------------------------------- closing
@@ -372,14 +375,14 @@ def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
         waiting=(kept("alone", a_message(value=b"3")), kept("both", B)),
         compensating=(kept("alone", FAILED), kept("other", FAILED)),
     )
-    written = compensation.closed(p, a_hand(FAILED), ALONE, FAILED)
+    written = compensation.close_without_results(p, a_hand(FAILED), ALONE, FAILED)
     p = written.snapshot
     assert [(k.handler, k.dead) for k in p.queue] == [("both", "e")]
     assert [k.handler for k in p.waiting] == ["both"]
     assert [k.handler for k in p.compensating] == ["other"]
     assert set(p.inbox) == {
-        ids.entry(FAILED.id, undo_name("alone")),
-        *(ids.entry(f"A-{n}", "alone") for n in (1, 2, 3)),
+        ids.inbox_entry(FAILED.id, compensation_name("alone")),
+        *(ids.inbox_entry(f"A-{n}", "alone") for n in (1, 2, 3)),
     }
     assert written.entry is not None
     assert [(letter.id, letter.handler) for letter in written.entry.letters] == [("d-dropped", "alone")]
@@ -388,9 +391,9 @@ def test_closing_drops_what_is_kept_for_the_handler_and_for_no_other() -> None:
 @pytest.mark.parametrize("stands", [[], ["step charge ran", "update set_aside on stock/tea was applied"]])
 def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str]) -> None:
     p = replace(blank(), queue=(kept("alone", A, dead="d"),), intents=(an_intent("alone", A), an_intent("both", A, B)))
-    p = journal.begun(p, a_hand(FAILED), compensation.sealed(p, ALONE)).snapshot
+    p = journal.open_intent(p, a_hand(FAILED), compensation.make_abort_intent(p, ALONE)).snapshot
     assert [i.kind for i in p.intents] == ["do", "lieu"]
-    written = compensation.closed_for_good(p, a_hand(FAILED), ALONE, FAILED, remains=stands)
+    written = compensation.complete_abort(p, a_hand(FAILED), ALONE, FAILED, remains=stands)
     assert [i.handler for i in written.snapshot.intents] == ["both"]
     assert written.snapshot.closed == ("alone",)
     assert written.entry is not None
@@ -403,30 +406,30 @@ def test_of_what_can_never_finish_a_person_is_shown_what_stands(stands: list[str
 
 
 def test_what_waited_and_is_queued_waits_no_longer() -> None:
-    p = queued(journal.waiting(blank(), a_hand(A), BOTH, A, "for B").snapshot, BOTH, A)
+    p = queued(journal.keep_pending(blank(), a_hand(A), BOTH, A, "for B").snapshot, BOTH, A)
     assert ([k.message for k in p.queue], p.waiting) == ([A], ())
-    p = journal.waiting(p, a_hand(A), BOTH, A, "for B").snapshot
+    p = journal.keep_pending(p, a_hand(A), BOTH, A, "for B").snapshot
     assert (p.queue, [k.message for k in p.waiting]) == ((), [A])
 
 
 def test_what_was_queued_and_waits_again_keeps_its_place_among_those_that_wait() -> None:
     first, third = (kept("many_both", a_message("A", id=id_), n) for id_, n in (("A-1", 1), ("A-3", 3)))
     p = replace(blank(), n=7, queue=(kept("many_both", a_message("A", id="A-2"), 2),), waiting=(first, third))
-    p = journal.waiting(p, a_hand(A), MANY_BOTH, p.queue[0].message, "for B").snapshot
+    p = journal.keep_pending(p, a_hand(A), MANY_BOTH, p.queue[0].message, "for B").snapshot
     assert (p.queue, [(k.message.id, k.n) for k in p.waiting]) == ((), [("A-1", 1), ("A-2", 2), ("A-3", 3)])
 
 
 def test_a_cause_is_named_only_where_it_is_not_the_message() -> None:
-    alone = decode_entry(handled(blank(), ALONE, A).transitions[0])
-    both = decode_entry(handled(blank(), BOTH, A, B).transitions[0])
+    alone = decode_transition(handled(blank(), ALONE, A).transitions[0])
+    both = decode_transition(handled(blank(), BOTH, A, B).transitions[0])
     assert (alone.cause, both.cause) == ("", "A-1+B-1")
 
 
 def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:
-    written = journal.ignored(blank(), a_hand(A), ALONE, A, "why")
+    written = journal.ignore_message(blank(), a_hand(A), ALONE, A, "why")
     assert written.entry is not None
     assert written.entry.position == ("things", 0, 0)
-    written = journal.ignored(blank(), replace(a_hand(A), position=None), ALONE, A, "why")
+    written = journal.ignore_message(blank(), replace(a_hand(A), position=None), ALONE, A, "why")
     assert written.entry is not None
     assert written.entry.position is None
 
@@ -434,7 +437,7 @@ def test_a_transition_names_its_position_only_if_the_hand_has_one() -> None:
 def test_each_transition_says_that_those_before_are_published() -> None:
     p = handled(blank(), ALONE, A)
     assert (p.n, p.published) == (1, 0)
-    p = journal.ignored(p, a_hand(B), BOTH, B, "why").snapshot
+    p = journal.ignore_message(p, a_hand(B), BOTH, B, "why").snapshot
     assert (p.n, p.published) == (2, 1)
 
 
@@ -450,7 +453,7 @@ def test_each_transition_says_that_those_before_are_published() -> None:
 )
 def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: SagaProgress, is_open: bool) -> None:
     assert p.is_open == is_open
-    assert decode(encode(p)) == p
+    assert decode_progress(encode(p)) == p
 
 
 # ---------------------------------------------------------------- compensations that wait, and pages
@@ -459,7 +462,7 @@ def test_what_is_open_never_expires_and_a_wait_alone_is_not_open(p: SagaProgress
 def test_an_outcome_is_kept_once_for_its_compensation_and_says_for_what_it_waits() -> None:
     p, told = blank(), []
     for known in (True, False):
-        written = compensation.undo_waits(p, a_hand(FAILED), ALONE, FAILED, known=known)
+        written = compensation.delay_compensation(p, a_hand(FAILED), ALONE, FAILED, known=known)
         p = written.snapshot
         assert written.entry is not None
         told.append(written.entry.reason)
@@ -478,7 +481,7 @@ def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() ->
 
     pages = (page("waiting", "alone"), page("waiting", "both"), page("queue", "alone"), page("inbox"))
     hand = a_hand(FAILED)
-    p = compensation.closed(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
+    p = compensation.close_without_results(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
     assert p.pages[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.memory_s)
     assert p.pages[1:] == pages[1:]
 
@@ -519,9 +522,9 @@ def test_who_began_a_saga_is_said_with_the_message_that_tells_when_or_never(
     started: str | None, principal: str | None, message: Message, known: str | None
 ) -> None:
     p = replace(blank(started), principal=principal)
-    assert journal.principal_of(p, message) == known
-    assert journal.begun(p, a_hand(message), an_intent("reserve", message)).snapshot.principal == known
-    ignored = journal.ignored(p, a_hand(message), a_role("reserve", "A"), message, "because").snapshot
+    assert journal.determine_principal(p, message) == known
+    assert journal.open_intent(p, a_hand(message), an_intent("reserve", message)).snapshot.principal == known
+    ignored = journal.ignore_message(p, a_hand(message), a_role("reserve", "A"), message, "because").snapshot
     assert ignored.principal == known
 
 
@@ -536,5 +539,7 @@ def test_an_undone_event_is_withdrawn_while_another_result_of_its_run_is_left() 
         blank(), n=1, results=results, own=(SelfConsumedEvent(event=one, n=0), SelfConsumedEvent(event=two, n=0))
     )
     x = a_message("X")
-    after = compensation.undone(p, a_hand(x, roles=roles), role, results[1], TransitionDetails(message=x)).snapshot
+    after = compensation.complete_compensation(
+        p, a_hand(x, roles=roles), role, results[1], TransitionDetails(message=x)
+    ).snapshot
     assert [own.event.id for own in after.own] == ["r1"]

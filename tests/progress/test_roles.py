@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from saga.progress.decisions import next_ready
+from saga.progress.decisions import find_next_ready
 from saga.progress.document import SelfConsumedEvent
 from saga.progress.handlers import CompensationRole
 from tests.progress.pieces import NOW_MS, a_message, a_role, blank, roles_of
@@ -30,6 +30,6 @@ def test_a_handler_of_an_own_event_alone_is_made_ready_by_it() -> None:
     roles = roles_of(a_role("one", "A"), a_role("two", "B"), emitted="B")
     assert roles.ready_from_kept == {"two"}
     own = a_message("B")
-    ready = next_ready(replace(blank(), own=(SelfConsumedEvent(event=own, n=0),)), roles, NOW_MS)
+    ready = find_next_ready(replace(blank(), own=(SelfConsumedEvent(event=own, n=0),)), roles, NOW_MS)
     assert ready is not None
     assert (ready.role.name, ready.message) == ("two", own)

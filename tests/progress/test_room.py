@@ -18,7 +18,7 @@ UNDOING = replace(INTENT, kind="undo")
 
 
 def a_handled() -> Commit:
-    return journal.append(blank(), HAND, "handled", "take", TransitionDetails(message=A))
+    return journal.append_transition(blank(), HAND, "handled", "take", TransitionDetails(message=A))
 
 
 def begun(*intents: Intent) -> Commit:
@@ -37,8 +37,8 @@ def test_a_run_may_use_three_quarters_and_not_a_byte_more(written: Commit) -> No
 @pytest.mark.parametrize(
     "written",
     [
-        journal.append(blank(), HAND, "dead", "take", TransitionDetails(message=A)),
-        journal.append(blank(), HAND, "compensated", "undo", TransitionDetails(message=A)),
+        journal.append_transition(blank(), HAND, "dead", "take", TransitionDetails(message=A)),
+        journal.append_transition(blank(), HAND, "compensated", "undo", TransitionDetails(message=A)),
         begun(UNDOING),
         begun(INTENT, UNDOING),
         begun(),

@@ -25,40 +25,44 @@ def listed(*of: OverflowSegment) -> SagaProgress:
 
 
 def test_the_first_pages_of_a_pile_and_few_behind_them_stay_listed() -> None:
-    assert shelves.to_shelve(listed(*pages(1)), BOUNDS) == ()
-    assert shelves.to_shelve(listed(*pages(3)), BOUNDS) == ()
-    assert shelves.to_shelve(listed(*pages(9, of="inbox")), BOUNDS) == (), "those are joined in another way"
+    assert shelves.find_segments_to_index(listed(*pages(1)), BOUNDS) == ()
+    assert shelves.find_segments_to_index(listed(*pages(3)), BOUNDS) == ()
+    assert shelves.find_segments_to_index(listed(*pages(9, of="inbox")), BOUNDS) == (), (
+        "those are joined in another way"
+    )
 
 
 def test_as_many_as_a_shelf_takes_go_there_from_behind_the_first_ones() -> None:
     there = pages(4)
-    assert shelves.to_shelve(listed(*there), BOUNDS) == [*there[2:]]
+    assert shelves.find_segments_to_index(listed(*there), BOUNDS) == [*there[2:]]
     waiting = pages(4, of="waiting")
-    assert shelves.to_shelve(listed(*waiting), BOUNDS) == [*waiting[2:]]
+    assert shelves.find_segments_to_index(listed(*waiting), BOUNDS) == [*waiting[2:]]
 
 
 def test_shelves_lie_on_shelves_but_no_higher() -> None:
     first, on = pages(2), pages(2, level=1, begin=2)
-    assert shelves.to_shelve(listed(*first, *on), BOUNDS) == [*on]
-    assert shelves.to_shelve(listed(*first, *pages(2, level=shelves.LEVEL_MAX, begin=2)), BOUNDS) == ()
+    assert shelves.find_segments_to_index(listed(*first, *on), BOUNDS) == [*on]
+    assert (
+        shelves.find_segments_to_index(listed(*first, *pages(2, level=shelves.INDEX_LEVEL_MAX, begin=2)), BOUNDS) == ()
+    )
 
 
 def test_a_shelf_holds_the_entries_and_sums_of_its_pages_and_gives_them_back() -> None:
     there = pages(4)
     p = listed(*there)
     entries = [b"b" * ENTRY_BYTES, b"a" * ENTRY_BYTES]
-    on, made = shelves.shelved(p, there[2:], entries)
+    on, made = shelves.index_segments(p, there[2:], entries)
     assert on.pages == (*there[:2], made.page)
     assert (made.page.count, made.page.first, made.page.last, made.page.level) == (2, 2, 3, 1)
     assert (int(made.page.bound, 16), int(made.page.had, 16)) == (2, 4)
-    leaf = spill.decode_leaf(made.content)
+    leaf = spill.decode_segment(made.content)
     assert leaf.entries == entries[1] + entries[0]
-    assert shelves.opened(on, made.page, leaf).pages == there
-    assert spill.pages_in(made.page, made.content) == there[2:]
-    assert spill.pages_in(replace(made.page, of="inbox"), made.content) == ()
+    assert shelves.open_index(on, made.page, leaf).pages == there
+    assert spill.list_segments(made.page, made.content) == there[2:]
+    assert spill.list_segments(replace(made.page, of="inbox"), made.content) == ()
 
 
 def test_of_own_events_nothing_is_bound() -> None:
     there = tuple(replace(page, bound="", had="") for page in pages(4, of="own"))
-    _, made = shelves.shelved(listed(*there), there[2:], ())
+    _, made = shelves.index_segments(listed(*there), there[2:], ())
     assert (made.page.bound, made.page.had) == ("", "")

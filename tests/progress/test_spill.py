@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.progress import ids, journal, piles, spill
-from saga.progress.document import PAGED, OverflowSegment, SagaProgress, SelfConsumedEvent, decode, encode
+from saga.progress.document import PAGED, OverflowSegment, SagaProgress, SelfConsumedEvent, decode_progress, encode
 from saga.progress.handlers import HandlerRole
 from saga.progress.journal import TransitionDetails
-from saga.progress.spill import OverflowBounds, is_in, page_key, whole
+from saga.progress.spill import OverflowBounds, contains_entry, restore_all, segment_key
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, kept, roles_of
 
@@ -25,7 +25,7 @@ MEMORY_S = 1000
 def handled(p: SagaProgress, id: str, *, role: HandlerRole = MANY, now_ms: int = NOW_MS) -> SagaProgress:
     message = replace(a_message("A" if role is MANY else "P", id=id), time=iso(now_ms))
     hand = a_hand(message, roles=ROLES, now_ms=now_ms, memory_s=10**9)
-    return journal.handled(p, hand, role, TransitionDetails(cause=id, message=message, parts=(message,))).snapshot
+    return journal.complete_run(p, hand, role, TransitionDetails(cause=id, message=message, parts=(message,))).snapshot
 
 
 class Store:
@@ -35,15 +35,17 @@ class Store:
         self.leaves: dict[str, bytes] = {}
 
     def spilled(self, p: SagaProgress, in_hand: str) -> SagaProgress:
-        leaves = {page.name: self.leaves[page_key(p.service, p.saga, page)] for page in p.pages}
-        merged = [(page, spill.decode_leaf(leaves[page.name]).entries) for page in spill.to_merge(p, SMALL)]
+        leaves = {page.name: self.leaves[segment_key(p.service, p.saga, page)] for page in p.pages}
+        merged = [
+            (page, spill.decode_segment(leaves[page.name]).entries) for page in spill.find_segments_to_merge(p, SMALL)
+        ]
         message = a_message("A", id=in_hand)
-        spilled = spill.inbox_spilled(p, ROLES, SMALL, in_hand=message, memory_s=MEMORY_S, merged=merged)
+        spilled = spill.spill_inbox(p, ROLES, SMALL, in_hand=message, memory_s=MEMORY_S, merged=merged)
         if spilled is None:
             return p
         p, new = spilled
-        self.leaves[page_key(p.service, p.saga, new.page)] = new.content
-        return decode(encode(p))
+        self.leaves[segment_key(p.service, p.saga, new.page)] = new.content
+        return decode_progress(encode(p))
 
 
 @settings(max_examples=40)
@@ -52,12 +54,12 @@ def test_pages_and_the_rest_are_the_whole_inbox(numbers: list[int]) -> None:
     p, store, plain = blank(), Store(), dict[str, int]()
     for number in dict.fromkeys(numbers):
         p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
-        plain[ids.entry(f"m-{number}", "many")] = NOW_MS // 1000
+        plain[ids.inbox_entry(f"m-{number}", "many")] = NOW_MS // 1000
         assert len(p.inbox) <= SMALL.inbox_max
-        assert whole(p, store.leaves).inbox == plain
+        assert restore_all(p, store.leaves).inbox == plain
     for number in range(31):
-        entry = ids.entry(f"m-{number}", "many")
-        found = any(is_in(spill.decode_leaf(content).entries, entry) for content in store.leaves.values())
+        entry = ids.inbox_entry(f"m-{number}", "many")
+        found = any(contains_entry(spill.decode_segment(content).entries, entry) for content in store.leaves.values())
         assert (entry in p.inbox or found) == (number in numbers)
 
 
@@ -67,7 +69,7 @@ def test_small_pages_become_one_before_there_are_many() -> None:
         p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
         most = max(most, sum(page.count < 15 for page in p.pages))
     assert most <= SMALL.small_pages_max
-    assert len(whole(p, store.leaves).inbox) == 2000
+    assert len(restore_all(p, store.leaves).inbox) == 2000
     assert sum(page.count for page in p.pages) + len(p.inbox) == 2000
     assert all(page.count < 25 for page in p.pages)
 
@@ -88,7 +90,7 @@ def test_entries_of_what_is_held_or_in_hand_stay() -> None:
     p = handled(p, "mine")
     for number in range(20):
         p = store.spilled(handled(p, f"m-{number}"), "mine")
-    assert {ids.entry("own-1", "own"), ids.entry("mine", "many")} <= set(p.inbox)
+    assert {ids.inbox_entry("own-1", "own"), ids.inbox_entry("mine", "many")} <= set(p.inbox)
     assert len(p.inbox) <= SMALL.inbox_max
 
 
@@ -103,13 +105,13 @@ def test_pages_older_than_the_memory_are_forgotten() -> None:
         p = store.spilled(handled(p, f"new-{number}", now_ms=later_ms), "-")
     (page,) = p.pages
     assert page.until == later_ms // 1000 + MEMORY_S
-    assert ids.entry("old-0", "many") not in whole(p, store.leaves).inbox
+    assert ids.inbox_entry("old-0", "many") not in restore_all(p, store.leaves).inbox
     with pytest.raises(SagaError, match=r"the page 'svc\|page::s::.*' of the progress of saga 's' in 'svc' is gone"):
-        whole(old, {}, now_s=NOW_MS // 1000)
-    assert whole(old, {}, now_s=later_ms // 1000).pages == old.pages, "it may have expired"
+        restore_all(old, {}, now_s=NOW_MS // 1000)
+    assert restore_all(old, {}, now_s=later_ms // 1000).pages == old.pages, "it may have expired"
     changed = {key: content.replace(b'"newest"', b'"Newest"') for key, content in store.leaves.items()}
     with pytest.raises(SagaError, match="was changed"):
-        whole(old, changed)
+        restore_all(old, changed)
 
 
 def test_a_clock_that_is_ahead_by_more_than_the_memory_forgets_no_page() -> None:
@@ -118,7 +120,7 @@ def test_a_clock_that_is_ahead_by_more_than_the_memory_forgets_no_page() -> None
         p = store.spilled(handled(p, f"old-{number}"), "-")
     message = a_message("A", id="ahead")
     hand = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * MEMORY_S * 1000, memory_s=MEMORY_S)
-    after = journal.ignored(p, hand, MANY, message, "for a test").snapshot
+    after = journal.ignore_message(p, hand, MANY, message, "for a test").snapshot
     assert after.pages == p.pages
 
 
@@ -126,8 +128,8 @@ def test_another_content_is_another_name_and_the_same_content_the_same() -> None
     p = blank()
     for number in range(9):
         p = handled(p, f"m-{number}")
-    first, again = (spill.inbox_spilled(p, ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S) for _ in range(2))
-    other = spill.inbox_spilled(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S)
+    first, again = (spill.spill_inbox(p, ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S) for _ in range(2))
+    other = spill.spill_inbox(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S)
     assert first is not None
     assert again is not None
     assert other is not None
@@ -137,24 +139,24 @@ def test_another_content_is_another_name_and_the_same_content_the_same() -> None
 
 def test_an_entry_that_only_looks_like_one_across_two_others_is_not_in_a_page() -> None:
     first, second = bytes(range(12)), bytes(range(12, 24))
-    assert is_in(first + second, second.hex())
-    assert not is_in(first + second, (first[6:] + second[:6]).hex())
+    assert contains_entry(first + second, second.hex())
+    assert not contains_entry(first + second, (first[6:] + second[:6]).hex())
     hidden = first[6:] + second[:6]
-    assert is_in(first + hidden + second, hidden.hex())
-    assert not is_in(b"", first.hex())
+    assert contains_entry(first + hidden + second, hidden.hex())
+    assert not contains_entry(b"", first.hex())
 
 
 def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
-    key = page_key("payment", "a::b", OverflowSegment(of="inbox", name="1-x", count=1, newest=0))
-    assert spill.is_page(key)
-    assert spill.saga_of(key) == "a::b"
+    key = segment_key("payment", "a::b", OverflowSegment(of="inbox", name="1-x", count=1, newest=0))
+    assert spill.is_segment(key)
+    assert spill.parse_saga(key) == "a::b"
     assert not key.startswith("payment::")
-    assert not spill.is_page("payment::a::b::000000000")
+    assert not spill.is_segment("payment::a::b::000000000")
     claim = spill.claim_key("payment", "a::b", "c")
-    assert (spill.saga_of(claim), spill.is_claim(claim), spill.is_page(claim)) == ("a::b", True, False)
+    assert (spill.parse_saga(claim), spill.is_claim(claim), spill.is_segment(claim)) == ("a::b", True, False)
     assert not spill.is_claim(key)
     assert list(map(spill.is_archive, (key, claim, "payment::a::b::000000000"))) == [False, False, True]
-    assert spill.saga_of("payment::a::b::000000000") == "a::b"
+    assert spill.parse_saga("payment::a::b::000000000") == "a::b"
 
 
 def test_what_waits_in_pages_for_a_handler_that_is_closed_counts_as_had() -> None:
@@ -186,10 +188,10 @@ def test_a_page_that_is_gone_is_told_unless_it_may_have_expired() -> None:
         p = store.spilled(handled(p, f"m-{number}"), f"m-{number}")
     [page] = p.pages
     with pytest.raises(SagaError, match=r"the page '.*::s::.*' of the progress of saga 's' in 'svc' is gone"):
-        whole(p, {})
-    assert whole(p, {}, now_s=page.until + 1) == p
+        restore_all(p, {})
+    assert restore_all(p, {}, now_s=page.until + 1) == p
     with pytest.raises(SagaError, match="was changed"):
-        whole(p, {page_key("svc", "s", page): b"{}"})
+        restore_all(p, {segment_key("svc", "s", page): b"{}"})
 
 
 def test_messages_in_pages_come_back_to_where_they_would_be() -> None:
@@ -197,10 +199,10 @@ def test_messages_in_pages_come_back_to_where_they_would_be() -> None:
     dead = kept("both", a_message("B", id="dead"), n=9, dead="letter")
     p = replace(blank(), queue=(dead, *queue))
     bounds = OverflowBounds(head_max=2, page_max=3)
-    aside, [made] = piles.piles_spilled(p, ROLES, bounds, in_hand=a_message("A"), now_s=NOW_MS // 1000)
-    assert whole(aside, {page_key("svc", "s", made.page): made.content}) == p
+    aside, [made] = piles.spill_messages(p, ROLES, bounds, in_hand=a_message("A"), now_s=NOW_MS // 1000)
+    assert restore_all(aside, {segment_key("svc", "s", made.page): made.content}) == p
 
 
 def test_a_progress_without_pages_is_whole() -> None:
     p = replace(blank(), queue=(kept("both", a_message("B")),))
-    assert whole(p, {}) is p
+    assert restore_all(p, {}) is p

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from saga.errors import SagaError
 from saga.messages import Message
 from saga.progress import compensation, history, journal, spill, stacks
-from saga.progress.decisions import undone_by
+from saga.progress.decisions import find_compensations
 from saga.progress.document import STACKED, CompensableResult, SagaProgress
 from saga.progress.handlers import CompensationRole, HandlerRole
 from saga.progress.journal import TransitionDetails
-from saga.progress.piles import lasting_wrongly, piles
+from saga.progress.piles import find_wrong_expiries, iterate_lists
 from saga.progress.spill import OverflowBounds
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
 
@@ -32,12 +32,14 @@ BOUNDS = OverflowBounds(head_max=2, page_max=3)
 def ran(p: SagaProgress, role: HandlerRole, number: int, events: list[Message]) -> SagaProgress:
     message = a_message(min(role.takes[0]), id=f"{role.name}-{number}")
     ended = TransitionDetails(cause=message.id, message=message, parts=(message,), events=events)
-    return journal.handled(p, replace(a_hand(message, roles=ROLES), before=p), role, ended).snapshot
+    return journal.complete_run(p, replace(a_hand(message, roles=ROLES), before=p), role, ended).snapshot
 
 
 def undone(p: SagaProgress, role: HandlerRole, result: CompensableResult) -> SagaProgress:
     ended = TransitionDetails(message=FAILED, cause=result.event.id)
-    return compensation.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), role, result, ended).snapshot
+    return compensation.complete_compensation(
+        p, replace(a_hand(FAILED, roles=ROLES), before=p), role, result, ended
+    ).snapshot
 
 
 def said(type_: str, id: str) -> Message:
@@ -59,17 +61,17 @@ class Stored:
         self.bounds, self.pages, self.p = bounds, dict[str, bytes](), blank()
 
     def save(self, p: SagaProgress) -> None:
-        while (page := stacks.next_to_restore(p)) is not None:
-            content = self.pages.pop(spill.page_key("svc", "s", page))
-            p = stacks.restored(p, page, spill.decode_leaf(content))
-        p, new = stacks.results_spilled(p, self.bounds)
+        while (page := stacks.find_result_segment(p)) is not None:
+            content = self.pages.pop(spill.segment_key("svc", "s", page))
+            p = stacks.restore_results(p, page, spill.decode_segment(content))
+        p, new = stacks.spill_results(p, self.bounds)
         for each in new:
-            self.pages[spill.page_key("svc", "s", each.page)] = each.content
+            self.pages[spill.segment_key("svc", "s", each.page)] = each.content
         self.p = p
 
     @property
     def whole(self) -> SagaProgress:
-        return spill.whole(self.p, self.pages)
+        return spill.restore_all(self.p, self.pages)
 
 
 @settings(max_examples=20)
@@ -92,7 +94,7 @@ def test_whatever_is_in_pages_the_same_is_undone_in_the_same_order_and_the_same_
     while plain.results:
         assert stored.whole.results == plain.results
         assert stored.whole.own == plain.own
-        assert undone_by(stored.p, ROLES, "Failed") == undone_by(plain, ROLES, "Failed")
+        assert find_compensations(stored.p, ROLES, "Failed") == find_compensations(plain, ROLES, "Failed")
         order = (FIRST, SECOND) if firsts and firsts.pop() else (SECOND, FIRST)
         role = next(role for role in order if any(r.handler == role.name for r in plain.results))
         newest = next(r for r in reversed(plain.results) if r.handler == role.name)
@@ -102,14 +104,14 @@ def test_whatever_is_in_pages_the_same_is_undone_in_the_same_order_and_the_same_
         assert stored.p.closed == plain.closed
     assert stored.p.own == plain.own == ()
     assert not stored.pages
-    assert history.verify(stored.p.transitions, stored.p) is None
+    assert history.verify_history(stored.p.transitions, stored.p) is None
 
 
 def test_a_few_stay() -> None:
     p = with_results(*["first"] * 4)
-    assert stacks.results_spilled(p, BOUNDS) == (p, []), "four are no page and a head"
-    assert stacks.results_spilled(blank(), BOUNDS) == (blank(), [])
-    assert stacks.next_to_restore(p) is None
+    assert stacks.spill_results(p, BOUNDS) == (p, []), "four are no page and a head"
+    assert stacks.spill_results(blank(), BOUNDS) == (blank(), [])
+    assert stacks.find_result_segment(p) is None
 
 
 def test_the_oldest_go_and_what_is_left_of_a_page_stays() -> None:
@@ -137,8 +139,8 @@ def test_the_newest_of_each_handler_stays_however_old_it_is() -> None:
 
 def test_the_results_of_one_run_are_never_parted() -> None:
     p = ran(blank(), FIRST, 0, [said("R", f"r{i}") for i in range(7)])
-    assert stacks.results_spilled(p, BOUNDS) == (p, []), "it is the newest run"
-    p, [new] = stacks.results_spilled(ran(p, FIRST, 1, [said("R", "last")]), BOUNDS)
+    assert stacks.spill_results(p, BOUNDS) == (p, []), "it is the newest run"
+    p, [new] = stacks.spill_results(ran(p, FIRST, 1, [said("R", "last")]), BOUNDS)
     assert (len(p.results), new.page.count) == (1, 7)
 
 
@@ -146,13 +148,13 @@ def test_pages_of_results_are_nobody_elses_and_never_expire() -> None:
     stored = Stored()
     stored.save(with_results(*["first"] * 9))
     p, now_s = stored.p, NOW_MS // 1000
-    assert list(piles(p, ROLES)) == []
-    assert lasting_wrongly(p, now_s=now_s, memory_s=100) == ()
+    assert list(iterate_lists(p, ROLES)) == []
+    assert find_wrong_expiries(p, now_s=now_s, memory_s=100) == ()
     assert not p.pages[0].is_forgotten(now_s * 2)
     below = dict(list(stored.pages.items())[1:])
     with pytest.raises(SagaError, match="is gone"):
-        spill.whole(p, below)
-    found = history.verify(p.transitions, replace(p, pages=()))
+        spill.restore_all(p, below)
+    found = history.verify_history(p.transitions, replace(p, pages=()))
     assert found is not None
     assert "results" in found.what
 

@@ -25,7 +25,7 @@ from saga.progress.actions import (
     Trigger,
 )
 from saga.progress.document import CompensableResult, Outcome, OverflowSegment, SagaProgress, SelfConsumedEvent
-from saga.progress.handlers import COMMAND, CompensationRole, HandlerRole, undo_name
+from saga.progress.handlers import COMMAND, CompensationRole, HandlerRole, compensation_name
 from saga.progress.next_action import choose_next_action, is_message_complete, record_decision
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -40,7 +40,7 @@ RESULT = CompensableResult(handler="reserve", cause=B.id, event=a_message("R"), 
 
 
 def entered(p: SagaProgress, name: str, message: str) -> SagaProgress:
-    return replace(p, inbox={**p.inbox, ids.entry(message, name): 0})
+    return replace(p, inbox={**p.inbox, ids.inbox_entry(message, name): 0})
 
 
 def following(p: SagaProgress | None, trigger: Trigger, *, certain: bool = True) -> Action:
@@ -96,7 +96,7 @@ def test_an_outcome_is_handled_before_anything_is_undone() -> None:
     assert following(p, Trigger(message=FAILED)) == RunHandler(LISTENS, FAILED, (FAILED,))
     p = entered(p, "listens", FAILED.id)
     assert following(p, Trigger(message=FAILED)) == Compensate(RESERVE, FAILED, RESULT)
-    assert following(entered(p, undo_name("reserve"), FAILED.id), Trigger(message=FAILED)) == Complete()
+    assert following(entered(p, compensation_name("reserve"), FAILED.id), Trigger(message=FAILED)) == Complete()
 
 
 def test_an_outcome_that_waits_for_the_original_is_written_down_once() -> None:
@@ -239,5 +239,5 @@ def test_a_command_is_heeded_first_and_then_what_is_ready() -> None:
     trigger = Trigger(message=command)
     heeded = choose_next_action(p, ROLES, trigger, NOW, True)
     assert heeded == Replay(command, p.queue[0])
-    after = replace(p, queue=(kept("first", A),), inbox={ids.entry(command.id, COMMAND): 1})
+    after = replace(p, queue=(kept("first", A),), inbox={ids.inbox_entry(command.id, COMMAND): 1})
     assert choose_next_action(after, ROLES, trigger, NOW, True) == RunHandler(FIRST, A, (A,))

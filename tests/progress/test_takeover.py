@@ -4,10 +4,10 @@ from msgspec.structs import replace
 
 from saga.progress import journal
 from saga.progress.actions import Now
-from saga.progress.document import CompensableResult, SagaProgress, SelfConsumedEvent, Transition, decode_entry
+from saga.progress.document import CompensableResult, SagaProgress, SelfConsumedEvent, Transition, decode_transition
 from saga.progress.handlers import CompensationRole, HandlerRoles
 from saga.progress.journal import TransitionDetails
-from saga.progress.takeover import is_due, taken_over
+from saga.progress.takeover import is_takeover_due, take_over
 from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_intent, blank, roles_of
 
 UNDO = CompensationRole(name="undo", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
@@ -23,15 +23,15 @@ def a_run(p: SagaProgress, n: int, *types: str) -> SagaProgress:
     cause = a_message(id=f"a{n}")
     events = [replace(a_message(type_, id=f"{type_}{n}"), source="svc") for type_ in types]
     ended = TransitionDetails(cause=cause.id, message=cause, parts=(cause,), events=events)
-    return journal.handled(p, a_hand(cause, roles=OLD), REPEATS, ended).snapshot
+    return journal.complete_run(p, a_hand(cause, roles=OLD), REPEATS, ended).snapshot
 
 
 def entries(p: SagaProgress) -> list[Transition]:
-    return [decode_entry(raw) for raw in p.transitions]
+    return [decode_transition(raw) for raw in p.transitions]
 
 
 def found(p: SagaProgress, now: Now = NOW) -> list[str]:
-    return [own.event.id for own in taken_over(p, NEW, entries(p), now).own]
+    return [own.event.id for own in take_over(p, NEW, entries(p), now).own]
 
 
 def undone(p: SagaProgress, *ids: str) -> tuple[SagaProgress, list[Transition]]:
@@ -45,8 +45,8 @@ def undone(p: SagaProgress, *ids: str) -> tuple[SagaProgress, list[Transition]]:
 
 def test_what_only_this_version_takes_is_found_in_the_order_of_the_history() -> None:
     p = a_run(a_run(blank(), 1, "R"), 2, "T", "R")
-    assert is_due(p, NEW)
-    assert not is_due(p, OLD), "an older one takes nothing that is not there"
+    assert is_takeover_due(p, NEW)
+    assert not is_takeover_due(p, OLD), "an older one takes nothing that is not there"
     assert found(p) == ["R1", "T2", "R2"]
 
 
@@ -58,22 +58,22 @@ def test_what_is_a_part_already_stays_one_and_in_its_place() -> None:
 
 def test_an_undone_result_is_not_found_and_the_others_of_its_run_are() -> None:
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
-    assert taken_over(p, NEW, history, NOW).own == (), "with the last result all that the run said is withdrawn"
+    assert take_over(p, NEW, history, NOW).own == (), "with the last result all that the run said is withdrawn"
     p, history = undone(a_run(blank(), 1, "R", "T"), "R1")
     p = replace(p, results=(CompensableResult(handler="repeats", cause="a1", event=a_message("R", id="R1b"), own=()),))
-    assert [own.event.id for own in taken_over(p, NEW, history, NOW).own] == ["T1"], "one more result stands"
+    assert [own.event.id for own in take_over(p, NEW, history, NOW).own] == ["T1"], "one more result stands"
 
 
 def test_what_is_found_goes_with_the_last_result_of_its_run() -> None:
     p = a_run(a_run(blank(), 1, "R", "T"), 2, "R")
-    assert [r.own for r in taken_over(p, NEW, entries(p), NOW).results] == [("R1", "T1"), ("R2",)]
+    assert [r.own for r in take_over(p, NEW, entries(p), NOW).results] == [("R1", "T1"), ("R2",)]
 
 
 def test_what_a_handler_that_repeats_may_have_had_before_the_memory_is_not_found_for_it() -> None:
     again = replace_role(many=True)
     p = a_run(blank(), 1, "R")
-    assert taken_over(p, again, entries(p), Now(NOW_MS + 1000, memory_s=0)).own == ()
-    assert [own.event.id for own in taken_over(p, again, entries(p), NOW).own] == ["R1"]
+    assert take_over(p, again, entries(p), Now(NOW_MS + 1000, memory_s=0)).own == ()
+    assert [own.event.id for own in take_over(p, again, entries(p), NOW).own] == ["R1"]
     assert found(p, Now(NOW_MS + 1000, memory_s=0)) == ["R1"], "one that runs once knows that it has not"
 
 
@@ -83,5 +83,5 @@ def replace_role(*, many: bool) -> HandlerRoles:
 
 def test_every_write_says_which_own_events_it_knows_of() -> None:
     hand = a_hand(a_message(), roles=NEW)
-    assert journal.begun(blank(), hand, an_intent("repeats", a_message())).snapshot.heard == ("R", "T")
-    assert journal.ignored(blank(), hand, REPEATS, a_message(), "because").snapshot.heard == ("R", "T")
+    assert journal.open_intent(blank(), hand, an_intent("repeats", a_message())).snapshot.heard == ("R", "T")
+    assert journal.ignore_message(blank(), hand, REPEATS, a_message(), "because").snapshot.heard == ("R", "T")

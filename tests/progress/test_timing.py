@@ -37,7 +37,7 @@ from saga.progress.document import (
     encode,
 )
 from saga.progress.failed_attempts import RunFailure
-from saga.progress.handlers import CompensationRole, undo_name
+from saga.progress.handlers import CompensationRole, compensation_name
 from saga.progress.journal import Commit, TransitionDetails
 from saga.progress.next_action import choose_next_action
 from saga.support.clock import iso
@@ -69,41 +69,41 @@ def waiting_for(*due_ms: int, wake: CurrentTimer | None = None) -> SagaProgress:
 
 
 def test_what_is_parked_waits_for_its_time_and_nothing_else_does() -> None:
-    assert timers.waits_for_time(blank()) == frozenset()
+    assert timers.find_timed_work(blank()) == frozenset()
     p = replace(
         blank(),
         queue=(parked("first", A, SOON), kept("second", B)),
         compensating=(kept("other", FAILED), parked("reserve", FAILED, LATER)),
     )
-    assert timers.waits_for_time(p) == {("first", A.id, SOON), ("reserve", FAILED.id, LATER)}
-    assert timers.waits_for_time(replace(p, queue=())) == {("reserve", FAILED.id, LATER)}
-    assert timers.waits_for_time(replace(p, compensating=())) == {("first", A.id, SOON)}
+    assert timers.find_timed_work(p) == {("first", A.id, SOON), ("reserve", FAILED.id, LATER)}
+    assert timers.find_timed_work(replace(p, queue=())) == {("reserve", FAILED.id, LATER)}
+    assert timers.find_timed_work(replace(p, compensating=())) == {("first", A.id, SOON)}
 
 
 def test_the_next_look_is_at_the_earliest_that_waits() -> None:
-    assert timers.next_look(blank(), NOW_MS) is None
-    assert timers.next_look(waiting_for(LATER, SOON, LATEST), NOW_MS) == SOON
+    assert timers.compute_next_check(blank(), NOW_MS) is None
+    assert timers.compute_next_check(waiting_for(LATER, SOON, LATEST), NOW_MS) == SOON
 
 
 @pytest.mark.parametrize(("overdue_ms", "again_ms"), [(0, 1000), (999, 1000), (1001, 1001), (10**9, 86_400_000)])
 def test_what_is_overdue_and_cannot_run_is_looked_at_again_later_and_later(overdue_ms: int, again_ms: int) -> None:
-    assert timers.next_look(waiting_for(NOW_MS - overdue_ms), NOW_MS) == NOW_MS + again_ms
-    assert timers.next_look(waiting_for(NOW_MS - overdue_ms, SOON), NOW_MS) == SOON
+    assert timers.compute_next_check(waiting_for(NOW_MS - overdue_ms), NOW_MS) == NOW_MS + again_ms
+    assert timers.compute_next_check(waiting_for(NOW_MS - overdue_ms, SOON), NOW_MS) == SOON
 
 
 def test_the_first_that_waits_names_a_wake_after_its_transition() -> None:
-    p, timer = timers.woken(waiting_for(LATEST, LATER), blank(), NOW_MS)
+    p, timer = timers.set_timer(waiting_for(LATEST, LATER), blank(), NOW_MS)
     assert timer == p.wake == CurrentTimer(id="wake-7", due_ms=LATER)
-    assert timers.woken(waiting_for(LATEST), None, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=LATEST)
+    assert timers.set_timer(waiting_for(LATEST), None, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=LATEST)
 
 
 def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
     p = waiting_for(LATER, LATEST, wake=CURRENT)
-    assert timers.woken(p, p, NOW_MS) == (p, None)
+    assert timers.set_timer(p, p, NOW_MS) == (p, None)
     less = replace(p, compensating=())
-    assert timers.woken(less, p, NOW_MS) == (less, None), "what ended needs none"
+    assert timers.set_timer(less, p, NOW_MS) == (less, None), "what ended needs none"
     early = replace(p, wake=replace(CURRENT, due_ms=SOON))
-    assert timers.woken(early, early, NOW_MS) == (early, None), "it is sent on when it comes"
+    assert timers.set_timer(early, early, NOW_MS) == (early, None), "it is sent on when it comes"
 
 
 @pytest.mark.parametrize(
@@ -116,15 +116,15 @@ def test_the_current_wake_does_for_what_waited_when_it_was_named() -> None:
     ],
 )
 def test_a_wake_that_does_not_do_is_replaced(p: SagaProgress, before: SagaProgress | None, why: str) -> None:
-    after, timer = timers.woken(p, before, NOW_MS)
+    after, timer = timers.set_timer(p, before, NOW_MS)
     assert timer is not None, why
-    assert timer == after.wake == CurrentTimer(id="wake-7", due_ms=timers.next_look(p, NOW_MS) or 0)
+    assert timer == after.wake == CurrentTimer(id="wake-7", due_ms=timers.compute_next_check(p, NOW_MS) or 0)
 
 
 def test_the_wake_goes_with_the_last_that_waited() -> None:
     done = replace(blank(), wake=CURRENT)
-    assert timers.woken(done, waiting_for(LATER), NOW_MS) == (replace(done, wake=None), None)
-    assert timers.woken(blank(), blank(), NOW_MS) == (blank(), None)
+    assert timers.set_timer(done, waiting_for(LATER), NOW_MS) == (replace(done, wake=None), None)
+    assert timers.set_timer(blank(), blank(), NOW_MS) == (blank(), None)
 
 
 # ---------------------------------------------------------------- where a turn ends
@@ -138,7 +138,7 @@ def following(p: SagaProgress, message: Message, *, certain: bool = True) -> Act
 
 
 def entered(p: SagaProgress, handler: str, message: Message) -> SagaProgress:
-    return replace(p, inbox={**p.inbox, ids.entry(message.id, handler): 0})
+    return replace(p, inbox={**p.inbox, ids.inbox_entry(message.id, handler): 0})
 
 
 def test_the_current_wake_that_is_early_is_sent_on_for_the_next_time() -> None:
@@ -198,7 +198,7 @@ def test_a_wake_that_leads_to_nothing_ends_on_what_the_store_has() -> None:
 
 def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
     p = replace(blank(), results=(RESULT,), wake=CURRENT)
-    p = entered(p, undo_name("other"), FAILED)
+    p = entered(p, compensation_name("other"), FAILED)
     assert following(replace(p, compensating=(parked("reserve", FAILED),)), FAILED) == Complete()
     for due_ms in (0, NOW_MS):
         p = replace(p, compensating=(parked("reserve", FAILED, due_ms),))
@@ -210,28 +210,28 @@ def test_a_parked_outcome_in_hand_waits_for_its_time() -> None:
 
 def test_the_parked_head_is_ready_at_its_time_and_holds_up_those_behind_it() -> None:
     p = replace(blank(), queue=(parked("first", A), kept("second", B)))
-    assert decisions.next_ready(p, ROLES, LATER - 1) is None
-    assert decisions.next_ready(p, ROLES, LATER) == RunHandler(FIRST, A, (A,))
-    assert decisions.why_blocked(p, "second") == "first has failed and is tried again"
+    assert decisions.find_next_ready(p, ROLES, LATER - 1) is None
+    assert decisions.find_next_ready(p, ROLES, LATER) == RunHandler(FIRST, A, (A,))
+    assert decisions.explain_block(p, "second") == "first has failed and is tried again"
     assert decisions.is_blocked(p, "second", B)
 
 
 def test_what_had_begun_goes_on_at_its_time() -> None:
     intent = an_intent("first", A)
     p = replace(blank(), queue=(parked("first", A), kept("second", B)), intents=(intent,))
-    assert decisions.next_ready(p, ROLES, LATER - 1) is None
-    assert decisions.next_ready(p, ROLES, LATER) == RunHandler(FIRST, A, (A,), intent)
-    assert decisions.why_blocked(p, "second") == "first has failed and is tried again"
+    assert decisions.find_next_ready(p, ROLES, LATER - 1) is None
+    assert decisions.find_next_ready(p, ROLES, LATER) == RunHandler(FIRST, A, (A,), intent)
+    assert decisions.explain_block(p, "second") == "first has failed and is tried again"
 
 
 def test_a_parked_compensation_lets_others_pass() -> None:
     p = replace(blank(), results=(RESULT,), compensating=(parked("reserve", FAILED), kept("other", FAILED)))
-    ready = decisions.next_ready(p, ROLES, LATER - 1)
+    ready = decisions.find_next_ready(p, ROLES, LATER - 1)
     assert ready is not None
     assert ready.role is OTHER
-    assert decisions.next_ready(p, ROLES, LATER) == Compensate(RESERVE, FAILED, RESULT)
+    assert decisions.find_next_ready(p, ROLES, LATER) == Compensate(RESERVE, FAILED, RESULT)
     alone = replace(p, compensating=p.compensating[:1])
-    assert decisions.next_ready(alone, ROLES, LATER - 1) is None
+    assert decisions.find_next_ready(alone, ROLES, LATER - 1) is None
 
 
 BEGUN = {k: an_intent(k, m) for k, m in (("first", A), ("second", B), ("expire", A), ("look", A))}
@@ -258,16 +258,16 @@ def test_behind_a_dead_letter_only_what_time_moves_waits_for_it(begun: str | Non
         if begun in kept_for:
             p = replace(p, intents=(BEGUN[begun],))
         if p.is_quarantined:
-            assert bool(timers.waits_for_time(p)) == (decisions.next_ready(p, roles, LATEST) is not None), p
+            assert bool(timers.find_timed_work(p)) == (decisions.find_next_ready(p, roles, LATEST) is not None), p
 
 
 def test_a_dead_letter_ends_the_wake_of_what_it_holds_up_and_its_replay_names_another() -> None:
     deadline = PendingMessage(handler="expire", message=A, n=0, due_ms=NOW_MS - 5000)
     free = replace(blank(), n=7, deadlines=(deadline,), wake=replace(CURRENT, due_ms=NOW_MS))
     held_up = replace(free, queue=(kept("second", B, dead="d"),))
-    assert timers.woken(held_up, free, NOW_MS) == (replace(held_up, wake=None), None)
+    assert timers.set_timer(held_up, free, NOW_MS) == (replace(held_up, wake=None), None)
     replayed = replace(held_up, queue=(kept("second", B),), wake=None)
-    assert timers.woken(replayed, held_up, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=NOW_MS), "it is overdue"
+    assert timers.set_timer(replayed, held_up, NOW_MS)[1] == CurrentTimer(id="wake-7", due_ms=NOW_MS), "it is overdue"
 
 
 # ---------------------------------------------------------------- what is written down
@@ -308,8 +308,8 @@ def test_one_of_many_that_waited_is_parked_before_those_that_wait_behind_it() ->
     p = replace(blank(), n=7, waiting=(kept("many", A, 2), kept("many", again, 3)))
     p = park(p, RunHandler(many, A, (A,))).snapshot
     assert [(k.n, k.due_ms) for k in p.queue] == [(2, LATER)]
-    assert decisions.next_ready(p, roles, LATER - 1) is None
-    assert decisions.next_ready(p, roles, LATER) == RunHandler(many, A, (A,))
+    assert decisions.find_next_ready(p, roles, LATER - 1) is None
+    assert decisions.find_next_ready(p, roles, LATER) == RunHandler(many, A, (A,))
 
 
 def test_what_is_parked_keeps_what_it_has_got() -> None:
@@ -351,7 +351,7 @@ def test_a_compensation_is_parked_where_it_is_or_behind_the_others() -> None:
 def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None:
     late = replace(CURRENT, due_ms=LATEST)
     p = waiting_for(LATER, wake=late)
-    written = journal.renamed(p, replace(a_hand(B), before=p))
+    written = journal.reschedule_timer(p, replace(a_hand(B), before=p))
     assert written.snapshot.wake == CurrentTimer(id="wake-7", due_ms=LATER)
     assert written.entry is not None
     assert (written.entry.outcome, written.entry.handler, written.entry.message) == ("waiting", "", B.id)
@@ -360,7 +360,7 @@ def test_a_new_name_takes_the_place_of_a_wake_that_would_come_too_late() -> None
 
 def test_what_comes_to_its_end_takes_its_wake_with_it() -> None:
     p = waiting_for(NOW_MS, wake=CURRENT)
-    written = journal.handled(
+    written = journal.complete_run(
         p, replace(a_hand(A, roles=ROLES), before=p), FIRST, TransitionDetails(message=A, parts=(A,))
     )
     assert (written.snapshot.queue, written.snapshot.wake) == ((), None)
@@ -372,7 +372,9 @@ def test_the_next_result_is_undone_as_if_nothing_had_failed() -> None:
     others = (parked("other", FAILED), kept("reserve", FAILED_TOO))
     p = replace(blank(), results=(RESULT, RESULT_TOO), compensating=(parked("reserve", FAILED, NOW_MS), *others))
     ended = TransitionDetails(message=FAILED, cause=RESULT_TOO.event.id)
-    written = compensation.undone(p, replace(a_hand(FAILED, roles=ROLES), before=p), RESERVE, RESULT_TOO, ended)
+    written = compensation.complete_compensation(
+        p, replace(a_hand(FAILED, roles=ROLES), before=p), RESERVE, RESULT_TOO, ended
+    )
     assert written.snapshot.compensating == (kept("reserve", FAILED), *others)
 
 
@@ -397,21 +399,21 @@ def an_entry(n: int, **more: object) -> Transition:
 def test_a_wake_is_among_what_readers_publish_unless_it_is_in_hand() -> None:
     event = EmittedEvent(id="e", type="R", schema="-", value=b"")
     p = replace(entries(an_entry(0, wake=CURRENT), an_entry(1), an_entry(2, events=(event,))), wake=CURRENT)
-    assert [entry.n for entry in history.unpublished(p, lambda position: False, A.id)] == [0, 2]
-    assert [entry.n for entry in history.unpublished(p, lambda position: False, CURRENT.id)] == [2]
+    assert [entry.n for entry in history.find_unpublished(p, lambda position: False, A.id)] == [0, 2]
+    assert [entry.n for entry in history.find_unpublished(p, lambda position: False, CURRENT.id)] == [2]
 
 
 def test_the_earliest_time_is_that_of_what_waits_past_or_to_come() -> None:
-    assert timers.earliest_ms(blank()) is None
+    assert timers.find_earliest_ms(blank()) is None
     waits = [replace(kept("on_a", a_message("A", id=f"a{n}")), due_ms=NOW_MS + n) for n in (-5, 5)]
-    assert timers.earliest_ms(replace(blank(), queue=tuple(waits))) == NOW_MS - 5
+    assert timers.find_earliest_ms(replace(blank(), queue=tuple(waits))) == NOW_MS - 5
 
 
 def test_a_wake_comes_too_late_if_a_clock_that_is_ahead_named_it() -> None:
     p = replace(blank(), queue=(replace(kept("on_a", a_message("A")), due_ms=NOW_MS + 5),))
-    assert not timers.comes_too_late(p, NOW_MS)
-    assert not timers.comes_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
-    assert timers.comes_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
+    assert not timers.is_timer_too_late(p, NOW_MS)
+    assert not timers.is_timer_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 5)), NOW_MS)
+    assert timers.is_timer_too_late(replace(p, wake=CurrentTimer(id="wake-0", due_ms=NOW_MS + 6)), NOW_MS)
 
 
 # ---------------------------------------------------------------- clocks that were wrong
@@ -437,13 +439,13 @@ def test_nothing_waits_longer_than_its_own_delay_whatever_the_clock_said_by_whic
         later=(a_turn(ahead, ahead + 60_000), replace(a_turn(ahead, ahead + 8000), attempts=1, delay_ms=8000)),
         wake=CurrentTimer(id="wake-0", due_ms=ahead + 5000),
     )
-    at = timers.bounded(p, roles, NOW_MS)
+    at = timers.limit_delays(p, roles, NOW_MS)
     left = [k.due_ms - NOW_MS for k in (*at.queue, *at.compensating, *at.deadlines)]
     assert left == [5000, 7000, 900_000, 9000, YEAR_MS], "what a later release has declared is its own"
     assert [c.due_ms - NOW_MS for c in at.later] == [60_000, 8000]
     assert at.deadlines[0].delay_ms == 0
-    assert timers.bounded(at, roles, NOW_MS) is at, "it is bounded once"
-    assert timers.bounded(at, roles, NOW_MS - timers.AHEAD_MS) is at, "clocks may differ by a little"
+    assert timers.limit_delays(at, roles, NOW_MS) is at, "it is bounded once"
+    assert timers.limit_delays(at, roles, NOW_MS - timers.AHEAD_MS) is at, "clocks may differ by a little"
 
 
 def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_delay() -> None:
@@ -452,7 +454,7 @@ def test_a_wake_of_a_time_that_was_wrong_is_renamed_and_what_waits_gets_its_own_
     p = replace(blank(), n=1, queue=(k,), wake=CurrentTimer(id="wake-0", due_ms=ahead + 5000))
     wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(NOW_MS))
     assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == RescheduleTimer()
-    written = journal.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
+    written = journal.reschedule_timer(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.entry is not None
     assert written.entry.wake is not None
     assert written.entry.wake.due_ms == NOW_MS + 5000 == written.snapshot.queue[0].due_ms
@@ -464,7 +466,7 @@ def test_a_clock_that_is_behind_by_the_message_in_hand_changes_no_time_and_has_t
     p = replace(blank(), n=1, queue=(k,), wake=CurrentTimer(id="wake-0", due_ms=NOW_MS))
     wake = replace(a_message("saga.wake"), id="wake-0", type=TIMER_TYPE, time=iso(ahead))
     assert choose_next_action(p, ROLES, Trigger(message=wake), NOW, True) == ForwardTimer(NOW_MS + 5000)
-    written = journal.renamed(p, replace(a_hand(wake, roles=ROLES), before=p))
+    written = journal.reschedule_timer(p, replace(a_hand(wake, roles=ROLES), before=p))
     assert written.snapshot.queue == (k,)
 
 

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from saga.progress.document import CurrentTimer, Intent, PendingMessage, SagaProgress, SelfConsumedEvent, SuspendedRun
-from saga.progress.journal import TransitionDetails, append
-from saga.progress.stranded_work import StrandedWork, unattended
+from saga.progress.journal import TransitionDetails, append_transition
+from saga.progress.stranded_work import StrandedWork, find_stranded_work
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
@@ -15,7 +15,7 @@ LONG_AGO = iso(NOW_MS - 2 * QUIET_MS)
 
 
 def found(p: SagaProgress, now_ms: int = NOW_MS) -> StrandedWork:
-    return unattended(p, ROLES, now_ms, QUIET_MS)
+    return find_stranded_work(p, ROLES, now_ms, QUIET_MS)
 
 
 def begun(intent: Intent) -> Intent:
@@ -63,7 +63,7 @@ def test_what_something_else_keeps_is_left_to_that() -> None:
 
 def test_what_is_ready_and_has_no_wake_is_named() -> None:
     p = replace(blank(), queue=(kept("on_a", A),))
-    p = replace(append(p, a_hand(A), "queued", "on_a", TransitionDetails(message=A)).snapshot, wake=None)
+    p = replace(append_transition(p, a_hand(A), "queued", "on_a", TransitionDetails(message=A)).snapshot, wake=None)
     assert found(p, NOW_MS + QUIET_MS).ready == "on_a"
     assert found(p).ready is None, "a worker is at it most likely"
 
@@ -75,9 +75,9 @@ def test_another_release_is_left_alone_with_what_it_declares() -> None:
 
 def test_own_events_that_this_release_takes_anew_are_named() -> None:
     roles = roles_of(a_role("on_a", "A"), emitted="A")
-    p = append(
+    p = append_transition(
         blank(), a_hand(B), "handled", "on_b", TransitionDetails(message=B, events=(replace(A, source="svc"),))
     ).snapshot
     p = replace(p, heard=(), own=())
-    assert unattended(p, roles, NOW_MS, QUIET_MS).heard == ("A",)
+    assert find_stranded_work(p, roles, NOW_MS, QUIET_MS).heard == ("A",)
     assert SelfConsumedEvent(event=A, n=1).n == 1

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress
 from saga.progress.handlers import CompensationRole
-from saga.progress.takeover import undeclared
+from saga.progress.takeover import find_undeclared
 from tests.progress.pieces import a_message, a_role, an_intent, blank, kept, roles_of
 
 A = a_message("A")
@@ -40,17 +40,17 @@ def a_page(of: str, *handlers: str) -> OverflowSegment:
     ],
 )
 def test_what_is_open_or_can_be_undone_is_named_with_what_it_is(p: SagaProgress, missing: tuple[str, ...]) -> None:
-    assert undeclared(p, ROLES) == missing
+    assert find_undeclared(p, ROLES) == missing
 
 
 def test_what_waits_for_other_parts_keeps_nothing_open_unless_the_saga_is_not_known() -> None:
     open_ = replace(blank(), queue=(kept("kept", A),), waiting=(kept("gone", A),))
-    assert undeclared(open_, ROLES) == ()
-    assert undeclared(replace(open_, started=None), ROLES) == ("handler gone",)
+    assert find_undeclared(open_, ROLES) == ()
+    assert find_undeclared(replace(open_, started=None), ROLES) == ("handler gone",)
 
 
 def test_pages_count_as_what_they_hold_would() -> None:
     pages = (a_page("queue", "queued"), a_page("waiting", "waited"), a_page("inbox", "had"))
     p = replace(blank(), queue=(kept("kept", A),), pages=pages)
-    assert undeclared(p, ROLES) == ("handler queued",)
-    assert undeclared(replace(p, started=None), ROLES) == ("handler queued", "handler waited")
+    assert find_undeclared(p, ROLES) == ("handler queued",)
+    assert find_undeclared(replace(p, started=None), ROLES) == ("handler queued", "handler waited")

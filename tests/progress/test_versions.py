@@ -8,8 +8,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.progress import compensation, journal
-from saga.progress.document import VERSIONED, SagaProgress, SuspendedRun, decode_entry
-from saga.progress.history import fold, verify
+from saga.progress.document import VERSIONED, SagaProgress, SuspendedRun, decode_transition
+from saga.progress.history import fold_state, verify_history
 from saga.progress.journal import TransitionDetails
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, roles_of
 
@@ -23,7 +23,9 @@ def handled(p: SagaProgress, number: int, delta: dict[str, Any]) -> SagaProgress
     hand = journal.WriteContext(
         message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=100, before=p
     )
-    return journal.handled(p, hand, ROLE, TransitionDetails(message=message, parts=(message,), delta=delta)).snapshot
+    return journal.complete_run(
+        p, hand, ROLE, TransitionDetails(message=message, parts=(message,), delta=delta)
+    ).snapshot
 
 
 def migrated(p: SagaProgress, state: dict[str, Any]) -> SagaProgress:
@@ -32,29 +34,29 @@ def migrated(p: SagaProgress, state: dict[str, Any]) -> SagaProgress:
 
 def a_history() -> SagaProgress:
     """Two runs of the release before, and two of the one that has migrated."""
-    p = handled(journal.empty("svc", "s", 1), 1, {"total": "1"})
+    p = handled(journal.new_progress("svc", "s", 1), 1, {"total": "1"})
     p = handled(p, 2, {"noted": True})
     p = handled(migrated(p, {"cents": 100}), 3, {"cents": 100})
     return handled(p, 4, {"cents": 101})
 
 
 def test_a_saga_begins_with_the_version_of_the_release_that_knows_it_first() -> None:
-    assert journal.empty("svc", "s", 1) == SagaProgress(service="svc", saga="s")
-    first = journal.empty("svc", "s", 2)
+    assert journal.new_progress("svc", "s", 1) == SagaProgress(service="svc", saga="s")
+    first = journal.new_progress("svc", "s", 2)
     assert (first.version, first.format) == (2, VERSIONED)
     p = handled(first, 1, {"cents": 1})
-    assert decode_entry(p.transitions[0]).version == 2
-    assert verify(p.transitions, p) is None
+    assert decode_transition(p.transitions[0]).version == 2
+    assert verify_history(p.transitions, p) is None
 
 
 def test_what_a_new_version_does_not_have_is_gone_from_the_state_and_not_from_history() -> None:
     p = a_history()
-    entries = list(map(decode_entry, p.transitions))
+    entries = list(map(decode_transition, p.transitions))
     assert [entry.version for entry in entries] == [1, 1, 2, 2]
-    assert fold(entries) == p.state == {"cents": 101}
-    assert fold(entries, before=2) == {"total": "1", "noted": True}
-    assert fold(entries[2:]) == p.state
-    assert verify(p.transitions, p) is None
+    assert fold_state(entries) == p.state == {"cents": 101}
+    assert fold_state(entries, before=2) == {"total": "1", "noted": True}
+    assert fold_state(entries[2:]) == p.state
+    assert verify_history(p.transitions, p) is None
 
 
 @pytest.mark.parametrize("version", [1, 3])
@@ -85,7 +87,7 @@ def test_a_run_was_given_a_state_that_the_saga_had_in_that_version() -> None:
     never: list[tuple[int, dict[str, Any]]] = [(2, {"total": "1"}), (1, {"cents": 100}), (2, {})]
     for version, state in never:
         assert "intents" in told(begun(p, version, state), p.transitions)
-    nothing = replace(journal.empty("svc", "s", 2), started=a_message().started)
+    nothing = replace(journal.new_progress("svc", "s", 2), started=a_message().started)
     assert told(begun(nothing, 2, {}), ()) == ""
 
 
@@ -97,12 +99,12 @@ def begun(p: SagaProgress, version: int, state: dict[str, Any]) -> SagaProgress:
 
 def told(p: SagaProgress, transitions: Sequence[Raw]) -> str:
     """What is found to be changed."""
-    found = verify(transitions, p)
+    found = verify_history(transitions, p)
     return "" if found is None else found.what
 
 
 def test_what_takes_the_place_of_a_run_that_goes_on_later_is_given_the_state_with_its_version() -> None:
     message = a_message()
     later = SuspendedRun(handler="a", parts=(message,), n=0, turn=1, first_ms=1, seen_ms=1, due_ms=1)
-    intent = compensation.sealed(replace(a_history(), later=(later,)), ROLE)
+    intent = compensation.make_abort_intent(replace(a_history(), later=(later,)), ROLE)
     assert (intent.version, intent.state) == (2, {"cents": 101})

@@ -13,7 +13,7 @@ from msgspec.structs import replace as struct_replace
 from saga import Retry, Saga, Service
 from saga.messaging import envelope
 from saga.progress import decisions, journal
-from saga.progress.compensation import undone
+from saga.progress.compensation import complete_compensation
 from saga.progress.document import CompensableResult, Intent, SelfConsumedEvent
 from saga.progress.handlers import CompensationRole, HandlerRoles
 from saga.progress.journal import TransitionDetails, WriteContext
@@ -76,7 +76,7 @@ def test_a_message_does_not_overtake_those_that_wait_until_the_saga_is_known(wor
 
 
 def test_the_kit_sees_a_message_that_overtakes_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions, "waits_before", lambda p, role, message: False)
+    monkeypatch.setattr(decisions, "is_other_message_first", lambda p, role, message: False)
 
     def seen(seed: int) -> str:
         with SimulatedWorld(seed, guarded=False) as world:
@@ -204,7 +204,7 @@ def test_the_kit_sees_that_nobody_was_told_what_a_dead_run_did(monkeypatch: pyte
     def either(intent: Intent, handler: str, cause: str, *, undo: bool) -> bool:
         return intent.handler == handler and intent.cause == cause
 
-    monkeypatch.setattr(journal, "is_of", either)
+    monkeypatch.setattr(journal, "is_intent_of", either)
     with SimulatedWorld(guarded=False) as world:
         a_party_whose_last_dough_is_a_dead_letter(world)
         with pytest.raises(Broken, match="undone: step rent of fold stands since transition 3, and nobody was told"):
@@ -293,7 +293,7 @@ def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -
     )
     roles = HandlerRoles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
     hand = WriteContext(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, memory_s=1)
-    once = undone(p, hand, role, p.results[1], TransitionDetails(message=hand.message))
+    once = complete_compensation(p, hand, role, p.results[1], TransitionDetails(message=hand.message))
     assert [own.event for own in once.snapshot.own] == [x]
 
 

@@ -29,7 +29,7 @@ async def test_a_long_saga_of_an_id_that_was_forgotten_is_archived_and_verified_
             whole = await read_history(ServiceStore("inventory", place.store), SAGA)
             assert whole is not None
             assert len(whole.transitions) == messages
-            assert history.verify(whole.transitions, whole.progress) is None
+            assert history.verify_history(whole.transitions, whole.progress) is None
             document = await place.store.get("saga", progress_key("inventory", SAGA))
             assert document is not None
             await place.store.remove("saga", progress_key("inventory", SAGA), cas=document.cas)  # as expiry does

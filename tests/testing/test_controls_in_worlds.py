@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from saga import Service
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.testing.simulation.simulated_world import WORKERS, SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -52,7 +52,7 @@ def burnt(world: SimulatedWorld) -> list[str]:
         f"{entry.handler} {entry.attempt}: {entry.reason}"
         for number in ORDERS
         if (p := world.progress("payment", f"order-{number}")) is not None
-        for entry in map(decode_entry, p.transitions)
+        for entry in map(decode_transition, p.transitions)
         if entry.outcome == "retrying" and entry.attempt and not entry.failures
     ]
 
@@ -104,7 +104,7 @@ def test_a_pause_writes_nothing_more_however_long_it_lasts() -> None:
         world.run_for(timedelta(minutes=40))
         p = world.progress("payment", "order-17")
         assert p is not None
-        assert [decode_entry(raw).reason for raw in p.transitions] == ["reserve is paused by a test: to see"]
+        assert [decode_transition(raw).reason for raw in p.transitions] == ["reserve is paused by a test: to see"]
         assert p.wake is not None
         world.resume(payment, "reserve")
         world.run_for(AT_LATEST)

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from saga import Breaker, Remembered, Saga, Service, limited
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -88,7 +88,9 @@ def ways(world: SimulatedWorld) -> set[str]:
     found = set[str]()
     for number in range(ORDERS):
         p = world.progress("payment", f"order-{number}")
-        found |= set() if p is None else {call.instead for raw in p.transitions for call in decode_entry(raw).calls}
+        found |= (
+            set() if p is None else {call.instead for raw in p.transitions for call in decode_transition(raw).calls}
+        )
     return found
 
 

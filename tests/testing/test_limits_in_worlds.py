@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from saga import Breaker, Retry, Service, limited
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.testing.simulation.simulated_world import WORKERS, SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -115,7 +115,7 @@ def attempts(world: SimulatedWorld, number: int) -> list[int]:
     """Numbers of the attempts of which the transitions of an order tell."""
     p = world.progress("payment", f"order-{number}")
     assert p is not None
-    return [entry.attempt for entry in map(decode_entry, p.transitions) if entry.handler == "reserve"]
+    return [entry.attempt for entry in map(decode_transition, p.transitions) if entry.handler == "reserve"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,7 +8,7 @@ import pytest
 from saga import Later, Retry, Saga, Service
 from saga.errors import Permanent
 from saga.messaging.names import is_without_events
-from saga.progress.document import decode
+from saga.progress.document import decode_progress
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
 from services.inventory.stock import Stock
@@ -98,7 +98,7 @@ def kept_of(world: SimulatedWorld, saga: str) -> bytes:
 def known_in(world: SimulatedWorld, saga: str) -> set[str | None]:
     """Principals in the progresses of a saga, in each version that there was."""
     of_all = [w.versions.get(saga, ()) for w in world.evidence().services.values()]
-    return {decode(content).principal for contents in of_all for content in contents}
+    return {decode_progress(content).principal for contents in of_all for content in contents}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -13,7 +13,7 @@ from saga.engine.rebuild import Around, Taken, Unknowable, rebuilt
 from saga.messages import Message, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.message_ids import could_be_own
-from saga.progress.document import SagaProgress, decode
+from saga.progress.document import SagaProgress, decode_progress
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
@@ -85,7 +85,7 @@ async def compared(evidence: Evidence, now_ms: int) -> tuple[int, list[str], lis
                 refused.append(f"{name} {saga}: {why}")
                 continue
             assert anew is not None
-            once, now = meaning(decode(versions[-1])), meaning(anew.snapshot)
+            once, now = meaning(decode_progress(versions[-1])), meaning(anew.snapshot)
             if once == now and not anew.unsaid and not anew.left:
                 same += 1
             else:

@@ -12,7 +12,7 @@ import pytest
 from saga import SagaError, Service
 from saga.errors import DeclarationError
 from saga.messages import texts_of
-from saga.progress.document import decode_entry
+from saga.progress.document import decode_transition
 from saga.telemetry.events import Parked, Stuck
 from saga.testing.fault_kinds import faults
 from saga.testing.invariants.check import violations
@@ -65,7 +65,7 @@ def check_whole(world: SimulatedWorld, till: Till, *, died: bool = False) -> Non
 def versions(world: SimulatedWorld, saga: str) -> list[int]:
     """Version of the state in each transition of payment's."""
     p = world.progress("payment", saga)
-    return [] if p is None else [decode_entry(raw).version for raw in p.transitions]
+    return [] if p is None else [decode_transition(raw).version for raw in p.transitions]
 
 
 def stuck(world: SimulatedWorld) -> list[str]:

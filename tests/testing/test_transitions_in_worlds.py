@@ -9,7 +9,7 @@ import pytest
 from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import Told, from_record
-from saga.progress.document import SagaProgress, Transition, decode
+from saga.progress.document import SagaProgress, Transition, decode_progress
 from saga.testing.fault_kinds import faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
@@ -48,7 +48,7 @@ def written_in(world: SimulatedWorld) -> dict[tuple[str, str, int], Transition]:
     """Every transition of every progress."""
     progresses: list[SagaProgress] = []
     for found in world.evidence().services.values():
-        progresses += [decode(contents[-1]) for contents in found.versions.values()]
+        progresses += [decode_progress(contents[-1]) for contents in found.versions.values()]
     assert progresses
     assert all(p.first == 0 for p in progresses)
     return {

@@ -16,7 +16,7 @@ from saga.messaging.names import is_wakes
 from saga.ops.histories import read_history
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
-from saga.progress.history import verify
+from saga.progress.history import verify_history
 from saga.store.port import Store
 from services import ledger
 from services.audit.books import SERVICES, Sources, assemble
@@ -116,7 +116,7 @@ class Readings:
             f"{id_}: {service}: {found.what}"
             for service, histories in self.histories.items()
             for id_, history in histories.items()
-            if (found := verify(history.transitions, history.progress)) is not None
+            if (found := verify_history(history.transitions, history.progress)) is not None
         ]
         count = sum(map(len, self.histories.values()))
         return Check(name="histories are what was written", figures=f"{count} of them", differences=tuple(broken))

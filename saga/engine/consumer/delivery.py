@@ -18,7 +18,7 @@ from saga.errors import Broken
 from saga.messaging.controls import Control
 from saga.messaging.trace_context import Tracing, place_of
 from saga.progress.actions import AwaitLog
-from saga.progress.document import SagaProgress, decode_entry
+from saga.progress.document import SagaProgress, decode_transition
 from saga.support.clock import from_iso
 from saga.telemetry.events import Handled, Stuck
 
@@ -109,7 +109,7 @@ class MessageDelivery:
             return cached[2]
         if not p.transitions:
             return stages.begun_s
-        age_ms = self.service.ports.clock.now_ms() - from_iso(decode_entry(p.transitions[-1]).time)
+        age_ms = self.service.ports.clock.now_ms() - from_iso(decode_transition(p.transitions[-1]).time)
         return stages.begun_s - max(0, age_ms) / 1000
 
     def _report_handled(self, item: WorkItem, stages: Measurements) -> None:

@@ -18,7 +18,7 @@ from saga.errors import BrokerUnavailable, SagaError, StoreUnavailable
 from saga.messages import Outgoing
 from saga.messaging.names import PROGRESS
 from saga.progress import timers
-from saga.progress.document import decode, progress_key
+from saga.progress.document import decode_progress, progress_key
 from saga.telemetry.events import PublishedLost, TimersLost
 
 BATCH = 200
@@ -101,10 +101,10 @@ class LostTimers:
             if b'"wake"' not in document.content:
                 continue
             try:
-                p = decode(document.content)
+                p = decode_progress(document.content)
             except SagaError:  # reported when the saga's next message is handled
                 continue
-            due_ms = timers.earliest_ms(p)
+            due_ms = timers.find_earliest_ms(p)
             if p.wake is None or due_ms is None:
                 continue
             batch.append(timer_record(service, key.removeprefix(prefix), p.wake.id, due_ms))

@@ -56,8 +56,8 @@ def _complete_abort(
     command = action.message
     if isinstance(command, Command):
         kept = next(k for k in p.queue if k.dead == command.dead)
-        return operator_commands.discarded(p, hand, command, kept, remains=remains, calls=calls)
-    return compensation.closed_for_good(p, hand, action.role, action.message, remains=remains, calls=calls)
+        return operator_commands.discard_message(p, hand, command, kept, remains=remains, calls=calls)
+    return compensation.complete_abort(p, hand, action.role, action.message, remains=remains, calls=calls)
 
 
 async def _call_abort_actions(service: ServiceRuntime, saga: Saga[Any], intent: Intent) -> list[str]:

@@ -36,7 +36,7 @@ def begin(
     p, cas = cached or (None, 0)
     if p is None:
         if message.type in service.starts and not progress_repository.is_older_than_retention(service, message):
-            p = journal.empty(service.name, message.saga, service.version)
+            p = journal.new_progress(service.name, message.saga, service.version)
             if message.started is not None and message.started > progress_repository.decision_time(service).future:
                 _report_future(service, message, message.started)
     elif p.started is None and progress_repository.is_older_than_retention(service, message):

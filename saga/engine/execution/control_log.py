@@ -112,7 +112,7 @@ async def write_control(service: ServiceRuntime, at: Position, control: Control)
 
 def _dead_letter(service: str, control: Control, reason: str) -> Outgoing:
     dead = DeadLetterRecord(
-        id=ids.dead_id(service, control.saga, "a control", control.id, 0),
+        id=ids.dead_letter_id(service, control.saga, "a control", control.id, 0),
         what="dead letter",
         handler="a control",
         reason=reason,

@@ -39,7 +39,7 @@ from saga.policies.turns import spread_of
 from saga.progress import failed_attempts, ids, journal, suspended_runs
 from saga.progress import failed_attempts as put_off_runs
 from saga.progress.actions import Abort, AlreadyPending, AlreadyProcessed, Compensate, HandlerAction, Ignore, RunHandler
-from saga.progress.decisions import decide, is_undone, kept_undo
+from saga.progress.decisions import decide, is_compensated, find_pending_compensation
 from saga.progress.document import (
     DeadLetterRecord,
     FailedAttempt,
@@ -47,7 +47,7 @@ from saga.progress.document import (
     SagaProgress,
     StepRecord,
     Transition,
-    decode_entry,
+    decode_transition,
 )
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.handlers import COMMAND
@@ -303,7 +303,7 @@ async def put_off(
         find_intent(turn.loaded_progress, ask.run),
     )
     before, named = count_failures_before(p, ask)
-    since_ms, left_s = put_off_runs.waits_since_ms(p, ask.action, before + len(history), why.reason), why.left_s
+    since_ms, left_s = put_off_runs.find_postponed_since_ms(p, ask.action, before + len(history), why.reason), why.left_s
     if why.grows and since_ms is not None:
         left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
     left_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
@@ -327,7 +327,7 @@ async def put_off(
         await ports.assignment.pause(min(left_s, PAUSE_S_MAX), turn.position)
         return turn.drop_progress()
     is_new = since_ms is None or intent != begun
-    if not is_new and put_off_runs.has_wake(p, ask.action, has_begun=begun is not None):
+    if not is_new and put_off_runs.has_timer(p, ask.action, has_begun=begun is not None):
         return _hold_back(turn, ask, ports.clock.now_ms() + ceil(left_s * 1000))
     failure = RunFailure(
         reason=why.reason,
@@ -369,12 +369,12 @@ def count_failures_before(p: SagaProgress, ask: RunRequest) -> tuple[int, Mappin
         return 0, {}
     name, message = ask.action.role.name, ask.action.message.id
     if ask.action.undoes:
-        kept = kept_undo(p, name, ask.action.message)
+        kept = find_pending_compensation(p, name, ask.action.message)
     else:
         kept = next((k for k in (*p.queue[:1], *p.deadlines) if k.handler == name and k.message.id == message), None)
     if kept is not None:
         return kept.attempts, kept.under
-    c = suspended_runs.of(p, name, message) if p.later else None
+    c = suspended_runs.find_suspended_run(p, name, message) if p.later else None
     return (0, {}) if c is None else (c.attempts, c.under)
 
 
@@ -481,7 +481,7 @@ def is_recorded_wait(p: SagaProgress, name: str, words: str, retry: Retry, attem
     which is the `attempt`-th to fail, has not come: then this was a look."""
     if attempt < 2:
         return False
-    last = next((e for e in map(decode_entry, reversed(p.transitions)) if _records_wait(e, name)), None)
+    last = next((e for e in map(decode_transition, reversed(p.transitions)) if _records_wait(e, name)), None)
     if last is None or last.outcome == "released" or last.reason != words:  # who has released it waits for the attempt
         return False
     return now_ms - from_iso(last.time) < delay_s(retry, attempt - 1, spread_of(p.saga, last.n)) * 1000
@@ -516,7 +516,7 @@ def escalation_letter(
     """Tidings of `handler`, which is to undo what `undoes` says because of `outcome`."""
     p = turn.loaded_progress
     return DeadLetterRecord(
-        id=ids.dead_id(p.service, p.saga, f"{handler}|failing|{attempt}", undoes.id, p.replays),
+        id=ids.dead_letter_id(p.service, p.saga, f"{handler}|failing|{attempt}", undoes.id, p.replays),
         what="escalation",
         handler=handler,
         reason=f"{attempt} attempts failed, the last with {error}",
@@ -633,7 +633,7 @@ async def _publish_oversized(
     """Say the message whole on `<service>.dead`, for this handler; id of the dead letter."""
     saga = message.saga
     dead = DeadLetterRecord(
-        id=ids.dead_id(service.name, saga, name, message.id, turn.loaded_progress.replays),
+        id=ids.dead_letter_id(service.name, saga, name, message.id, turn.loaded_progress.replays),
         what="dead letter",
         handler=name,
         reason=f"{dead_letters.TOO_LARGE}: {why}",
@@ -662,5 +662,5 @@ def _other_handlers(service: ServiceRuntime, turn: ProcessingState, action: Hand
                 yield role.name
     for role in roles.undone_by.get(message.type, ()):
         name = role.undo.name if role.undo else role.name
-        if name != action.name and not is_undone(p, role, message) and kept_undo(p, role.name, message) is None:
+        if name != action.name and not is_compensated(p, role, message) and find_pending_compensation(p, role.name, message) is None:
             yield name

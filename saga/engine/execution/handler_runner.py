@@ -36,11 +36,11 @@ from saga.messaging.message_ids import identity_of_own
 from saga.policies.turns import AWAY_S_MAX, STAYS_S
 from saga.progress import failed_attempts, ids, journal
 from saga.progress.actions import Compensate, RunHandler
-from saga.progress.compensation import undone
+from saga.progress.compensation import complete_compensation
 from saga.progress.document import Intent, SagaProgress, SuspendedRun
 from saga.progress.failed_attempts import RunFailure
 from saga.progress.journal import Commit, TransitionDetails, WriteContext
-from saga.progress.suspended_runs import cause_of
+from saga.progress.suspended_runs import compute_cause
 from saga.support.clock import from_iso, iso
 
 _MS = timedelta(milliseconds=1)
@@ -56,7 +56,7 @@ def run(
     if intent is not None:
         action, cause = replace(action, message=intent.message), intent.cause
     else:
-        cause = cause_of(parts[: len(action.role.takes)], action.goes_on)
+        cause = compute_cause(parts[: len(action.role.takes)], action.goes_on)
     name = action.role.name
     return admit(service, turn, RunRequest(action=action, handler=service.handlers[name], run=("do", name, cause)))
 
@@ -307,7 +307,7 @@ def _complete(
             value=value,
             started=p.started or turn.message.started,
             trace=ask.action.message.trace,
-            principal=journal.principal_of(p, turn.message),
+            principal=journal.determine_principal(p, turn.message),
         )
         for index, (type_, schema, value) in enumerate(events)
     ]
@@ -324,13 +324,13 @@ def _complete(
     if ask.ends is not None:
         return ask.ends(p, hand, ended.calls)
     if isinstance(ask.action, Compensate):
-        return undone(p, hand, ask.action.role, ask.action.result, ended)
+        return complete_compensation(p, hand, ask.action.role, ask.action.result, ended)
     if ask.handler.may_wait:
         ended = replace(ended, shown=tuple(m.id for m in ended.parts[len(ask.action.role.takes) :]))
     if next_turn is not None:
         ended = replace(ended, reason=_describe_suspension(next_turn))
-        return journal.gone_on(p, hand, ask.action.role, ended, next_turn)
-    return journal.handled(p, hand, ask.action.role, ended)
+        return journal.suspend_run(p, hand, ask.action.role, ended, next_turn)
+    return journal.complete_run(p, hand, ask.action.role, ended)
 
 
 def _describe_suspension(c: SuspendedRun) -> str:

@@ -45,8 +45,8 @@ from saga.progress.next_action import (
     record_decision,
     record_without_handler,
 )
-from saga.progress.operator_commands import heeded
-from saga.progress.timers import is_overdue
+from saga.progress.operator_commands import apply_command
+from saga.progress.timers import is_deadline_overdue
 from saga.telemetry.events import DeadlinePassedLog, TimerKept
 
 
@@ -84,7 +84,7 @@ async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingS
             case ApplyCommand():
                 service.schemas.doubt()
                 heeds = await encrypt_answer(service, turn, action)
-                turn = await progress_repository.commit(service, turn, heeded, heeds)
+                turn = await progress_repository.commit(service, turn, apply_command, heeds)
             case TouchDeadline() | RescheduleTimer():
                 turn = await progress_repository.commit(service, turn, record_without_handler, action)
             case RecordDecision():
@@ -122,7 +122,7 @@ def _is_finished(service: ServiceRuntime, turn: ProcessingState) -> bool:
     p = turn.progress
     if p is None or not turn.is_current or not is_message_complete(p, service.roles, turn):
         return False
-    return not p.deadlines or not is_overdue(p, service.ports.clock.now_ms())
+    return not p.deadlines or not is_deadline_overdue(p, service.ports.clock.now_ms())
 
 
 # -------------------------------------------------------------------- timer endings
@@ -144,7 +144,7 @@ async def forward_timer(service: ServiceRuntime, turn: ProcessingState, action: 
 async def add_log_progress(service: ServiceRuntime, turn: ProcessingState, now: Now) -> Now:
     """The time; where a deadline is due, with how far the log has been handled, for what closes it may lie there."""
     p = turn.loaded_progress
-    if not is_overdue(p, now.ms):
+    if not is_deadline_overdue(p, now.ms):
         return now
     due_ms = max(k.due_ms for k in p.deadlines if k.due_ms <= now.ms)
     handled_ms = await service.ports.assignment.handled_ms(p.saga, due_ms)

@@ -113,7 +113,7 @@ class RunningSaga(Recalling, Hiding):
 
     @property
     def principal(self) -> str | None:
-        return journal.principal_of(self.turn.loaded_progress, self.turn.message)
+        return journal.determine_principal(self.turn.loaded_progress, self.turn.message)
 
     @property
     def has_begun(self) -> bool:
@@ -146,7 +146,7 @@ class RunningSaga(Recalling, Hiding):
         )
 
     def key(self, name: str, /) -> str:
-        return ids.key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
+        return ids.idempotency_key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
 
     @property
     def _whose(self) -> str:
@@ -359,7 +359,7 @@ class RunningSaga(Recalling, Hiding):
         intent = with_(self.intent, begins=asked, calls=self.answers, time=self.intent.time or iso(self.time_ms))
         if self._undo_with:
             intent = with_(intent, undo_with=self.taken_back_with)
-        await self._shielded(self._save(intent, journal.begun(self.turn.loaded_progress, hand, intent)))
+        await self._shielded(self._save(intent, journal.open_intent(self.turn.loaded_progress, hand, intent)))
 
     async def _save(self, intent: Intent, written: journal.Commit) -> None:
         self.turn = await progress_repository.checkpoint(self.service, self.turn, written)

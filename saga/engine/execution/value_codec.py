@@ -35,7 +35,7 @@ from saga.messaging.envelope import type_of
 from saga.messaging.operator_commands import Command
 from saga.progress.actions import AnswerStep, CommandDecision, RejectCommand
 from saga.progress.document import AbortAction, Intent, StepRecord
-from saga.progress.operator_commands import answered_call
+from saga.progress.operator_commands import make_answered_record
 
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
@@ -244,7 +244,7 @@ async def encrypt_answer(service: ServiceRuntime, turn: ProcessingState, action:
     if given.raised is not None or (service.ports.keys is None and not find_key_names(given.value.encode())):
         return action
     run: RunKey = (intent.kind, intent.handler, intent.cause)
-    seals, call = ValueCodec(service, turn), answered_call(intent, given)
+    seals, call = ValueCodec(service, turn), make_answered_record(intent, given)
     try:
         await seals.begin(intent.name or intent.handler, intent)
         value = unwrap_marked(

@@ -95,7 +95,7 @@ def unreadable(service: str, record: Record, reason: str, now_ms: int, contract:
     that it says."""
     where = f"{record.topic}/{record.partition}/{record.offset}"
     remedy = "mend its sender; this dead letter has the original, or says where it is"
-    id_ = ids.dead_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
+    id_ = ids.dead_letter_id(service, where, "-", f"{where}@{record.log_id}" if record.log_id else where, 0)
     headers = (
         *((foreign_name(name), value) for name, value in record.headers),
         *_headers(service, id_, "dead letter", reason, remedy, iso(now_ms), where),
@@ -136,7 +136,7 @@ def deadly(service: str, message: Message, position: Position, deaths: int, cont
         *message.foreign,
         *_headers(
             service,
-            ids.dead_id(service, message.saga, "-", message.id, 0),
+            ids.dead_letter_id(service, message.saga, "-", message.id, 0),
             "dead letter",
             of_deaths(deaths),
             "find out of what the process dies; then have its sender repeat it",
@@ -151,7 +151,7 @@ def deadly(service: str, message: Message, position: Position, deaths: int, cont
 
 def id_of_older(service: str, message: Message) -> str:
     """Id of such a letter."""
-    return ids.dead_id(service, message.saga, "-", message.id, 0)
+    return ids.dead_letter_id(service, message.saga, "-", message.id, 0)
 
 
 def _whose(blame: Blame | None, contract: Contract | None) -> Headers:

@@ -16,22 +16,22 @@ from saga.messaging import envelope, timers
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history, integrity, journal, operator_commands, takeover
 from saga.progress.actions import Now
-from saga.progress.decisions import knows
+from saga.progress.decisions import is_message_known
 from saga.progress.document import (
     RELEASED,
     UNREADABLE,
     DeadLetterRecord,
     SagaProgress,
     Transition,
-    decode,
-    decode_entry,
+    decode_progress,
+    decode_transition,
     encode,
-    messages_of,
+    build_messages,
     progress_key,
 )
 from saga.progress.history import TransitionArchive
 from saga.progress.journal import Commit, WriteContext, check_room
-from saga.progress.takeover import undeclared
+from saga.progress.takeover import find_undeclared
 from saga.store.port import Document
 from saga.telemetry.events import DeadLettered, ReplayEnded, WriteRefused
 
@@ -84,7 +84,7 @@ def write_context(service: ServiceRuntime, turn: ProcessingState, *, appends: bo
     """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
     asks whether the message is new."""
     message, p = turn.message, turn.loaded_progress
-    is_new = appends and message.type not in OURS and not turn.paged and not knows(p, service.roles, message)
+    is_new = appends and message.type not in OURS and not turn.paged and not is_message_known(p, service.roles, message)
     is_new = is_new and turn.position != NOWHERE
     return WriteContext(
         message=message,
@@ -113,13 +113,13 @@ async def load(service: ServiceRuntime, turn: ProcessingState) -> ProcessingStat
     document = await (read if spans is None else spans.around("store", "read progress", read))
     unpublished: tuple[Transition, ...] = ()
     if document is None:
-        p, cas = journal.empty(service.name, saga, service.version), 0
+        p, cas = journal.new_progress(service.name, saga, service.version), 0
     else:
-        p, cas = decode(document.content), document.cas
+        p, cas = decode_progress(document.content), document.cas
         # What this worker remembers it has brought to its end: all of it was acknowledged, but for what this turn read.
         unpublished = turn.unpublished
         if cas != remembered:
-            unpublished = tuple(history.unpublished(p, service.ports.assignment.is_committed, turn.message.id))
+            unpublished = tuple(history.find_unpublished(p, service.ports.assignment.is_committed, turn.message.id))
         _check_declared(service, p, unpublished)
         if not all(_is_brought_elsewhere(service, turn, entry) for entry in unpublished):
             await _publish_all(service, turn, p, unpublished)
@@ -131,7 +131,7 @@ async def load(service: ServiceRuntime, turn: ProcessingState) -> ProcessingStat
         if is_older_than_retention(service, turn.message):
             await _give_up_old(service, turn)
             return replace(turn, is_complete=True)
-    if takeover.is_due(p, service.roles):
+    if takeover.is_takeover_due(p, service.roles):
         p = await _take_over(service, replace(turn, cas=cas), p)
     # What pages of the progress before said of the message is of no use any more.
     return replace(turn, progress=p, cas=cas, is_current=True, unpublished=unpublished, recalled=None, paged=None)
@@ -155,13 +155,13 @@ async def _publish_all(
 
 async def _take_over(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
     """The progress with the own events that the version of the service before did not take."""
-    entries = [*await _load_archives(service, turn.position, p), *map(decode_entry, p.transitions)]
+    entries = [*await _load_archives(service, turn.position, p), *map(decode_transition, p.transitions)]
     if p.pages:
         p = await overflow_store.restore_results(service, turn, p)
-        said = [event for entry in entries for event in messages_of(p, entry)]
+        said = [event for entry in entries for event in build_messages(p, entry)]
         had = await overflow_store.find_in_segments(service, turn, p, said)
         p = replace(p, inbox={**dict.fromkeys(had, 0), **p.inbox})
-    return takeover.taken_over(p, service.roles, entries, decision_time(service))
+    return takeover.take_over(p, service.roles, entries, decision_time(service))
 
 
 async def _load_archives(service: ServiceRuntime, position: Position, p: SagaProgress) -> list[Transition]:
@@ -172,7 +172,7 @@ async def _load_archives(service: ServiceRuntime, position: Position, p: SagaPro
         document = await retry_while_unavailable(service, position, "get", service.ports.store.get, ARCHIVES, key)
         if document is None:
             raise StoreError(f"the archive {key!r} is gone: somebody removes documents by hand; restore it")
-        entries += map(decode_entry, _decode_archive(key, document).transitions)
+        entries += map(decode_transition, _decode_archive(key, document).transitions)
     return entries
 
 
@@ -191,7 +191,7 @@ def _check_declared(service: PreparedService, p: SagaProgress, unpublished: Sequ
             f"the state of saga {p.saga!r} has version {p.version}, and this version of {service.name!r} knows "
             f"{service.version}: a newer release has migrated it, and takes it from here; deploy that one"
         )
-    missing = list(undeclared(p, service.roles))
+    missing = list(find_undeclared(p, service.roles))
     emitted = {event.type for entry in unpublished for event in entry.events}
     missing += sorted(f"event {type_}" for type_ in emitted - service.contracts.keys())
     if missing:
@@ -275,7 +275,7 @@ async def commit(
 
 def _report_replay(service: ServiceRuntime, p: SagaProgress, entry: Transition) -> None:
     """Report the end of what a person had tried again, if this transition is it."""
-    result = operator_commands.came_of_replay(p, entry)
+    result = operator_commands.find_replay_result(p, entry)
     if result is not None:
         said = ReplayEnded(
             service=service.name, saga=p.saga, handler=entry.handler, message=entry.message, result=result
@@ -294,8 +294,8 @@ async def checkpoint(service: ServiceRuntime, turn: ProcessingState, written: Co
         await _publish_all(service, turn, turn.loaded_progress, turn.unpublished)
     if turn.recalled:  # these are in pages already
         p = replace(p, inbox={entry: at for entry, at in p.inbox.items() if entry not in turn.recalled})
-    if p.results or p.later or p.format == RELEASED or (p.intents and integrity.may_tell_format(p.intents)):
-        p = integrity.with_format(p)
+    if p.results or p.later or p.format == RELEASED or (p.intents and integrity.may_affect_format(p.intents)):
+        p = integrity.update_format(p)
     content, bounds = encode(p), service.bounds
     emptied: list[tuple[str, int]] = []
     large = len(content) > history.HISTORY_BYTES_MAX
@@ -307,7 +307,7 @@ async def checkpoint(service: ServiceRuntime, turn: ProcessingState, written: Co
         content = content if p is before else encode(p)
         large = len(content) > history.HISTORY_BYTES_MAX
     if large or len(p.transitions) > history.TRANSITIONS_MAX:
-        if (archive := history.to_archive(p)) is not None:
+        if (archive := history.build_archive(p)) is not None:
             p = await write_archive(service, turn.position, p, archive)
             content = encode(p)
         check_room(written, p, len(content), service.ports.store.document_bytes_max)
@@ -362,7 +362,7 @@ async def write_archive(
     except Ambiguous as why:
         report_refused_write(service, p.saga, "archive", why)
         raise Superseded from why
-    return history.trimmed(p, archive)
+    return history.remove_archived(p, archive)
 
 
 async def _replace_archive(
@@ -394,7 +394,7 @@ async def publish(service: ServiceRuntime, turn: ProcessingState, p: SagaProgres
         for letter in records[count:]:
             await send_dead_letter(service, position, letter)
     if turn.measurements.spans is not None:
-        turn.measurements.spans.published(messages_of(p, entry), began_s)
+        turn.measurements.spans.published(build_messages(p, entry), began_s)
     for dead in entry.letters:
         if service.ports.outage_watch.is_news(dead.id):
             report_dead_letter(service, p.saga, dead)
@@ -458,7 +458,7 @@ def outbox_records(service: ServiceRuntime, p: SagaProgress, entry: Transition) 
     """Records of a transition: events, in recorded order, then dead letters. All is built from what the progress holds,
     so a repeat has the same bytes."""
     contracts = service.contracts
-    said = messages_of(p, entry)
+    said = build_messages(p, entry)
     if (tracing := service.ports.outage_watch.tracing) is not None:
         said = [replace(m, trace=tracing.handed_on(m)) for m in said]
     records = [envelope.to_record(m, contracts[m.type]) for m in said]

@@ -21,9 +21,9 @@ from saga.engine.prepared_service import PreparedService
 from saga.engine.processing_state import Measurements
 from saga.errors import BrokerUnavailable
 from saga.messaging.transition_events import Awaited, Cause, Line, Result, Said, Told, line_of, to_records
-from saga.progress.decisions import held
-from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_entry
-from saga.progress.timers import timed_turns
+from saga.progress.decisions import find_parts
+from saga.progress.document import UNREADABLE, PendingMessage, SagaProgress, Transition, decode_transition
+from saga.progress.timers import find_timed_runs
 from saga.support.clock import LATEST_MS, Clock, iso
 from saga.telemetry.events import Untold
 
@@ -114,7 +114,7 @@ class Telling:
         known.told, known.noted = max(p.told, known.told), p.n
         for raw in p.transitions[first - p.first :]:
             try:
-                entry = decode_entry(raw)
+                entry = decode_transition(raw)
             except UNREADABLE:  # `saga verify-history` names it: the saga goes on
                 continue
             self._note(p, known, told_of(self.service, self.worker, p, entry, sha256(bytes(raw)).hexdigest()))
@@ -255,9 +255,11 @@ def _awaited(service: PreparedService, p: SagaProgress) -> tuple[Awaited, ...]:
         return tuple(Awaited(handler=name, types=starts) for name in waits)
     for kept in p.waiting:
         role = service.roles.handlers.get(kept.handler)
-        lacking = [types for i, types in enumerate(role.takes) if next(held(p, role, i), None) is None] if role else []
+        lacking = (
+            [types for i, types in enumerate(role.takes) if next(find_parts(p, role, i), None) is None] if role else []
+        )
         found[Awaited(handler=kept.handler, types=tuple(sorted(frozenset[str]().union(*lacking))))] = None
-    timed = timed_turns(p) if p.later else ()
+    timed = find_timed_runs(p) if p.later else ()
     for later in p.later:
         until = iso(later.due_ms) if later in timed else None
         found[Awaited(handler=later.handler, types=later.until, until=until)] = None

@@ -6,7 +6,7 @@ import msgspec
 
 from saga.engine.prepared_service import PreparedService
 from saga.errors import SagaError
-from saga.progress.document import decode, decode_entry
+from saga.progress.document import decode_progress, decode_transition
 from saga.testing.invariants import (
     begun_calls,
     business_documents,
@@ -62,8 +62,8 @@ def violations(evidence: Evidence) -> list[Violation]:
 def unsound(service: PreparedService, contents: Sequence[bytes]) -> str | None:
     """The fault that the last of these versions of a progress shows by itself, in words; `None` if there is none."""
     try:
-        p = decode(contents[-1])
-        entries = tuple(map(decode_entry, p.transitions))
+        p = decode_progress(contents[-1])
+        entries = tuple(map(decode_transition, p.transitions))
     except (SagaError, msgspec.DecodeError) as why:
         return str(why)
     return progress_checks.unsound(service.roles, p, entries)

@@ -8,8 +8,8 @@ from saga.errors import BadInput
 from saga.messages import Partition
 from saga.messaging.names import is_wakes
 from saga.messaging.timers import wake_in
-from saga.progress.decisions import why_over
-from saga.progress.document import PendingMessage, decode
+from saga.progress.decisions import find_closing_reason
+from saga.progress.document import PendingMessage, decode_progress
 from saga.progress.handlers import HandlerRole
 from saga.testing.invariants import progress_checks
 from saga.testing.invariants.evidence import Evidence, Violation, Witnessed
@@ -38,7 +38,7 @@ def _is_awaited(evidence: Evidence, witnessed: Witnessed, partition: Partition, 
             with suppress(BadInput):  # anybody may write to the topic
                 timer = wake_in(record)
                 contents = witnessed.versions.get(timer.saga)
-                current = None if not contents else decode(contents[-1]).wake
+                current = None if not contents else decode_progress(contents[-1]).wake
                 if current is not None and current.id == timer.id:
                     return True
     return False
@@ -125,7 +125,7 @@ def _is_due(role: HandlerRole, type_: str) -> bool:
 def _could_run(case: SagaCase, life: ProgressLife, role: HandlerRole, own: Collection[str]) -> bool:
     """True if all parts of a handler are there, and it may run still. `own`: types of own events."""
     p = life.p
-    if p.started is None or why_over(p, role) is not None:
+    if p.started is None or find_closing_reason(p, role) is not None:
         return False
     if p.is_quarantined:
         return False

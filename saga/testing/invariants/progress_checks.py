@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from saga.progress import ids, suspended_runs
-from saga.progress.decisions import next_ready
+from saga.progress.decisions import find_next_ready
 from saga.progress.document import Intent, PendingMessage, SagaProgress, StepRecord, SuspendedRun, Transition
-from saga.progress.handlers import HandlerRoles, undo_name
+from saga.progress.handlers import HandlerRoles, compensation_name
 from saga.testing.invariants import progress_lives
 
 ENDS = ("dropped", "replayed", "discarded", "resolved")
@@ -140,7 +140,7 @@ def stranded(p: SagaProgress, roles: HandlerRoles) -> str | None:
         left = {**left, "going on": p.later}
         told = (f"{what} ({', '.join(item.handler for item in items)})" for what, items in left.items() if items)
         return f"STRANDED {', '.join(told)}"
-    ready = next_ready(p, roles, AT_LAST_MS)
+    ready = find_next_ready(p, roles, AT_LAST_MS)
     return f"READY AND NOT DONE {ready}" if ready is not None else None
 
 
@@ -148,13 +148,13 @@ def unaccounted(p: SagaProgress, roles: HandlerRoles, type_: str, message: str) 
     """Handler or original for which the progress has no word of a message that was finished."""
     for role in roles.by_type.get(type_, ()):
         if (
-            ids.entry(message, role.name) not in p.inbox
+            ids.inbox_entry(message, role.name) not in p.inbox
             and not any(k.handler == role.name and k.message.id == message for k in (*p.queue, *p.waiting))
-            and suspended_runs.of(p, role.name, message) is None
+            and suspended_runs.find_suspended_run(p, role.name, message) is None
         ):
             return role.name
     for role in roles.undone_by.get(type_, ()):
-        if ids.entry(message, undo_name(role.name)) not in p.inbox and not any(
+        if ids.inbox_entry(message, compensation_name(role.name)) not in p.inbox and not any(
             k.handler == role.name and k.message.id == message for k in p.compensating
         ):
             return role.name

@@ -12,9 +12,9 @@ from msgspec import Raw, Struct
 
 from saga.engine.prepared_service import PreparedService
 from saga.progress import history
-from saga.progress.document import IntentKind, SagaProgress, StepRecord, Transition, decode, decode_entry
-from saga.progress.history import decode_archive, fold, verify
-from saga.progress.spill import is_archive, whole
+from saga.progress.document import IntentKind, SagaProgress, StepRecord, Transition, decode_progress, decode_transition
+from saga.progress.history import decode_archive, fold_state, verify_history
+from saga.progress.spill import is_archive, restore_all
 from saga.support.clock import from_iso
 
 
@@ -68,9 +68,9 @@ def lives_of(
     progress."""
     lives = []
     for heads, versions in parted(contents):
-        p = whole(decode(versions[-1]), dict(archives))
+        p = restore_all(decode_progress(versions[-1]), dict(archives))
         raws = (*_archived(p, archives), *p.transitions) if p.first else p.transitions
-        lives.append(ProgressLife(service, p, raws, tuple(map(decode_entry, raws)), heads))
+        lives.append(ProgressLife(service, p, raws, tuple(map(decode_transition, raws)), heads))
     return lives
 
 
@@ -106,7 +106,7 @@ def _archived(p: SagaProgress, archives: Sequence[tuple[str, bytes]]) -> list[Ra
 
 def broken_chain(life: ProgressLife) -> str | None:
     """Fault in the chain of hashes, in the state that the transitions make, or in an older version."""
-    found = verify(life.raws, life.p)
+    found = verify_history(life.raws, life.p)
     if found is not None:
         return f"HISTORY {found.what}"
     hashes = ("", *(entry.previous for entry in life.entries[1:]), life.p.hash)
@@ -129,14 +129,14 @@ def out_of_bounds(life: ProgressLife) -> str | None:
 def unsound_chain(p: SagaProgress, entries: Sequence[Transition]) -> str | None:
     """Fault that `broken_chain` would find, of a progress by itself, whose oldest transitions may be archived."""
     if not p.first:
-        found = verify(p.transitions, p)
+        found = verify_history(p.transitions, p)
         return f"HISTORY {found.what}" if found is not None else None
     for before, entry in zip(p.transitions, entries[1:], strict=False):
         if entry.previous != sha256(bytes(before)).hexdigest():
             return f"HISTORY transition {entry.n} does not follow what is before it"
     if p.transitions and sha256(bytes(p.transitions[-1])).hexdigest() != p.hash:
         return f"HISTORY transition {p.n - 1} was changed"
-    different = [name for name, value in fold(entries).items() if p.state.get(name) != value]
+    different = [name for name, value in fold_state(entries).items() if p.state.get(name) != value]
     return f"HISTORY the transitions make other values of {different} of the state" if different else None
 
 

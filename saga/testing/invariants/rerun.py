@@ -42,10 +42,10 @@ from saga.progress.document import (
     StepRecord,
     SuspendedRun,
     Transition,
-    decode,
-    decode_entry,
+    decode_progress,
+    decode_transition,
 )
-from saga.progress.takeover import undeclared
+from saga.progress.takeover import find_undeclared
 from saga.store.port import Document
 from saga.support.clock import from_iso, iso
 from saga.testing.invariants.evidence import Violation, Witnessed
@@ -180,10 +180,10 @@ def _indexed(log: Sequence[Record]) -> _Log:
 def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[bytes]) -> Iterator[_Step]:
     """Steps that can be made again, of all lives."""
     for _, versions in parted(contents):
-        before = written_down.empty(releases[0].name, saga, decode(versions[0]).version)
+        before = written_down.new_progress(releases[0].name, saga, decode_progress(versions[0]).version)
         wakes: tuple[str, ...] = ()
         for content in versions:
-            after = decode(content)
+            after = decode_progress(content)
             if before.wake is not None and before.wake.id not in wakes:
                 wakes = (before.wake.id, *wakes)
             step = (
@@ -197,7 +197,7 @@ def _steps(releases: Sequence[PreparedService], saga: str, contents: Sequence[by
 def _transition(
     releases: Sequence[PreparedService], before: SagaProgress, after: SagaProgress, content: bytes
 ) -> _Step | None:
-    entry = decode_entry(after.transitions[-1])
+    entry = decode_transition(after.transitions[-1])
     if entry.outcome in ("dead", "retrying"):
         return None
     run: RunKey | None = None
@@ -265,7 +265,7 @@ def _knows(release: PreparedService, step: _Step) -> bool:
     """True if a release can have been where it has to make this step."""
     p = step.before
     is_known = step.run is None or step.run[1] in release.roles.handlers
-    return is_known and p.version <= release.version and not undeclared(p, release.roles)
+    return is_known and p.version <= release.version and not find_undeclared(p, release.roles)
 
 
 async def _different(witnessed: Witnessed, step: _Step, log: _Log, archives: Mapping[str, bytes]) -> str | None:
@@ -311,7 +311,7 @@ def _in_hand(service: PreparedService, step: _Step, log: _Log) -> Iterator[tuple
         ids.append(step.message.id)
     ids += step.wakes
     ids += [c.by for c in step.after.later]
-    ids += [decode_entry(raw).message for raw in reversed(step.before.transitions)]
+    ids += [decode_transition(raw).message for raw in reversed(step.before.transitions)]
     for id_ in dict.fromkeys(ids):
         for found in _messages(service, log.by_id.get(id_in(id_), ())):
             if found[0].id == id_ and found[0].saga == step.after.saga:

@@ -11,7 +11,7 @@ from saga.engine.prepared_service import prepare
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.progress.spill import saga_of
+from saga.progress.spill import parse_saga
 from saga.testing.invariants.evidence import Witnessed
 
 Left: TypeAlias = Mapping[tuple[str, str], bytes]
@@ -24,7 +24,7 @@ def witnessed_at_the_end(declared: Declared, left: Left, committed: Mapping[Part
     archives: dict[str, list[tuple[str, bytes]]] = {}
     for (collection, key), content in left.items():
         if collection == ARCHIVES:
-            archives.setdefault(saga_of(key), []).append((key, content))
+            archives.setdefault(parse_saga(key), []).append((key, content))
     return Witnessed(
         service=prepare(declared),
         versions={key.removeprefix(mine): (content,) for (where, key), content in left.items() if where == PROGRESS},

@@ -20,7 +20,7 @@ from saga.engine.execution.document_updates import as_kind
 from saga.errors import SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
 from saga.messaging.names import PROGRESS
-from saga.progress.document import SagaProgress, decode, progress_key
+from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.support.clock import SystemClock
 from saga.testing.fakes import check_fakes
@@ -198,7 +198,7 @@ class ProcessWorld(World):
     def _known(self, service: "Service[DataclassInstance | None]", saga: str) -> SagaProgress | None:
         name = service.declared.name
         content = self._shared.get(name, PROGRESS, progress_key(name, saga)) if name in self._employed else None
-        return None if content is None else decode(content)
+        return None if content is None else decode_progress(content)
 
     def _tell(self, record: Outgoing) -> None:
         self._pending.append(record)
@@ -230,7 +230,7 @@ class ProcessWorld(World):
     def outcome(self, saga_id: str) -> type[Event] | None:
         for name, (declared, _) in self._employed.items():
             content = self._shared.get(name, PROGRESS, progress_key(name, saga_id))
-            said = None if content is None else decode(content).outcome
+            said = None if content is None else decode_progress(content).outcome
             if said is not None:
                 return outcomes_of(declared)[said]
         return None
@@ -362,7 +362,7 @@ class ProcessWorld(World):
         keys = {changed.written.key for changed in self._changed}
         sagas = keys | {record.key.decode() for record in self._published}
         contents = (self._shared.get(service, PROGRESS, progress_key(service, saga)) for saga in sorted(sagas))
-        return any(content is not None and decode(content).wake is not None for content in contents)
+        return any(content is not None and decode_progress(content).wake is not None for content in contents)
 
     def _faults_in_words(self) -> str:
         return "; ".join(self._accidents.happened) or "no fault"

@@ -11,9 +11,9 @@ from saga.engine.prepared_service import reads_of, topics_of
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
-from saga.progress.document import SagaProgress, decode, decode_entry, progress_key
+from saga.progress.document import SagaProgress, decode_progress, decode_transition, progress_key
 from saga.progress.history import archive_key, decode_archive
-from saga.progress.spill import page_key, pages_in
+from saga.progress.spill import list_segments, segment_key
 from saga.store.port import Document
 from saga.support.clock import Clock
 from saga.testing.processes.evidence import Left
@@ -101,7 +101,7 @@ class SharedServers(SharedFiles):
         for saga in sorted({record.key.decode() for record in log if record.key}):
             content = await self._read(left, PROGRESS, progress_key(declared.name, saga))
             if content is not None:
-                await self._read_what_is_named(left, decode(content))
+                await self._read_what_is_named(left, decode_progress(content))
         return left
 
     async def _read(self, left: dict[tuple[str, str], bytes], collection: str, key: str) -> bytes | None:
@@ -122,9 +122,9 @@ class SharedServers(SharedFiles):
         pages = [*p.pages]
         while pages:
             page = pages.pop()
-            content = await self._read(left, ARCHIVES, page_key(p.service, p.saga, page))
-            pages += () if content is None else pages_in(page, content)
-        calls = [call for raw in transitions for call in decode_entry(raw).calls]
+            content = await self._read(left, ARCHIVES, segment_key(p.service, p.saga, page))
+            pages += () if content is None else list_segments(page, content)
+        calls = [call for raw in transitions for call in decode_transition(raw).calls]
         begun = [call for intent in p.intents for call in (*intent.calls, intent.begins) if call is not None]
         for name in {call.document for call in (*calls, *begun) if call.kind == "update" and call.document}:
             collection, _, key = name.partition("/")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.progress.spill import saga_of
+from saga.progress.spill import parse_saga
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.store import Disk
@@ -48,7 +48,7 @@ def _witnessed(
         if collection == PROGRESS:
             versions[key.removeprefix(mine)] = contents
         elif collection == ARCHIVES:
-            archives.setdefault(saga_of(key), []).append((key, contents[-1]))
+            archives.setdefault(parse_saga(key), []).append((key, contents[-1]))
         else:
             documents[collection, key] = contents
     return Witnessed(

@@ -20,7 +20,7 @@ from saga.errors import BrokerUnavailable, DeclarationError, SagaError
 from saga.messages import Event, Outgoing, Topic, name_of
 from saga.messaging.names import PROGRESS
 from saga.messaging.transition_events import TOPIC
-from saga.progress.document import SagaProgress, decode, progress_key
+from saga.progress.document import SagaProgress, decode_progress, progress_key
 from saga.service import Service
 from saga.testing.fakes import check_fakes
 from saga.testing.invariants.check import violations
@@ -249,7 +249,7 @@ class SimulatedWorld(World):
     def progress(self, service: str, saga: str) -> SagaProgress | None:
         """The last progress that a service wrote of a saga, expired or not."""
         versions = self.workers.disks[service].versions.get((PROGRESS, progress_key(service, saga)))
-        return decode(versions[-1]) if versions else None
+        return decode_progress(versions[-1]) if versions else None
 
     def evidence(self) -> Evidence:
         """Everything that the services of this world wrote and said."""

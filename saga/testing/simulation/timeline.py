@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from saga.messaging.names import PROGRESS
-from saga.progress.document import Intent, SagaProgress, decode, decode_entry
+from saga.progress.document import Intent, SagaProgress, decode_progress, decode_transition
 from saga.telemetry.events import (
     BreakerTurned,
     ControlTurned,
@@ -84,12 +84,12 @@ def _written(world: SimulatedWorld, line: Asked, sagas: Collection[str], seen: d
         return
     number = seen[key] = seen.get(key, -1) + 1
     versions = world.workers.disks[service].versions[PROGRESS, key]
-    before = decode(versions[number - 1]) if number else SagaProgress(service=service, saga=saga)
-    after = decode(versions[number])
+    before = decode_progress(versions[number - 1]) if number else SagaProgress(service=service, saga=saga)
+    after = decode_progress(versions[number])
     if after.n < before.n:  # forgotten, and begun anew
         before = SagaProgress(service=service, saga=saga)
     for raw in after.transitions[max(0, before.n - after.first) :]:
-        entry = decode_entry(raw)
+        entry = decode_transition(raw)
         emits = f", emits {', '.join(event.type for event in entry.events)}" if entry.events else ""
         reason = f" ({entry.reason})" if entry.reason else ""
         yield f"{saga}: {entry.handler}({entry.type}) {entry.outcome}{reason}{emits}"

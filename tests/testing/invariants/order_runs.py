@@ -28,8 +28,8 @@ from saga.errors import Conflict, Exists
 from saga.messages import Event, Message, Outgoing, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.timers import Wake
-from saga.progress.document import SagaProgress, Transition, decode, decode_entry, encode, progress_key
-from saga.progress.spill import saga_of
+from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition, encode, progress_key
+from saga.progress.spill import parse_saga
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from services.inventory import inventory
@@ -196,7 +196,7 @@ class Shop:
             archives: dict[str, list[tuple[str, bytes]]] = {}
             for (collection, key), contents in ever.items():
                 if collection == "saga-archive":
-                    archives.setdefault(saga_of(key), []).append((key, contents[-1]))
+                    archives.setdefault(parse_saga(key), []).append((key, contents[-1]))
             witnessed[name] = Witnessed(
                 service=service,
                 resources=service.resources,
@@ -262,12 +262,12 @@ def with_last(
 ) -> Evidence:
     """The last version of a progress, changed."""
     versions = evidence.services[name].versions[saga]
-    return with_versions(evidence, name, saga, [*versions[:-1], encode(change(decode(versions[-1])))])
+    return with_versions(evidence, name, saga, [*versions[:-1], encode(change(decode_progress(versions[-1])))])
 
 
 def rewritten(p: SagaProgress, change: Callable[[Transition], Transition | None], *more: Transition) -> SagaProgress:
     """A progress with other transitions and a chain of hashes that holds: as by a runtime that does other things."""
-    entries = [e for e in (*map(change, map(decode_entry, p.transitions)), *more) if e is not None]
+    entries = [e for e in (*map(change, map(decode_transition, p.transitions)), *more) if e is not None]
     previous, raws = "", []
     for n, entry in enumerate(entries):
         raw = encode(with_(entry, n=n, previous=previous))
@@ -280,7 +280,7 @@ def with_snapshot(
     evidence: Evidence, name: str, change: Callable[[SagaProgress], SagaProgress], saga: str = "o-1"
 ) -> Evidence:
     """Evidence as if a runtime with other rules had written the snapshot, and bound it to no transition."""
-    p = rewritten(change(decode(evidence.services[name].versions[saga][-1])), lambda entry: entry)
+    p = rewritten(change(decode_progress(evidence.services[name].versions[saga][-1])), lambda entry: entry)
     return with_versions(evidence, name, saga, [encode(p)])
 
 
@@ -292,12 +292,12 @@ def with_transitions(
     saga: str = "o-1",
 ) -> Evidence:
     """Evidence as if the progress had always been written that way: one version is left of it."""
-    p = rewritten(decode(evidence.services[name].versions[saga][-1]), change, *more)
+    p = rewritten(decode_progress(evidence.services[name].versions[saga][-1]), change, *more)
     return with_versions(evidence, name, saga, [encode(p)])
 
 
 def entries_of(evidence: Evidence, name: str, saga: str = "o-1") -> list[Transition]:
-    return [decode_entry(raw) for raw in decode(evidence.services[name].versions[saga][-1]).transitions]
+    return [decode_transition(raw) for raw in decode_progress(evidence.services[name].versions[saga][-1]).transitions]
 
 
 def without_records(evidence: Evidence, *types: str) -> Evidence:

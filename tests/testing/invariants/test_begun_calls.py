@@ -10,7 +10,7 @@ from msgspec.structs import replace as with_
 
 from saga.engine.execution import document_updates
 from saga.errors import BreakerOpen
-from saga.progress.document import SagaProgress, StepRecord, Transition, decode, encode
+from saga.progress.document import SagaProgress, StepRecord, Transition, decode_progress, encode
 from saga.progress.history import TRANSITIONS_MAX
 from saga.testing.invariants.check import violations
 from saga.testing.invariants.evidence import Evidence
@@ -30,7 +30,7 @@ from tests.testing.invariants.test_check import confirmed, dead, found, kinds
 def changed(evidence: Evidence, name: str, change: Callable[[SagaProgress], SagaProgress]) -> Evidence:
     """With every version of a progress changed."""
     versions = evidence.services[name].versions["o-1"]
-    return with_versions(evidence, name, "o-1", [encode(change(decode(v))) for v in versions])
+    return with_versions(evidence, name, "o-1", [encode(change(decode_progress(v))) for v in versions])
 
 
 # -------------------------------------------------------------------- what a run began
@@ -38,7 +38,7 @@ def changed(evidence: Evidence, name: str, change: Callable[[SagaProgress], Saga
 
 async def test_a_step_that_stood_in_no_intent_is_found() -> None:
     run = await confirmed()
-    without = [v for v in run.services["payment"].versions["o-1"] if not decode(v).intents]
+    without = [v for v in run.services["payment"].versions["o-1"] if not decode_progress(v).intents]
     evidence = with_versions(run, "payment", "o-1", without)
     found(
         evidence,
@@ -55,7 +55,9 @@ async def test_a_step_that_an_open_breaker_has_answered_was_never_made_and_has_n
         return with_(entry, calls=tuple(with_(call, answer=BreakerOpen.__name__) for call in entry.calls))
 
     run = await confirmed()
-    without = [rewritten(p, refused) for v in run.services["payment"].versions["o-1"] if not (p := decode(v)).intents]
+    without = [
+        rewritten(p, refused) for v in run.services["payment"].versions["o-1"] if not (p := decode_progress(v)).intents
+    ]
     evidence = with_versions(run, "payment", "o-1", [encode(p) for p in without])
     assert not [v for v in violations(evidence) if "NEVER BEGUN" in v.what and v.service == "payment"]
 
@@ -108,7 +110,7 @@ def with_an_intent_after(run: Evidence, change: Callable[[StepRecord], StepRecor
     """After the first intent of a run one with its answer, then one of which the answers are changed."""
     versions = run.services["payment"].versions["o-1"]
     (call,) = entries_of(run, "payment")[0].calls
-    p = decode(versions[0])
+    p = decode_progress(versions[0])
     (intent,) = p.intents
     answered, later = (
         encode(with_(p, intents=(with_(intent, begins=None, calls=calls),)))
@@ -120,7 +122,7 @@ def with_an_intent_after(run: Evidence, change: Callable[[StepRecord], StepRecor
 async def test_a_begun_call_that_a_later_intent_does_not_know_is_found() -> None:
     run = await dead()
     versions = run.services["shipping"].versions["o-1"]
-    p = decode(versions[-1])
+    p = decode_progress(versions[-1])
     assert p.intents
     forgetful = encode(with_(p, intents=tuple(with_(i, begins=None) for i in p.intents)))
     evidence = with_versions(run, "shipping", "o-1", [*versions, forgetful])

@@ -17,8 +17,8 @@ from saga.progress.document import (
     PendingMessage,
     SagaProgress,
     Transition,
-    decode,
-    decode_entry,
+    decode_progress,
+    decode_transition,
     encode,
 )
 from saga.support.clock import from_iso
@@ -296,7 +296,7 @@ async def test_a_handler_that_may_still_run_after_a_failure_is_found() -> None:
 
 async def test_a_result_that_is_kept_after_a_failure_is_found() -> None:
     run = await cancelled()
-    results = next(p.results for p in map(decode, run.services["inventory"].versions["o-1"]) if p.results)
+    results = next(p.results for p in map(decode_progress, run.services["inventory"].versions["o-1"]) if p.results)
     evidence = with_snapshot(run, "inventory", lambda p: with_(p, results=results))
     found(evidence, "undone", "set_aside still has a result", service="inventory")
 
@@ -334,7 +334,9 @@ async def test_what_is_irreversible_and_came_before_the_success_is_found() -> No
 async def test_what_is_irreversible_and_has_begun_without_a_success_is_found() -> None:
     run = await confirmed()
     versions = run.services["payment"].versions["o-1"]
-    begun = next(i for i, p in enumerate(map(decode, versions)) if any(i.handler == "capture" for i in p.intents))
+    begun = next(
+        i for i, p in enumerate(map(decode_progress, versions)) if any(i.handler == "capture" for i in p.intents)
+    )
     evidence = with_versions(without_records(run, "OrderConfirmed"), "payment", "o-1", versions[: begun + 1])
     found(evidence, "not early", "capture has begun", service="payment")
 
@@ -377,7 +379,7 @@ async def test_a_progress_that_was_written_over_is_found() -> None:
 async def test_a_version_that_is_no_part_of_what_followed_is_found() -> None:
     run = await confirmed()
     versions = run.services["shipping"].versions["o-1"]
-    p = rewritten(decode(versions[0]), lambda entry: with_(entry, attempt=7))
+    p = rewritten(decode_progress(versions[0]), lambda entry: with_(entry, attempt=7))
     found(
         with_versions(run, "shipping", "o-1", [encode(p), *versions[1:]]),
         "history",
@@ -428,12 +430,12 @@ async def test_a_message_that_no_progress_knows_is_found() -> None:
 
 
 def last_second(p: SagaProgress) -> int:
-    return from_iso(decode_entry(p.transitions[-1]).time) // 1000
+    return from_iso(decode_transition(p.transitions[-1]).time) // 1000
 
 
 async def test_a_message_that_its_handler_has_no_word_of_is_found() -> None:
     run = with_transitions(await cancelled(), "shipping", unless("waiting"))
-    entry = ids.entry(a_message(run, "OrderCancelled").id, "undo book")
+    entry = ids.inbox_entry(a_message(run, "OrderCancelled").id, "undo book")
     evidence = with_snapshot(run, "shipping", lambda p: with_(p, inbox={entry: last_second(p)}))
     found(evidence, "nothing waits", "LOST MESSAGE OrderPlaced", "for book", service="shipping")
 
@@ -447,8 +449,8 @@ async def test_what_is_left_open_is_found() -> None:
 async def test_what_is_ready_and_waits_is_found() -> None:
     run = await confirmed()
     versions = run.services["shipping"].versions["o-1"]
-    two = next(v for v in versions if len(decode(v).waiting) == 2)
-    held = {k.message.type for k in decode(two).waiting}
+    two = next(v for v in versions if len(decode_progress(v).waiting) == 2)
+    held = {k.message.type for k in decode_progress(two).waiting}
     (third,) = {"OrderPlaced", "PaymentReserved", "InventoryReserved"} - held
     message = a_message(run, third)
     ready = with_versions(run, "shipping", "o-1", [two])
@@ -459,7 +461,9 @@ async def test_what_is_ready_and_waits_is_found() -> None:
         "READY AND NOT DONE",
         service="shipping",
     )
-    lost = with_snapshot(ready, "shipping", lambda p: with_(p, inbox={ids.entry(message.id, "book"): last_second(p)}))
+    lost = with_snapshot(
+        ready, "shipping", lambda p: with_(p, inbox={ids.inbox_entry(message.id, "book"): last_second(p)})
+    )
     found(lost, "nothing waits", "waits for book, and all", service="shipping")
 
 

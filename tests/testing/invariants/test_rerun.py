@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace as with_
 
 from saga import Saga
-from saga.progress.document import PendingMessage, decode, encode
+from saga.progress.document import PendingMessage, decode_progress, encode
 from saga.support.clock import from_iso
 from saga.testing.invariants.evidence import Evidence
 from saga.testing.invariants.rerun import rerun_differences
@@ -75,7 +75,7 @@ async def test_a_rerun_asks_nobody_outside() -> None:
 async def test_a_step_of_which_no_answer_is_recorded_is_not_made() -> None:
     run = await confirmed()
     intent, ended, *_ = run.services["payment"].versions["o-1"]
-    forgotten = encode(rewritten(decode(ended), lambda entry: with_(entry, calls=())))
+    forgotten = encode(rewritten(decode_progress(ended), lambda entry: with_(entry, calls=())))
     bank = run.services["payment"].resources[Bank]
     assert isinstance(bank, Bank)
     calls = dict(bank.calls)
@@ -86,7 +86,7 @@ async def test_a_step_of_which_no_answer_is_recorded_is_not_made() -> None:
 
 async def test_a_run_that_ended_before_it_was_due_by_a_clock_that_was_set_back_is_not_made_again() -> None:
     run = await confirmed()
-    intent, ended, *_ = map(decode, run.services["payment"].versions["o-1"])
+    intent, ended, *_ = map(decode_progress, run.services["payment"].versions["o-1"])
     kept = PendingMessage(
         handler="reserve", message=intent.intents[0].message, n=0, due_ms=from_iso("2099-01-01T00:00:00Z")
     )
@@ -142,7 +142,7 @@ async def test_a_handler_that_fails_when_it_is_run_again_is_found() -> None:
 async def test_a_transition_that_nobody_would_write_is_found(service: str) -> None:
     run = await cancelled()
     versions = run.services[service].versions["o-1"]
-    p = decode(versions[-1])
+    p = decode_progress(versions[-1])
     made_up = rewritten(p, lambda e: with_(e, trace="00-1-1-01") if e.n == p.n - 1 else e)
     evidence = with_versions(run, service, "o-1", [*versions[:-1], encode(made_up)])
     assert len(await differences(evidence, service)) == 1

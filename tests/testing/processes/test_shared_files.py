@@ -66,9 +66,9 @@ def test_what_is_left_behind_is_read_with_its_archives_and_the_log(files: Shared
     p = replace(blank(), service="order")
     for _ in range(history.TRANSITIONS_MAX + 1):
         p = handled(p)
-    archive = history.to_archive(p)
+    archive = history.build_archive(p)
     assert archive is not None
-    trimmed = history.trimmed(p, archive)
+    trimmed = history.remove_archived(p, archive)
     earlier = replace(archive, first=5)  # of another saga that had the same id
     asyncio.run(write(files.store_file("order"), trimmed, archive, earlier))
     files.publish([A_RECORD._replace(topic="orders")])
@@ -93,7 +93,7 @@ def handled(p: SagaProgress) -> SagaProgress:
         message=message, position=Position("things", 0, p.n), roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1000
     )
     ended = TransitionDetails(cause=message.id, message=message, parts=(message,), delta={"x": p.n})
-    return journal.handled(p, hand, role, ended).snapshot
+    return journal.complete_run(p, hand, role, ended).snapshot
 
 
 async def write(file: Path, p: SagaProgress, *archives: TransitionArchive) -> None:

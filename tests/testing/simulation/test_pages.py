@@ -61,6 +61,6 @@ def test_what_goes_to_pages_and_comes_back_can_be_done_again() -> None:
                 checked, found = SimulatedLoop().run_until_complete(rerun_differences(witnessed, evidence.log))
                 assert [str(violation) for violation in found] == []
                 assert checked == len(witnessed.versions["order-7"]), "every write was made again"
-                pages = [content for key, content in witnessed.archives["order-7"] if spill.is_page(key)]
+                pages = [content for key, content in witnessed.archives["order-7"] if spill.is_segment(key)]
                 kinds |= {msgspec.json.decode(content, type=spill.SegmentDocument).of for content in pages}
     assert kinds == {"inbox", "waiting", "results"}
