@@ -185,7 +185,9 @@ class _Rebuilding:
             message=action.message, cause=ask.run[2], parts=action.parts, reason=reason, delta=delta, events=events
         )
         if isinstance(action, Compensate):
-            return await progress_repository.commit(self.service, turn, complete_compensation, action.role, action.result, ended)
+            return await progress_repository.commit(
+                self.service, turn, complete_compensation, action.role, action.result, ended
+            )
         return await progress_repository.commit(self.service, turn, journal.complete_run, action.role, ended)
 
     async def _tried(

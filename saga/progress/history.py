@@ -107,7 +107,7 @@ def verify_history(transitions: Sequence[Raw], p: SagaProgress) -> HistoryDefect
     """The first place where a whole history is not what was written; `None` if there is none.
 
     Transitions are held together by their hashes, the first one by service and saga, and the snapshot is compared with
-    what they make of it. An older version of the toolkit bound neither: `saga.progress.integrity.is_bound`.
+    what they make of it. An older version of the toolkit bound neither: `saga.progress.integrity.has_digests`.
     """
     seed = integrity.get_initial_hash(p.service, p.saga)
     previous, entries = seed, list[Transition]()

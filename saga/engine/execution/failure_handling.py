@@ -39,7 +39,7 @@ from saga.policies.turns import spread_of
 from saga.progress import failed_attempts, ids, journal, suspended_runs
 from saga.progress import failed_attempts as put_off_runs
 from saga.progress.actions import Abort, AlreadyPending, AlreadyProcessed, Compensate, HandlerAction, Ignore, RunHandler
-from saga.progress.decisions import decide, is_compensated, find_pending_compensation
+from saga.progress.decisions import decide, find_pending_compensation, is_compensated
 from saga.progress.document import (
     DeadLetterRecord,
     FailedAttempt,
@@ -303,7 +303,10 @@ async def put_off(
         find_intent(turn.loaded_progress, ask.run),
     )
     before, named = count_failures_before(p, ask)
-    since_ms, left_s = put_off_runs.find_postponed_since_ms(p, ask.action, before + len(history), why.reason), why.left_s
+    since_ms, left_s = (
+        put_off_runs.find_postponed_since_ms(p, ask.action, before + len(history), why.reason),
+        why.left_s,
+    )
     if why.grows and since_ms is not None:
         left_s = max(left_s, (ports.clock.now_ms() - since_ms) / 1000)
     left_s = turns.away_s(left_s, turns.spread_of(p.saga, p.n))
@@ -662,5 +665,9 @@ def _other_handlers(service: ServiceRuntime, turn: ProcessingState, action: Hand
                 yield role.name
     for role in roles.undone_by.get(message.type, ()):
         name = role.undo.name if role.undo else role.name
-        if name != action.name and not is_compensated(p, role, message) and find_pending_compensation(p, role.name, message) is None:
+        if (
+            name != action.name
+            and not is_compensated(p, role, message)
+            and find_pending_compensation(p, role.name, message) is None
+        ):
             yield name

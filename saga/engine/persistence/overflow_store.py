@@ -79,7 +79,9 @@ async def move_overflow(
         for page in wrong:
             ends = until if page.of != "inbox" else now_s + service.memory_s
             p = await _lasting(service, turn, p, page, emptied, ends)
-    p, new_pages = piles.spill_messages(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
+    p, new_pages = piles.spill_messages(
+        p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until
+    )
     p, more = stacks.spill_results(p, service.bounds)
     p, own = own_piles.spill_events(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
     for new in (*new_pages, *more, *own):
@@ -89,7 +91,9 @@ async def move_overflow(
         p, shelf = shelves.index_segments(p, pages, entries)
         await _insert_segment(service, turn, shelf)
     if len(p.inbox) > service.bounds.inbox_max:
-        merged = [(page, await _entries_of(service, turn, page)) for page in spill.find_segments_to_merge(p, service.bounds)]
+        merged = [
+            (page, await _entries_of(service, turn, page)) for page in spill.find_segments_to_merge(p, service.bounds)
+        ]
         spilled = spill.spill_inbox(
             p,
             service.roles,

@@ -23,10 +23,10 @@ from saga.progress.document import (
     DeadLetterRecord,
     SagaProgress,
     Transition,
+    build_messages,
     decode_progress,
     decode_transition,
     encode,
-    build_messages,
     progress_key,
 )
 from saga.progress.history import TransitionArchive
