@@ -290,7 +290,7 @@ async def _audit_command(
         if entry.reason is not None and describe_request(command) not in entry.reason:
             said.wrong.append(
                 f"{_describe_command(command)}: the saga's history says {entry.reason!r}, and "
-                f"{commands_of(source.service)} says {wanted_by(command)}"
+                f"{commands_of(source.service)} says {describe_request(command)}"
             )
     elif end is not None and end.saga == saga:
         became = end.what

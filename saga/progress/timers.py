@@ -45,7 +45,7 @@ def find_timed_work(p: SagaProgress) -> frozenset[tuple[str, str, int]]:
 
 def _find_unblocked_runs(p: SagaProgress) -> set[tuple[str, str]]:
     """Runs that go on beside a dead letter, as handler and message: those that have begun; without any, the head of the
-    queue, if no compensation is a dead letter. See `decide.is_blocked`."""
+    queue, if no compensation is a dead letter. See `saga.progress.decisions.is_blocked`."""
     begun = {(i.handler, m.id) for i in p.intents if i.kind == "do" for m in i.parts}
     if p.intents or any(k.dead for k in p.compensating):
         return begun

@@ -51,7 +51,7 @@ def deadlines_are_in_memory_only(patch: pytest.MonkeyPatch) -> None:
         return await deliver(self, item)
 
     finished_once(patch)
-    patch.setattr(timers, "waits_for_time", others)
+    patch.setattr(timers, "find_timed_work", others)
     patch.setattr(progress_repository, "checkpoint", saved)
     patch.setattr(KeyedExecutor, "_run", ran)
     patch.setattr(MessageDelivery, "deliver", delivered)
