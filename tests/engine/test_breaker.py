@@ -406,7 +406,8 @@ async def test_what_has_failed_in_memory_meanwhile_is_kept_with_what_is_put_off(
 
 async def test_a_lane_waits_in_memory_for_what_is_back_soon(tmp_path: Path) -> None:
     bank = Bank()
-    payment = served(bank, rules=Breaker(failures=1, open_s=0.5), retry=Retry(in_place_s=1e9, delay_s_first=1))
+    # Open for long enough that a busy machine takes the second order while it is, and short enough to wait in memory.
+    payment = served(bank, rules=Breaker(failures=1, open_s=0.9), retry=Retry(in_place_s=1e9, delay_s_first=1))
     async with workplace(tmp_path) as work, at_work(work, payment):
         work.clock.faster = 1
         await work.publish(an_order("order-2"))
