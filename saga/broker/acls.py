@@ -1,7 +1,7 @@
-"""Rights on a Kafka that asks who one is: those that services and people need, and the commands that give them.
+"""Kafka ACLs that services and operators need, and the commands that grant them.
 
-Loads no driver, and asks nobody. Who runs a service is told by the same names when something is missing
-(`saga.broker.kafka.connecting`), so that what is printed here is what is checked there.
+Loads no driver and makes no request. A service that lacks a right reports it in the same words
+(`saga.broker.kafka.connecting`).
 """
 
 import shlex

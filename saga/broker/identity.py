@@ -1,8 +1,8 @@
-"""Identity of a member of a group: the service that it works for, and the store in which that keeps its sagas.
+"""Identity of a group member: its service, and the store in which the service keeps its sagas.
 
-A group is found by its name alone. Two projects may have a service of the same name on one broker, and a process may
-have been given another store than its fellows: both join the same group, share its partitions and its positions, and
-each loses what the other one takes. So every member says who it is where the group keeps its subscription.
+A group is found by its name alone. Two projects may have a service of the same name on one broker, or a process may be
+configured with another store than its peers. Then both join the same group, share partitions and positions, and each
+loses the messages that the other takes. So every member reports its identity in its subscription.
 """
 
 from collections.abc import Iterable

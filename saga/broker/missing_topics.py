@@ -1,4 +1,4 @@
-"""Check that the topics are there on which services and clients rely, before they rely on them."""
+"""Check that required topics exist before a service or client relies on them."""
 
 from collections.abc import Collection, Sequence
 

@@ -1,8 +1,8 @@
-"""Keys of subjects: what a sealed text is made with. A subject is a person, or a saga: whoever may be forgotten.
+"""Keys of subjects, with which values are encrypted. A subject is a person or a saga that may be forgotten.
 
-The encryption is deterministic (AES-SIV, RFC 5297): equal values of one subject in one place are equal texts. So a
-message that is said again is the same message, and a rerun says the same bytes. Who sees two texts can tell whether
-they are equal, and nothing else.
+The encryption is deterministic (AES-SIV, RFC 5297): equal values of one subject in one place give equal texts. So a
+message that is published again is the same message, and a rerun emits the same bytes. An observer of two texts learns
+whether they are equal, and nothing else.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Sealed texts: how one looks, and how it is found in bytes. Without any key."""
+"""Format of encrypted values (sealed texts), and how to find them in bytes. No key is needed."""
 
 import re
 from typing import Any, Final
@@ -14,11 +14,11 @@ _NAMES = re.compile(rb"sealed:1:([0-9a-f]{32}):")
 
 
 class DecryptionFailed(Exception):
-    """Raised for a sealed text that was sealed with another key, for another place, or was changed since."""
+    """A sealed text has another key or another place, or was changed."""
 
 
 class WrongSecret(DecryptionFailed):
-    """Raised for a sealed text of this subject that was sealed with another secret than the one that is there."""
+    """A sealed text of this subject was encrypted with another secret than the current one."""
 
 
 def find_key_names(*contents: bytes) -> set[str]:

@@ -1,4 +1,4 @@
-"""Knowledge of a schema registry: ids and their schemas, each asked for once in the life of a process."""
+"""Cache of a schema registry: ids and schemas, each requested once per process."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ IDS_MAX = 10_000
 
 @dataclass(slots=True)
 class RegistryCache:
-    """Ids of a registry, as far as anybody has needed them."""
+    """Ids and schemas of a registry that were needed so far."""
 
     registry: SchemaRegistry
     clock: Clock

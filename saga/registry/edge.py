@@ -1,9 +1,8 @@
-"""Broker behind which values are in the wire format of a schema registry, where their topics are to have it.
+"""Broker in front of another one, which translates values to and from the wire format of a schema registry.
 
-It is one broker in front of another: what goes out gets the ids of its schemas, what comes in the schemas of its ids.
-Everything else is handed on. While the registry does not answer for an id, those who publish wait as for a broker that
-does not acknowledge, and a partition whose next record needs it stands still: nothing is passed over, and nothing
-counts as an attempt.
+Outgoing values get the ids of their schemas, incoming records the schemas of their ids; everything else is passed on.
+While the registry does not answer, publishing waits as for a broker that does not acknowledge, and a partition whose
+next record needs an unknown id is stalled: nothing is skipped, and nothing counts as an attempt.
 """
 
 import asyncio
@@ -160,7 +159,7 @@ async def problems_of(
 
 
 class BlockedPartitions:
-    """Records that were taken from the broker and wait for the registry, by partition and in order."""
+    """Records that the broker has delivered and that wait for the registry, by partition and in order."""
 
     def __init__(self, known: RegistryCache, clock: Clock) -> None:
         self._known, self._clock = known, clock
@@ -238,7 +237,7 @@ class BlockedPartitions:
 
 
 class RegistryListener:
-    """Listener that forgets what is held of partitions that go."""
+    """Listener that drops the blocked records of partitions that are revoked or lost."""
 
     def __init__(self, listener: Listener, held: BlockedPartitions) -> None:
         self._listener, self._held = listener, held

@@ -1,5 +1,4 @@
-"""Confluent's interface to a schema registry, which others have too, over HTTP. The only module that imports aiohttp as
-a client."""
+"""HTTP client of Confluent's schema registry interface, the only module that uses aiohttp as a client."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Settings of the schema registry. Loaded without the library that asks it."""
+"""Settings of the schema registry. Loads no HTTP client."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Roles on a Couchbase: those that services and people need, and the commands that give them. Asks nobody."""
+"""Couchbase roles that services and operators need, and the commands that grant them. Makes no request."""
 
 import shlex
 from collections.abc import Iterable, Sequence

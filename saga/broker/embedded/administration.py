@@ -1,4 +1,4 @@
-"""Embedded broker for tools: what its tables say, and the changes that people make, each one transaction."""
+"""Embedded broker for tools: queries on its tables, and the changes that operators make, each in one transaction."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,8 +25,7 @@ from saga.messages import Partition
 
 
 class EmbeddedAdministration(EmbeddedBroker):
-    """Embedded broker that can do more: both change the file through one writer. See
-    `saga.broker.administration.Administration` for the promises."""
+    """The embedded broker with the port for tools. See `saga.broker.administration.Administration` for the promises."""
 
     can_grow = False
     """False: a topic's partitions are neighbours in the file."""

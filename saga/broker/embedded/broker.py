@@ -1,4 +1,4 @@
-"""Embedded broker behind the port: opening and closing, publishing, joining, and learning what others wrote."""
+"""Embedded broker: open and close the file, publish, join groups, and notice what other processes wrote."""
 
 import asyncio
 import sqlite3
@@ -37,10 +37,10 @@ PAGE = 500
 
 
 class EmbeddedBroker:
-    """Broker on one SQLite file. Linux and macOS; local disks only. See `saga.broker.port.Broker` for the promises.
+    """Broker on one SQLite file, on a local disk of Linux or macOS. See `saga.broker.port.Broker` for the promises.
 
-    One instance serves all services of a process, and any number of processes one file. What `publish` acknowledged
-    survives the machine's power failure as far as the disk keeps what it has synced.
+    One instance serves all services of a process, and any number of processes use one file. What `publish` acknowledged
+    survives a power failure, as far as the disk keeps what it has synced.
     """
 
     makes_topics = True

@@ -1,9 +1,8 @@
-"""Groups, and who has which partition: the transitions of a group, each one transaction on tables that all members
-share.
+"""Consumer groups and their partition assignment: each step is one transaction on tables that all members share.
 
-Nobody coordinates. A change of membership makes a generation, and with it everybody's target; a member gives up what is
-not its target any more, and takes for itself what is. So a partition has one owner in the file at any time, and a
-commit is refused unless it comes from that owner, under the generation in which it took the partition.
+There is no coordinator. A change of membership begins a new generation, which gives every log a target member. A member
+releases the logs that are no longer its targets and takes those that are. So each log has at most one owner in the
+file, and a commit is refused unless it comes from that owner in the generation in which it took the log.
 """
 
 import json
@@ -19,7 +18,7 @@ from saga.errors import Fenced
 
 
 class AssignedLog(NamedTuple):
-    """Log that this member has or shall have."""
+    """A log that a member owns, or is to own."""
 
     log: int
     owner: int | None
@@ -28,7 +27,7 @@ class AssignedLog(NamedTuple):
 
 
 class MemberView(NamedTuple):
-    """Group as one of its members sees it."""
+    """A group as one of its members sees it."""
 
     alive: bool
     """True if the member is still in."""
@@ -37,14 +36,14 @@ class MemberView(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """Member of the group, another one or oneself."""
+    """A member of a group."""
 
     id: int
     seat: str
 
 
 class Newcomer(NamedTuple):
-    """Member that is to enter a group."""
+    """A member that is about to enter a group."""
 
     seat: str
     topics: Sequence[str]
@@ -54,7 +53,7 @@ class Newcomer(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Log that has been taken: from which offset on, and under which generation."""
+    """A log that a member has taken: from which offset, and in which generation."""
 
     log: int
     granted: int

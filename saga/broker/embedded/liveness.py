@@ -1,8 +1,7 @@
-"""Seats of members, a lock of the operating system for each, which is gone the moment its process is; and who of the
-members is alive: who sits, and gives signs of life in time.
+"""Liveness of members: each holds a file lock that ends with its process, and writes heartbeats in time.
 
-A sign of life is a number in the member's seat file, and no row of the broker's file: each change of that one makes
-every process on it look at what has changed, however little it is.
+A heartbeat is a number in the member's own lock file and not a row of the broker's file. Every change of the broker's
+file makes all processes look at it, however small it is.
 """
 
 import errno
@@ -23,12 +22,11 @@ TRIES_MAX = 100
 
 
 class MemberLock:
-    """Lock that a member holds while its process lives, in a file of its own beside the broker's.
+    """Lock that a member holds as long as its process lives, on a file of its own beside the broker's file.
 
-    Its name never comes again: with the process id alone a new process could take the name of a dead member, who would
-    then seem to live, or have its file swept for being the dead one's.
-    A child made by `fork` without `exec` holds it too; then death is noticed by silence instead.
-    """
+    The file's name is never used again. With the process id alone, a new process could take over the name of a dead
+    member, which would then seem to be alive, or lose its own file when the dead one's is removed. A child made by
+    `fork` without `exec` holds the lock as well; then the death is noticed by missing heartbeats."""
 
     def __init__(self, broker: Path) -> None:
         self._broker, self._beats = broker, 0
@@ -109,18 +107,18 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 class SilentMember(NamedTuple):
-    """Member that is to be taken for dead, with the signs of life that it had given by then."""
+    """A member that seems to be dead, with the heartbeats it had sent by then."""
 
     fellow: GroupMember
     beats: int | None
 
 
 class Liveness:
-    """Knowledge of one member about the others: who left its seat is dead, who has not stirred for too long a zombie.
+    """What one member knows about the others: one without a lock is dead, one without heartbeats for too long is a
+    zombie.
 
-    Silence is measured by our own monotonic clock, and only while we looked in time ourselves: somebody who was frozen,
-    or had to wait for somebody frozen, knows nothing of the others' silence.
-    """
+    Silence is measured by our own monotonic clock, and only while we ourselves look in time: a process that was frozen,
+    or waited for a frozen one, knows nothing about the silence of others."""
 
     def __init__(self, folder: Path, clock: Clock, silence_s: float) -> None:
         """`folder`: that of the broker's file, and of the seats."""

@@ -1,5 +1,4 @@
-"""Records of the embedded broker: which topics there are, where each partition ends, appending, reading, and
-retention."""
+"""Log of the embedded broker: topics, appending, reading and retention of records."""
 
 import sqlite3
 import zlib
@@ -45,7 +44,7 @@ Nulls: TypeAlias = Sequence[bytes | None]
 
 
 class TopicExtent(NamedTuple):
-    """Topic as the file has it."""
+    """The logs of a topic in the file, and how long its records are kept."""
 
     first_log: int
     partitions: int
@@ -74,7 +73,7 @@ def watch_nothing() -> Watched:
 
 
 class Undecodable(Exception):
-    """Error of a record that is not as we write them: somebody else has, or the file is damaged."""
+    """A record is not in our format: another program wrote it, or the file is damaged."""
 
     def __init__(self, offset: int, why: Exception) -> None:
         super().__init__(str(why))
@@ -90,7 +89,7 @@ class Undecodable(Exception):
 
 
 class RecordLog:
-    """Knowledge of this process about the log, and its statements. Nothing here waits."""
+    """The records in the file, and what this process knows about them. No method waits."""
 
     def __init__(
         self,
@@ -391,7 +390,7 @@ def _filled(values: Sequence[Any]) -> Sequence[bytes]:
 
 
 class Transaction:
-    """Writes of records, one group commit at a time: see `saga.store.sqlite.writer.TransactionHooks`."""
+    """Appends records in group commits: see `saga.store.sqlite.writer.TransactionHooks`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Member of a group, from joining to leaving: what it has, what it reads, and how it learns what others do."""
+"""Member of a group on the embedded broker: what it owns and reads, and how it notices what other members do."""
 
 import asyncio
 import sqlite3
@@ -26,7 +26,7 @@ UNDECODABLE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Times for which members bear with one another."""
+    """Timeouts between members."""
 
     silence_s: float = 10
     """Silence after which a member that lives but has not stirred is a zombie: it loses what it has."""
@@ -40,7 +40,7 @@ class Timing:
 
 @dataclass(slots=True)
 class EmbeddedPartition:
-    """Partition that is ours."""
+    """A partition that this member owns."""
 
     log: int
     granted: int
@@ -53,7 +53,7 @@ class EmbeddedPartition:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFile:
-    """Objects that the members of one process share."""
+    """What the members of one process share."""
 
     file: StateFile
     writer: GroupCommitter

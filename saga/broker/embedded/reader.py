@@ -1,4 +1,4 @@
-"""Reader of partitions of the embedded broker that is in no group, for tools."""
+"""Reader outside of groups on the embedded broker, for tools."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""File of the broker: its tables, what makes it ours, and which errors tell of it."""
+"""Tables of the broker's file, and checksums of their rows."""
 
 import sqlite3
 import zlib

@@ -1,4 +1,4 @@
-"""Description of Kafka as a broker: addresses, settings, opening. Loads no driver."""
+"""Kafka adapter: addresses, settings and creation of the broker. Loads no driver."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

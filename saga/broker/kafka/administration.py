@@ -1,7 +1,7 @@
-"""Kafka for tools: topics with their settings and rights, groups, positions, and the few changes that people make.
+"""Kafka for tools: topics with their settings and rights, groups, positions, and the few changes that operators make.
 
-Requests go straight to a broker, since aiokafka's client for administrators hides some refusals: whoever may not read
-a group is told that it has no positions.
+Requests go directly to a broker, because aiokafka's admin client hides some refusals: without the right to read a group
+it reports that the group has no positions.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Broker on Kafka behind the port: connecting, publishing, joining, and secrets that change."""
+"""Broker on Kafka: connect, create topics, publish, join groups, and renew secrets that change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Private parts of aiokafka that we need, in one place; a test says when a new version of it has become different.
+"""Private parts of aiokafka that we need, in one place. A test notices when a new version of aiokafka changes them.
 
-aiokafka's background tasks may die or hang without anybody being told, and its `stop` may wait for a broker that never
-answers. So we look at the tasks ourselves, and end what does not end.
+aiokafka's background tasks can die or hang without anybody noticing, and its `stop` can wait for a broker that never
+answers. So we check these tasks ourselves, and cancel what does not end.
 """
 
 import asyncio
@@ -100,9 +100,9 @@ def renew_password(client: AIOKafkaClient, password: str | None) -> None:
     client._sasl_plain_password = password
 
 
-class _PinnedConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """Connection that knows for how long the broker accepts requests on it: brokers may end the session of whoever has
-    shown a password or a token."""
+class _SessionConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+    """A connection that knows its session lifetime: brokers may end the session of a client that authenticated by
+    SASL."""
 
     session_s = 0.0
     """Seconds; 0: without a limit."""
@@ -117,9 +117,9 @@ class _PinnedConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka h
         return response
 
 
-async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _PinnedConnection:
+async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _SessionConnection:
     """Connect, and note why it failed: aiokafka only tells that there is no connection."""
-    connection = _PinnedConnection(host, port, client_id=client_id, **options)
+    connection = _SessionConnection(host, port, client_id=client_id, **options)
     access = client_id.access if isinstance(client_id, ClientId) else None
     server, reason = f"{host}:{port}", ""
     try:
@@ -138,15 +138,13 @@ async def _connect(host: str, port: int, *, client_id: str, **options: Any) -> _
 aiokafka.client.create_conn = _connect
 
 
-class _Connections(dict[Any, _PinnedConnection]):
-    """Connections of a client that closes the ones that it forgets. aiokafka drops one whose other end has hung up, and
-    nobody ever closes it if the task that reads from it had not come to the end by then.
+class _Connections(dict[Any, _SessionConnection]):
+    """Connections of a client. They are closed when they are removed; aiokafka leaves some open when the peer hangs up.
 
-    One whose session is about to end is put aside, so that the next request is made on another one. Else it would be
-    cut off under a request, which looks like a broker that goes away.
-    """
+    A connection whose session is about to end is set aside, so that the next request uses a new one. Otherwise it would
+    be cut off during a request, which looks like a broker that goes away."""
 
-    def __setitem__(self, name: object, connection: _PinnedConnection) -> None:
+    def __setitem__(self, name: object, connection: _SessionConnection) -> None:
         super().__setitem__(name, connection)
         if session_s := getattr(connection, "session_s", 0.0):  # one that others made does not know it
             asyncio.get_running_loop().call_later(session_s * SESSION_PART, self._put_aside, name)

@@ -1,7 +1,6 @@
-"""Checks made before anything else, to say clearly what is wrong: that Kafka can be reached and lets us in, and that we
-have the rights that are needed.
+"""Check at the start, with clear errors, that Kafka can be reached, accepts our credentials and grants the needed rights.
 
-aiokafka's own answer to a wrong password is the same as to a wrong address.
+aiokafka itself reports a wrong password and a wrong address in the same way.
 """
 
 from collections.abc import Collection

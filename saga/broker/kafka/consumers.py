@@ -1,5 +1,5 @@
-"""Consumers of aiokafka as we want them: none of them reads what a transaction has not committed, nor counts it. And
-the listener that they call when the group has decided."""
+"""Consumers of aiokafka with our settings (only committed transactions are read), their assignor and rebalance
+listener."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -32,8 +32,11 @@ TOLD_MAX = 16
 
 
 class IdentityAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
-    """Assignor "range" of aiokafka, which members of earlier releases have as well. aiokafka is made for classes here,
-    and an object does, too: each consumer has its own, for several services may run in one process."""
+    """aiokafka's range assignor, which also tells each member the identities of all members.
+
+    Kafka shows the subscriptions of all members only to the leader. So the leader puts the identities that it finds
+    there beside each member's partitions. aiokafka expects a class here, and an object works as well: each consumer has
+    its own, because several services may run in one process."""
 
     def __init__(self, identity: MemberIdentity | None) -> None:
         self._identity = identity
@@ -126,7 +129,7 @@ def _consumer(access: KafkaAccess, **options: Any) -> AIOKafkaConsumer:
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Listener that hands on what the group has decided, with the consumer to which it was said."""
+    """Rebalance listener that passes on what the group has decided, together with the consumer."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Meaning of each failure of aiokafka, and what to do about it: the one table."""
+"""What each error of aiokafka means, and what to do about it, in one table."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""Fetching that keeps partitions apart: what is wrong with one of them holds up nobody else, and loses nothing.
+"""Fetching that isolates partitions: trouble with one of them delays no other and loses nothing.
 
-aiokafka's own fetcher drops what it has taken of healthy partitions when another one raises, steps over a batch that is
-cut off, ends for good when an answer makes no sense, and says nothing of most errors that brokers report.
+aiokafka's own fetcher drops what it has taken of healthy partitions when another one raises, skips a truncated batch,
+dies from a malformed response, and swallows most errors that brokers report.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ OF_TOPICS: tuple[type[KafkaError], ...] = (TopicAuthorizationFailedError, Unknow
 
 @dataclass(slots=True)
 class FetchFailure:
-    """Partition that cannot be read, and stands still."""
+    """Why a partition cannot be read."""
 
     offset: int
     reason: str
@@ -53,7 +53,7 @@ class FetchFailure:
 
 
 class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
-    """Fetcher that takes the place of a consumer's own, as long as the consumer runs."""
+    """A fetcher that replaces the consumer's own one while the consumer runs."""
 
     def __init__(self, consumer: AIOKafkaConsumer, clock: Clock, tell: Callable[[], None]) -> None:
         """Begin without partitions. `tell`: called when something that people are told of may have changed."""
@@ -244,13 +244,12 @@ REST_S = 1.0
 class Prefetch:
     """Buffer of records between `getmany` and `poll`.
 
-    A `getmany` that is cancelled would count as under way for ever, and while the group is rebalanced it waits without
-    limit. So each runs in a task of its own. There are never two for one partition, and none for a partition of which
-    something lies here: so there is never much more than was asked for.
+    A cancelled `getmany` would count as running for ever, and during a rebalance `getmany` waits without limit. So each
+    one runs in a task of its own. There are never two for one partition, and none for a partition with buffered
+    records, which bounds the buffer.
 
-    A `getmany` that raises has dropped what it had taken of the other partitions, and their positions have moved: so
-    all that it asked for goes back to where it ends, and is asked for one by one until the culprit has shown.
-    """
+    A `getmany` that raises has dropped what it had taken of the other partitions, whose positions have moved. So all
+    its partitions are set back to the end of the buffer, and read one by one until the culprit is found."""
 
     def __init__(self, group: str, clock: Clock, tell: Callable[[], None]) -> None:
         """Begin with nothing fetched. `tell`: called when what stands still is different."""

@@ -1,8 +1,8 @@
-"""Member of a group, from joining to leaving, around one consumer of aiokafka at a time.
+"""Member of a group on Kafka, around one aiokafka consumer at a time.
 
-A rebalance takes everything from everybody and gives it anew: aiokafka tells us so from a task of its own, and waits.
-What that task waits for must never wait for a `getmany`, which itself waits for the rebalance to be over: so `poll`
-only looks at what the `Prefetch` has.
+A rebalance revokes all partitions and assigns them again: aiokafka reports it from a task of its own, and waits for us.
+That task must never wait for a `getmany`, which itself waits until the rebalance is over. So `poll` only takes what
+`Prefetch` has buffered.
 """
 
 import asyncio
@@ -539,11 +539,11 @@ log = logging.getLogger("saga.broker.kafka")
 
 
 class DuplicateInstance:
-    """Watch for another process that has the id of this member; it says so once.
+    """Detects another process with the same `group.instance.id`, and logs it once.
 
-    A broker gives the place of a member to whoever comes with the same id. The one before hears at its next heartbeat
-    that it is not known, and comes again: so they take the place from one another for ever.
-    """
+    A broker gives the place of a static member to any process that comes with its id. The previous one learns at its
+    next heartbeat that it is unknown, and joins again: so the two replace each other for ever. No broker reports this,
+    so it is inferred from how often the group forgets this member."""
 
     def __init__(self, group: str, instance: str, session_s: float, clock: Clock) -> None:
         self._group, self._instance, self._session_s, self._clock = group, instance, session_s, clock

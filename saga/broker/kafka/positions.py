@@ -1,8 +1,10 @@
-"""Ids of the logs of topics: Kafka gives each topic one when it is created, and a topic of the same name another one.
+"""Ids of logs, and commits of positions in them.
 
-A position counts in one log alone. Fetches and commits go by the names of topics, so a topic that is deleted and
-created again looks the same in them: who has read to offset 50 goes on at offset 50 of the new log, past all that lies
-before it. So each client looks at the ids now and then.
+A position belongs to one log. Fetches and commits use the names of topics, so a topic that is deleted and created again
+looks the same to them: a consumer at offset 50 would go on at offset 50 of the new log, past all records before it. So
+each client checks the log ids from time to time, and stores them with its positions.
+
+A commit ends with the assignment in which it began: aiokafka's own would go on in the next one.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Publishing: one idempotent producer for all lanes, replaced when it has failed.
+"""Publishing: one idempotent producer for the whole process, replaced when it has failed.
 
-A producer numbers what it sends to a partition. When one batch fails for good its numbers are missing, and everything
-later is refused: so after any failure another producer takes over, and callers publish again.
+A producer numbers what it sends to a partition. When a batch fails for good, its numbers are missing and everything
+later is refused. So after any failure a new producer takes over, and callers publish again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ END_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Sending:
-    """Call of `publish` under way."""
+    """A running call of `publish`."""
 
     messages: Sequence[Outgoing]
     due_s: float

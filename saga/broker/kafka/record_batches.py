@@ -1,9 +1,8 @@
-"""Batches of one partition's records, read so that the first offset that cannot be read is known, and nothing is
-skipped.
+"""Record batches of one partition, read so that the first unreadable offset is known and nothing is skipped.
 
-Bytes come from disks and networks. The checksum of a batch covers its records, and neither its place nor its length;
-records inside may be garbage with a good checksum, if a program wrote them so. aiokafka's own reading ends with an
-exception of any kind, after which nobody knows how far it came.
+Bytes come from disks and networks. The checksum of a batch covers its records, but neither its offset nor its length;
+and records may be garbage with a valid checksum if a program wrote them so. aiokafka's own parser can raise any
+exception, after which it is unknown how far it came.
 """
 
 import struct

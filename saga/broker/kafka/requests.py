@@ -1,7 +1,6 @@
-"""Requests that aiokafka has no classes for: to change one setting of a topic, what we are allowed on topics, and the
-ids of topics.
+"""Requests that aiokafka lacks: change one setting of a topic, ask for our rights on topics, and ask for their ids.
 
-aiokafka can only replace all settings of a topic at once, which takes back what somebody else sets in the meantime.
+aiokafka can only replace all settings of a topic at once, which reverts what somebody else sets in the meantime.
 """
 
 from base64 import urlsafe_b64encode

@@ -1,4 +1,4 @@
-"""Settings of Kafka: where it is, who we are there, and how long everything may take."""
+"""Settings of Kafka: servers, credentials and timeouts; and why a server refused a connection."""
 
 import asyncio
 import socket
@@ -97,7 +97,7 @@ class ClientId(str):
 
 
 class KafkaAccess(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """Access to Kafka: how to show who we are, now. Secrets and certificates change while we run."""
+    """Current credentials for Kafka. Secrets and certificates may change while the process runs."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Read the certificates. Raises `ConfigurationError` for one that cannot be used."""

@@ -1,4 +1,4 @@
-"""Description of Couchbase as a store: addresses, settings, opening. Loads no driver."""
+"""Couchbase adapter: addresses, settings and creation of the store. Loads no driver."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -59,7 +59,7 @@ OPEN_S = 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouchbaseSettings:
-    """Settings of a store. That those which people give go together, `saga.store.couchbase.adapter` has looked."""
+    """Settings of a store. `CouchbaseAdapter.problems` has checked that they fit together."""
 
     connection: str
     """Servers, as `couchbase://host1,host2`, or `couchbases://` for TLS."""

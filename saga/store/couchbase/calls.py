@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SdkFuture(asyncio.Future[T]):
-    """Future for the SDK. It cannot be cancelled, and its first answer counts."""
+    """A future for the SDK. It cannot be cancelled, and its first result counts."""
 
     then: Callable[[], None] | None = None
     """Function that is called the moment the answer is there."""
@@ -55,7 +55,7 @@ def drop_frames(why: BaseException) -> None:
 
 
 class AnswerLoop:
-    """Event loop as the SDK sees it: it takes answers that come close together in one go."""
+    """The event loop that the SDK sees: it processes answers that arrive close together in one turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -88,7 +88,7 @@ class AnswerLoop:
 
 
 class Calls:
-    """Calls of the SDK that go on to their end, whatever becomes of whoever waits for them."""
+    """Runs calls of the SDK to their end, even if the caller is cancelled."""
 
     def __init__(self) -> None:
         self._under_way = 0

@@ -1,8 +1,7 @@
-"""Process that lists keys: it reads on standard input what is wanted, pickled by the process that starts it, and tells
-lines of JSON.
+"""Process that lists keys: it reads a pickled request from standard input and writes lines of JSON.
 
-It is a module that no other one imports: what is started with `-m` and is imported by its own package, too, is there
-twice, and Python warns of it on standard error. Why there is such a process: `saga.store.couchbase.listing`.
+No other module imports this one. A module that is started with `-m` and also imported by its own package is loaded
+twice, and Python warns about it on standard error. `saga.store.couchbase.listing` tells why it is a process.
 """
 
 import asyncio

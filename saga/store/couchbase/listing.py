@@ -34,7 +34,7 @@ EVICTS_S = 5.0
 
 
 class ListedKeys(msgspec.Struct, frozen=True, array_like=True):
-    """Line of the answer."""
+    """One line of the answer."""
 
     what: Literal["key", "failed", "unlisted", "end", "evicts", "keeps"]
     text: str = ""

@@ -188,7 +188,8 @@ def _not_durable(settings: CouchbaseSettings, why: Exception) -> SagaError:
         settings,
         f"writes of durability {settings.durability!r} fail here, and plain ones do not "
         f"({errors.shorten_message(why)}): bring all nodes up, or give a bucket on a single node no replicas. "
-        "SAGA_STORE_DURABILITY=none does without; then a failover may lose what was acknowledged, and effects may come twice",
+        "SAGA_STORE_DURABILITY=none does without; then a failover may lose what was acknowledged, and effects "
+        "may come twice",
     )
 
 

@@ -1,7 +1,7 @@
 """Change data capture of the SQLite store: triggers record changes in the transaction of the program that writes.
 
-`read_watched` lists which collections are recorded for which service. `changes` keeps a recorded change until that service
-has published it. Documents of the toolkit itself are never recorded.
+`read_watched` lists which collections are recorded for which service. `changes` keeps a recorded change until that
+service has published it. Documents of the toolkit itself are never recorded.
 
 `business_documents` is the way in for programs without a library of ours: a view that can be written to. It takes JSON
 objects alone, raises versions as the store does, and keeps the toolkit's marks in a document. A checksum it cannot

@@ -1,4 +1,4 @@
-"""Opening of a state file: made where it is missing, recognised, set up, checked, and tried out."""
+"""Connections to a state file: create, recognise, configure, check and shrink it."""
 
 import os
 import sqlite3

@@ -1,5 +1,7 @@
-"""Check that the file below an open connection is still the one of its name, and as new as what was written to it; and
-rescue of what it held when it is not: a copy, and what people are to do."""
+"""Check that an open state file is still the file of its name, and as new as what was written to it.
+
+If not, what the connection still sees is saved as a rescue copy, and the error tells what to do.
+"""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""Locks on files that the operating system keeps: gone with their process, and never waited for on the event loop."""
+"""File locks of the operating system: they end with their process, and the event loop never waits for them."""
 
 import asyncio
 import fcntl

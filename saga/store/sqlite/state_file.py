@@ -1,4 +1,4 @@
-"""State file that is open for writing: its connection, its lock, and its errors in its owner's words."""
+"""A state file that is open for writing: its connection, its lock, and its errors as its owner names them."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -57,7 +57,7 @@ class TransactionHooks(Protocol):
 
 
 class GroupCommitter:
-    """Writer to the file, the only one of this process."""
+    """Commits queued changes to the file in groups; each process has one."""
 
     def __init__(
         self,
