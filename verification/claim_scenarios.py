@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds
 from verification.building_blocks import ORD, OTHER, N, X, many, note, of, step_look, two_steps
 from verification.edge_scenarios import looks, looks_first
 from verification.scenario import Scenario, has_run

@@ -13,7 +13,7 @@ from saga.messaging.names import ARCHIVES
 from saga.progress.decisions import find_next_ready
 from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition
 from saga.progress.history import archive_key, decode_archive
-from saga.progress.spill import restore_all
+from saga.progress.overflow import restore_all
 from saga.store.port import Document
 from saga.testing.invariants import progress_checks
 from verification.handlers import SAGA, SERVICE

@@ -8,7 +8,7 @@ import msgspec
 
 from saga.messages import Message
 from saga.messaging.message_ids import id_in
-from saga.progress.spill import BOUNDS
+from saga.progress.overflow import BOUNDS
 from saga.testing.simulation.chance import Chance
 from verification.building_blocks import FAILURE, OUTCOMES
 from verification.handlers import Reacts

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from saga.progress.document import SagaProgress, Transition
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds
 from verification.building_blocks import NEXT_N, ORD, OTHER, SAME, STEP, M, N, X, join_each, of, place, reserve
 from verification.handlers import Reacts
 from verification.page_scenarios import FOURTH_N, PAIRED, THIRD_N, each_note, piled, place_each, tiny

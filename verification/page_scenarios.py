@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds
 from verification.building_blocks import (
     NEXT_N,
     ORD,

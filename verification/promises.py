@@ -10,7 +10,7 @@ from saga.progress import timers
 from saga.progress.decisions import find_next_ready
 from saga.progress.document import SagaProgress, StepRecord, Transition
 from saga.progress.handlers import HandlerRole
-from saga.progress.spill import claim_key, list_segments, segment_key
+from saga.progress.overflow import claim_key, list_segments, segment_key
 from saga.testing.invariants import progress_checks
 from verification import books
 from verification.handlers import MISPLACED, MOVED, NEW, SAGA, SERVICE

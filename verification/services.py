@@ -25,7 +25,7 @@ from saga.messaging.names import commands_of
 from saga.messaging.timers import tiers_of
 from saga.policies.retry import Retry
 from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
-from saga.progress.spill import BOUNDS, OverflowBounds
+from saga.progress.overflow import BOUNDS, OverflowBounds
 from saga.store.port import Store
 from saga.support.clock import from_iso, iso
 from verification.handlers import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from saga.messages import Message
 from saga.messaging.message_ids import id_in
-from saga.progress.spill import BOUNDS
+from saga.progress.overflow import BOUNDS
 from verification.explore import Report
 from verification.handlers import Reacts
 from verification.scenario import Scenario

@@ -24,9 +24,9 @@ from saga.errors import BadInput, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Topic, name_of
 from saga.messaging.names import commands_of, dead_letters_of
 from saga.messaging.timers import Tier, tiers_of
-from saga.progress import spill
+from saga.progress import overflow
 from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def prepare(declared: Declared) -> PreparedService:
         memory_s=int(declared.memory.total_seconds()),
         documents={document.kind: document for document in declared.documents},
         answers={h.name: answers_of(declared, h) for h in everything},
-        bounds=spill.BOUNDS,
+        bounds=overflow.BOUNDS,
     )
 
 

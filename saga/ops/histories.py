@@ -8,7 +8,7 @@ from saga.errors import SagaError, StoreError, StoreUnavailable
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
-from saga.progress import history, spill
+from saga.progress import history, overflow
 from saga.progress.document import UNREADABLE, SagaProgress, progress_key
 from saga.progress.document import decode_progress as decode_content
 from saga.store.port import Document, NewestFirst, Store
@@ -108,14 +108,14 @@ async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
         leaves, left, is_missing = dict[str, bytes](), [*p.pages], False
         while left:
             page = left.pop()
-            key = spill.segment_key(p.service, p.saga, page)
+            key = overflow.segment_key(p.service, p.saga, page)
             document = await _get(source.store, ARCHIVES, key, f"{what} cannot be read")
             if document is None:
                 is_missing = True
                 continue
             leaves[key] = document.content
             try:
-                left += spill.list_segments(page, document.content)
+                left += overflow.list_segments(page, document.content)
             except UNREADABLE as why:
                 raise UnreadableHistory(f"{what} cannot be read: {why}") from why
         if is_missing and (document := await read_document(source, p.saga)) is not None:
@@ -124,6 +124,6 @@ async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
                 p = now
                 continue
         try:
-            return spill.restore_all(p, leaves, now_s=source.clock.now_ms() // 1000)
+            return overflow.restore_all(p, leaves, now_s=source.clock.now_ms() // 1000)
         except (SagaError, *UNREADABLE) as why:
             raise UnreadableHistory(f"{what} cannot be read: {why}") from why

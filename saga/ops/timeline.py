@@ -24,7 +24,7 @@ from saga.progress.document import (
     decode_transition,
 )
 from saga.progress.history import fold_state
-from saga.progress.spill import claim_key
+from saga.progress.overflow import claim_key
 from saga.support.clock import LATEST_MS, iso
 
 

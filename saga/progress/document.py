@@ -51,7 +51,7 @@ class AbortAction(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A page of what has no room: a document of its own, which never changes. See `saga.progress.spill`."""
+    """A page of what has no room: a document of its own, which never changes. See `saga.progress.overflow`."""
 
     of: SegmentKind
     name: str
@@ -74,7 +74,7 @@ class OverflowSegment(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Types of the messages in it, sorted, where their handlers do not say which: of own events, and of events that a
     handler does not need."""
     level: int = 0
-    """More than 0 for a shelf, which lists pages of a level less: see `saga.progress.shelves`."""
+    """More than 0 for a shelf, which lists pages of a level less: see `saga.progress.overflow`."""
 
     def closed(self, now_s: int, until: int) -> "OverflowSegment":
         """The same as a page of the inbox: what is kept in it will never be handled. One that never expires says so

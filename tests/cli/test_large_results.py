@@ -16,7 +16,7 @@ from saga.ops.histories import read_history
 from saga.ops.sources import ServiceStore
 from saga.ops.timeline import SagaHistory
 from saga.progress.history import verify_history
-from saga.progress.spill import BOUNDS, is_claim, is_segment
+from saga.progress.overflow import BOUNDS, is_claim, is_segment
 from tests.cli.conftest import Call
 from tests.cli.dying import SIZES
 from tests.cli.pottery_service import Pottery, the_broker

@@ -14,7 +14,7 @@ from saga.encryption.key_folder import KeyFolder
 from saga.encryption.text import find_key_names
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.progress.spill import claim_key
+from saga.progress.overflow import claim_key
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery, the_broker
 from tests.cli.test_dead import until

@@ -15,7 +15,7 @@ from saga.errors import StoreError
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress import history
 from saga.progress.document import CLAIMED, StepRecord, progress_key
-from saga.progress.spill import BOUNDS, is_claim, parse_saga
+from saga.progress.overflow import BOUNDS, is_claim, parse_saga
 from saga.store.sqlite.store import SqliteStore
 from services.payment.events import OrderPlaced, PaymentReserved
 from tests.engine.driven_workers import At, Workers, place

@@ -23,7 +23,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.messaging.timers import Wake
 from saga.ops.histories import UnreadableHistory, read_history
 from saga.ops.sources import ServiceStore
-from saga.progress import history, journal, spill
+from saga.progress import history, journal, overflow
 from saga.progress.document import SagaProgress, encode
 from saga.store.port import Document, Store
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
@@ -31,7 +31,7 @@ from tests.engine.driven_workers import At, Workers, place
 from tests.engine.real_worker import SAGA, an_order
 from tests.progress.pieces import START
 
-TINY = spill.OverflowBounds(head_max=2, page_max=3)
+TINY = overflow.OverflowBounds(head_max=2, page_max=3)
 CANCELLED = OrderCancelled(order_id=SAGA, reason="no")
 
 
@@ -148,7 +148,7 @@ async def test_neither_the_document_nor_a_turn_grows_with_thousands_of_results(t
 @asynccontextmanager
 async def with_tiny_pages(tmp_path: Path, bank: Bank, orders: int) -> AsyncIterator[Workers]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spill, "BOUNDS", TINY)
+        patch.setattr(overflow, "BOUNDS", TINY)
         async with place(tmp_path) as workers:
             worker = await workers.worker(bank.service)
             for n in range(orders):
@@ -180,7 +180,7 @@ async def test_a_page_of_results_that_is_gone_or_was_changed_holds_up_the_undoin
     async with with_tiny_pages(tmp_path, bank, 20) as workers:
         worker = await workers.worker(bank.service)
         [page] = (await worker.progress()).pages
-        key = spill.segment_key("payment", SAGA, page)
+        key = overflow.segment_key("payment", SAGA, page)
         there = await workers.store.get(ARCHIVES, key)
         assert there is not None
         for content, why in ((None, "lists the page .* put it back"), (b"{}", "was changed since it was written")):
@@ -245,7 +245,7 @@ async def test_tools_see_all_results_whatever_page_lies_below_another(tmp_path: 
         p = found.progress
         assert [r.cause for r in p.results] == [f"order-{n}" for n in range(20)]
         assert history.verify_history(found.transitions, p) is None
-        pages = [(key, d) async for key, d in workers.store.scan(ARCHIVES) if spill.is_segment(key)]
+        pages = [(key, d) async for key, d in workers.store.scan(ARCHIVES) if overflow.is_segment(key)]
         assert len(pages) > 3
         lowest, _ = pages[0]
         await workers.archive(lowest, None)

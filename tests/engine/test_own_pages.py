@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from saga import Later, Retry, Service
 from saga.messaging import operator_commands
 from saga.messaging.names import ARCHIVES
-from saga.progress import history, spill
+from saga.progress import history, overflow
 from saga.progress.document import SagaProgress, decode_transition, encode
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentDeclined, PaymentReserved
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
-SMALL = spill.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8, shelf_max=4)
+SMALL = overflow.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8, shelf_max=4)
 ORDERS = 300
 CONFIRMED = OrderConfirmed(order_id=SAGA)
 CANCELLED = OrderCancelled(order_id=SAGA, reason="late")
@@ -24,7 +24,7 @@ CANCELLED = OrderCancelled(order_id=SAGA, reason="late")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "BOUNDS", SMALL)
+    monkeypatch.setattr(overflow, "BOUNDS", SMALL)
 
 
 def joining(taken: list[str]) -> Service[Any]:
@@ -45,7 +45,7 @@ def joining(taken: list[str]) -> Service[Any]:
 
 
 async def documents_of(place: Workplace) -> dict[str, bytes]:
-    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_segment(key)}
+    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if overflow.is_segment(key)}
 
 
 async def progress_of(place: Workplace, payment: Service[Any]) -> SagaProgress:
@@ -70,7 +70,7 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
         assert len(p.own) <= SMALL.head_max + SMALL.page_max
         assert len(encode(replace(p, transitions=()))) < 12_000
         assert any(page.level for page in p.pages)
-        whole = spill.restore_all(p, await documents_of(place))
+        whole = overflow.restore_all(p, await documents_of(place))
         assert len(whole.own) == ORDERS
         transitions = await whole_history(place, p)
         assert history.verify_history(transitions, whole) is None
@@ -88,7 +88,7 @@ async def test_own_events_that_wait_in_vain_are_in_pages_and_all_taken_in_order_
             await place.at_rest(payment)
             assert taken[ORDERS:] == [f"c-{ORDERS}"]
         assert not [
-            key for key, content in (await documents_of(place)).items() if spill.decode_segment(content).of == "own"
+            key for key, content in (await documents_of(place)).items() if overflow.decode_segment(content).of == "own"
         ]
 
 
@@ -104,7 +104,7 @@ async def test_what_is_withdrawn_in_pages_is_never_taken(tmp_path: Path) -> None
         assert (p.own, p.results, p.closed) == ((), (), ("reserve",))
         assert {page.of for page in p.pages} == {"inbox"}
         assert (
-            history.verify_history(await whole_history(place, p), spill.restore_all(p, await documents_of(place)))
+            history.verify_history(await whole_history(place, p), overflow.restore_all(p, await documents_of(place)))
             is None
         )
         await place.publish(CONFIRMED)
@@ -131,7 +131,7 @@ async def test_events_that_a_handler_does_not_need_are_in_pages_and_shown_in_ord
         p = await progress_of(place, payment)
         assert len(p.waiting) <= SMALL.head_max + SMALL.page_max
         assert {page.types for page in p.pages} == {("OrderPlaced",)}
-        whole = spill.restore_all(p, await documents_of(place))
+        whole = overflow.restore_all(p, await documents_of(place))
         assert len(whole.waiting) == 60
         assert history.verify_history(await whole_history(place, p), whole) is None
         async with at_work(place, payment):
@@ -165,7 +165,7 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
         p = await progress_of(place, payment)
         assert max(page.level for page in p.pages) == 2
         assert len([page for page in p.pages if page.of == "queue"]) <= 5 * SMALL.shelf_max
-        whole = spill.restore_all(p, await documents_of(place))
+        whole = overflow.restore_all(p, await documents_of(place))
         assert len(whole.queue) == 1 + 700
         transitions = await whole_history(place, p)
         assert history.verify_history(transitions, whole) is None
@@ -185,7 +185,7 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
 async def test_of_large_events_only_the_first_are_in_the_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill, "BOUNDS", spill.OverflowBounds())
+    monkeypatch.setattr(overflow, "BOUNDS", overflow.OverflowBounds())
     payment, size = Service("payment"), 100_000
 
     @payment.handler(retry=Retry(attempts_max=1))
@@ -204,4 +204,4 @@ async def test_of_large_events_only_the_first_are_in_the_progress(
         assert len(p.queue) <= 1 + 2 + 3, "the dead letter, the head, and what fills no page yet"
         assert len(encode(p)) < 1_000_000
         pages = (await documents_of(place)).values()
-        assert sum(len(spill.decode_segment(content).kept) for content in pages) + len(p.queue) == 31
+        assert sum(len(overflow.decode_segment(content).kept) for content in pages) + len(p.queue) == 31

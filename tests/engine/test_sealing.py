@@ -33,7 +33,7 @@ from saga.ops.dead_letters import DeadLetterRecord
 from saga.ops.operator_commands import CommandRequest, send_commands
 from saga.ops.selection import Deployment, Operator
 from saga.progress.document import StepRecord, decode_progress, progress_key
-from saga.progress.spill import is_claim
+from saga.progress.overflow import is_claim
 from saga.telemetry.events import Parked, Unavailable
 from saga.testing.world import answer_of
 from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced, PaymentReleased, PaymentReserved

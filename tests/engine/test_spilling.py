@@ -22,7 +22,7 @@ from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.ops.histories import UnreadableHistory
 from saga.ops.histories import complete_history as whole_history_of
 from saga.ops.sources import ServiceStore
-from saga.progress import history, spill
+from saga.progress import history, overflow
 from saga.progress.document import SagaProgress, decode_progress, decode_transition, encode, progress_key
 from saga.telemetry.events import Handled, Retrying, Stuck
 from saga.testing.trials import TrialClock
@@ -30,12 +30,12 @@ from services.payment.events import OrderCancelled, OrderConfirmed, OrderPlaced,
 from tests.engine.driven_workers import At, place
 from tests.engine.real_worker import SAGA, Workplace, an_order, at_work, workplace
 
-SMALL = spill.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
+SMALL = overflow.OverflowBounds(inbox_max=20, inbox_kept=8, small_pages_max=4, head_max=4, page_max=8)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "BOUNDS", SMALL)
+    monkeypatch.setattr(overflow, "BOUNDS", SMALL)
 
 
 def payment_of() -> Service[Any]:
@@ -69,7 +69,7 @@ def dying() -> Service[Any]:
 
 
 async def pages_of(place: Workplace) -> dict[str, bytes]:
-    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if spill.is_segment(key)}
+    return {key: d.content async for key, d in place.store.scan(ARCHIVES) if overflow.is_segment(key)}
 
 
 async def progress_of(place: Workplace, payment: Service[Any]) -> SagaProgress:
@@ -95,7 +95,7 @@ async def test_an_inbox_goes_to_pages_and_every_duplicate_is_still_known(tmp_pat
         assert len(await place.records("payments")) == 300
         assert len(p.inbox) <= SMALL.inbox_max
         assert len(p.pages) <= 12
-        whole = spill.restore_all(p, leaves)
+        whole = overflow.restore_all(p, leaves)
         assert len(whole.inbox) == 300
         transitions = await whole_history(place, p)
         assert history.verify_history(transitions, whole) is None
@@ -125,8 +125,8 @@ async def test_pages_expire_a_day_after_the_memory_has_passed_since_their_newest
         async with at_work(place, payment):
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        assert {spill.segment_key("payment", SAGA, page) for page in p.pages} <= set(await pages_of(place))
-        until = {spill.segment_key("payment", SAGA, page): page.until for page in p.pages}
+        assert {overflow.segment_key("payment", SAGA, page) for page in p.pages} <= set(await pages_of(place))
+        until = {overflow.segment_key("payment", SAGA, page): page.until for page in p.pages}
         with closing(sqlite3.connect(tmp_path / "store.db")) as file:
             rows = file.execute("SELECT key, expires_at_ms FROM documents WHERE collection = ?", (ARCHIVES,)).fetchall()
         day_ms = 86_400_000
@@ -172,7 +172,7 @@ async def test_messages_that_say_an_impossible_time_hold_up_no_saga_with_pages(t
                 message = replace(message, time=time)
             assert (await process(worker.participant, worker.begun(order, message))).is_complete
         (page,) = (await worker.progress()).pages
-        assert await worker.store.get(ARCHIVES, spill.segment_key("payment", SAGA, page)) is not None
+        assert await worker.store.get(ARCHIVES, overflow.segment_key("payment", SAGA, page)) is not None
 
 
 async def test_an_expired_page_holds_nothing_that_is_still_asked_for(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_a_page_that_somebody_removed_is_told_by_name_and_nothing_is_decid
         async with at_work(place, payment):
             await place.at_rest(payment)
         p = await progress_of(place, payment)
-        key = spill.segment_key("payment", SAGA, p.pages[0])
+        key = overflow.segment_key("payment", SAGA, p.pages[0])
         page = await place.store.get(ARCHIVES, key)
         assert page is not None
         await place.store.remove(ARCHIVES, key, cas=page.cas)
@@ -251,7 +251,7 @@ async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_orde
         p = await progress_of(place, payment)
         assert len(p.queue) <= 1 + SMALL.head_max + SMALL.page_max + 1
         assert sizes[2] - sizes[1] < 3000, "a few descriptions of pages more"
-        whole = spill.restore_all(p, await pages_of(place))
+        whole = overflow.restore_all(p, await pages_of(place))
         assert [k.message.id.rpartition("|")[2] for k in whole.queue[1:]] == notes
         async with at_work(place, payment):
             await place.publish(OrderCancelled(order_id=SAGA, reason="no"))
@@ -262,8 +262,8 @@ async def test_a_queue_behind_a_dead_letter_goes_to_pages_and_comes_back_in_orde
         history_ = await whole_history(place, p)
         ran = [decode_transition(raw) for raw in history_]
         assert [t.message.rpartition("|")[2] for t in ran if t.outcome == "handled"] == notes
-        assert history.verify_history(history_, spill.restore_all(p, await pages_of(place))) is None
-        left = [spill.decode_segment(content) for content in (await pages_of(place)).values()]
+        assert history.verify_history(history_, overflow.restore_all(p, await pages_of(place))) is None
+        left = [overflow.decode_segment(content) for content in (await pages_of(place)).values()]
         assert {leaf.of for leaf in left} == {"inbox"}, "what nobody lists is removed, or expires"
 
 
@@ -286,7 +286,7 @@ async def test_whoever_looks_while_messages_are_taken_out_of_pages_sees_the_saga
         assert history.verify_history(seen.transitions, seen.progress) is None
         assert not seen.progress.queue
         now = await progress_of(place, payment)
-        page = spill.segment_key("payment", SAGA, now.pages[0])
+        page = overflow.segment_key("payment", SAGA, now.pages[0])
         document = await place.store.get(ARCHIVES, page)
         assert document is not None
         await place.store.remove(ARCHIVES, page, cas=document.cas)
@@ -334,7 +334,7 @@ async def test_what_waits_goes_to_pages_and_runs_in_order_when_the_other_part_co
         assert [next(iter(c & set(ids))) for c in causes] == ids
         assert [k.message.type for k in p.waiting] == ["OrderPlaced"]
         assert {page.of for page in p.pages} == {"inbox", "results"}
-        assert history.verify_history(transitions, spill.restore_all(p, await pages_of(place))) is None
+        assert history.verify_history(transitions, overflow.restore_all(p, await pages_of(place))) is None
 
 
 async def test_what_pages_said_of_a_message_is_asked_anew_when_the_progress_is_read_anew(tmp_path: Path) -> None:
@@ -378,7 +378,8 @@ async def test_a_compensation_closes_what_waits_in_pages_without_reading_them(tm
         p = await progress_of(place, payment)
         assert p.n == n
         assert (
-            history.verify_history(await whole_history(place, p), spill.restore_all(p, await pages_of(place))) is None
+            history.verify_history(await whole_history(place, p), overflow.restore_all(p, await pages_of(place)))
+            is None
         )
 
 
@@ -424,21 +425,21 @@ async def test_pages_of_what_waits_never_expire_while_the_saga_may_stand_and_out
         p = await worker.progress()
         assert {page.of for page in p.pages} == {"waiting"}
         made = left_s(tmp_path, clock)
-        assert made.keys() == {spill.segment_key("payment", SAGA, page) for page in p.pages}
+        assert made.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
         assert all(left is not None and 0 <= left - memory_s - year_s - day_s < 60 for left in made.values())
 
         await worker.takes(an_order())
         p = await worker.progress()
         assert p.queue[0].dead
         standing_ = left_s(tmp_path, clock)
-        assert standing_.keys() == {spill.segment_key("payment", SAGA, page) for page in p.pages}
+        assert standing_.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
         assert list(standing_.values()) == [None] * len(p.pages), "a person may need months"
 
         await worker.takes(OrderCancelled(order_id=SAGA, reason="no"))
         p = await worker.progress()
         assert not p.is_open
         ended = left_s(tmp_path, clock)
-        assert ended.keys() == {spill.segment_key("payment", SAGA, page) for page in p.pages}
+        assert ended.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
         stays_s = memory_s + day_s if undone else memory_s + year_s + day_s
         assert all(left is not None and 0 <= left - stays_s < 60 for left in ended.values())
         assert {page.of for page in p.pages} == {"inbox" if undone else "waiting"}
@@ -482,7 +483,7 @@ async def test_a_page_that_is_gone_or_damaged_is_no_attempt_of_the_handler_that_
         worker.participant = with_(worker.participant, ports=ports)
         for n in range(20):
             await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
-        key = spill.segment_key("payment", SAGA, (await worker.progress()).pages[0])
+        key = overflow.segment_key("payment", SAGA, (await worker.progress()).pages[0])
         page = await worker.store.get(ARCHIVES, key)
         assert page is not None
         for day in range(0, 200, 20):

@@ -24,7 +24,7 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, SagaError, StoreError
 from saga.messages import Event, Message, Outgoing, Position, texts_of
 from saga.messaging import envelope
-from saga.progress import history, spill
+from saga.progress import history, overflow
 from saga.progress.document import decode_progress, encode
 from saga.progress.takeover import is_takeover_due
 from saga.telemetry.events import Escalated
@@ -364,7 +364,7 @@ async def test_what_a_page_says_of_an_own_event_counts_when_a_version_takes_it_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version between forgot the event, and so many messages came that what it was had by is in a page."""
-    monkeypatch.setattr(spill, "BOUNDS", spill.OverflowBounds(inbox_max=4, inbox_kept=1))
+    monkeypatch.setattr(overflow, "BOUNDS", overflow.OverflowBounds(inbox_max=4, inbox_kept=1))
     ran: list[str] = []
     async with place(tmp_path) as at:
         old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True, many=True))

@@ -20,7 +20,7 @@ from saga.messages import Partition
 from saga.messaging import controls
 from saga.messaging.controls import Switch
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress import history, spill
+from saga.progress import history, overflow
 from saga.progress.document import decode_transition
 from saga.store.port import Document
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -40,7 +40,7 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make one saga of few messages need archives, pages and claims; its partitions were left by a death."""
-    monkeypatch.setattr(spill, "BOUNDS", replace(spill.BOUNDS, inbox_max=2, inbox_kept=1, value_bytes_max=64))
+    monkeypatch.setattr(overflow, "BOUNDS", replace(overflow.BOUNDS, inbox_max=2, inbox_kept=1, value_bytes_max=64))
     monkeypatch.setattr(history, "TRANSITIONS_MAX", 3)
     monkeypatch.setattr(history, "TRANSITIONS_KEPT", 1)
     begin = Committer.open_partitions
@@ -181,8 +181,8 @@ async def books(place: Workplace, payment: Service[Any]) -> Books:
     transitions = [decode_transition(raw) for raw in p.transitions]
     for content in archives:
         transitions += [decode_transition(raw) for raw in history.decode_archive(content).transitions]
-    keys = [spill.segment_key("payment", SAGA, page) for page in p.pages]
-    keys += [spill.claim_key("payment", SAGA, call.claim) for t in transitions for call in t.calls if call.claim]
+    keys = [overflow.segment_key("payment", SAGA, page) for page in p.pages]
+    keys += [overflow.claim_key("payment", SAGA, call.claim) for t in transitions for call in t.calls if call.claim]
     assert [key for key in keys if await place.store.get(ARCHIVES, key) is None] == [], "named, and not durable"
     assert len(keys) > ORDERS
     records = await place.records("payments")

@@ -14,7 +14,7 @@ from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BrokerUnavailable
 from saga.messages import Message, Outgoing, Position
-from saga.progress import compensation, decisions, history, journal, next_action, piles, spill
+from saga.progress import compensation, decisions, history, journal, next_action, overflow
 from saga.progress.actions import CloseHandler, Compensate, CompensationDecision
 from saga.progress.document import CompensableResult, Intent, IntentKind, SagaProgress, Transition, progress_key
 from saga.progress.handlers import HandlerRole
@@ -279,7 +279,7 @@ def pages_are_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_have_numbers_for_names(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spill, "digest_content", lambda content: "")
+    patch.setattr(overflow, "digest_content", lambda content: "")
 
 
 def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
@@ -295,9 +295,9 @@ def a_page_whose_answer_is_lost_is_taken_for_written(patch: pytest.MonkeyPatch) 
 
 
 def entries_of_what_is_in_hand_go_to_pages(patch: pytest.MonkeyPatch) -> None:
-    spilled = spill.spill_inbox
+    spilled = overflow.spill_inbox
     other = message("-", "-")
-    patch.setattr(spill, "spill_inbox", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+    patch.setattr(overflow, "spill_inbox", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
 
 
 def entries_of_what_is_held_go_to_pages(patch: pytest.MonkeyPatch) -> None:
@@ -314,11 +314,11 @@ def what_pages_keep_is_decided_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def pages_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(piles, "find_message_segment", lambda p, roles: None)
+    patch.setattr(overflow, "find_message_segment", lambda p, roles: None)
 
 
 def pages_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(piles, "_sort_messages", lambda kept: kept)
+    patch.setattr(overflow, "_sort_messages", lambda kept: kept)
 
 
 def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -333,9 +333,9 @@ def pages_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) 
 
 
 def what_is_in_hand_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
-    spilled = piles.spill_messages
+    spilled = overflow.spill_messages
     other = message("-", "-")
-    patch.setattr(piles, "spill_messages", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
+    patch.setattr(overflow, "spill_messages", lambda *args, **rest: spilled(*args, **{**rest, "in_hand": other}))
 
 
 def a_rebalance_ends_what_runs(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists
-from saga.progress import spill
+from saga.progress import overflow
 from saga.progress.document import StepRecord
 from saga.progress.journal import Commit
 from tests.exploration.without_a_rule import Take, check_loss
@@ -32,7 +32,7 @@ def claims_are_written_after_the_progress_that_names_them(patch: pytest.MonkeyPa
 
     async def put_off(service: ServiceRuntime, turn: ProcessingState, call: StepRecord) -> StepRecord:
         late.append((service, turn, call))
-        return replace(call, value=Raw(b"null"), claim=spill.digest_content(bytes(call.value)))
+        return replace(call, value=Raw(b"null"), claim=overflow.digest_content(bytes(call.value)))
 
     async def then(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
         put = [*late]

@@ -3,18 +3,18 @@
 import pytest
 from msgspec.structs import replace
 
-from saga.progress import own_piles, shelves
+from saga.progress import overflow
 from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress, SelfConsumedEvent
-from saga.progress.spill import NewSegment, SegmentDocument
+from saga.progress.overflow import NewSegment, SegmentDocument
 from tests.exploration.without_a_rule import Take, check_loss
 
 
 def own_events_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(own_piles, "find_event_segment", lambda p, roles: None)
+    patch.setattr(overflow, "find_event_segment", lambda p, roles: None)
 
 
 def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -> None:
-    restored = own_piles.restore_events
+    restored = overflow.restore_events
 
     def behind(
         p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument, before: tuple[CompensableResult, ...]
@@ -22,15 +22,15 @@ def own_events_are_read_back_behind_what_came_since(patch: pytest.MonkeyPatch) -
         back = restored(p, page, leaf, before)
         return replace(back, own=(*p.own, *(o for o in back.own if o not in p.own)))
 
-    patch.setattr(own_piles, "restore_events", behind)
+    patch.setattr(overflow, "restore_events", behind)
 
 
 def the_first_own_event_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(own_piles._Head, "is_full", lambda *args: True)
+    patch.setattr(overflow._Head, "is_full", lambda *args: True)
 
 
 def what_is_withdrawn_stays_in_its_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(own_piles, "find_withdrawn", lambda p, before: ())
+    patch.setattr(overflow, "find_withdrawn", lambda p, before: ())
 
 
 def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:
@@ -38,21 +38,21 @@ def own_events_are_read_back_for_everybody(patch: pytest.MonkeyPatch) -> None:
 
 
 def shelves_do_not_say_which_messages_they_hold(patch: pytest.MonkeyPatch) -> None:
-    shelved = shelves.index_segments
+    shelved = overflow.index_segments
 
     def silent(p: SagaProgress, pages: tuple[OverflowSegment, ...], entries: object) -> tuple[SagaProgress, NewSegment]:
         return shelved(p, pages, ())
 
-    patch.setattr(shelves, "index_segments", silent)
+    patch.setattr(overflow, "index_segments", silent)
 
 
 def what_a_shelf_lists_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    opened = shelves.open_index
+    opened = overflow.open_index
 
     def partly(p: SagaProgress, shelf: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
         return opened(p, shelf, replace(leaf, pages=leaf.pages[1:]))
 
-    patch.setattr(shelves, "open_index", partly)
+    patch.setattr(overflow, "open_index", partly)
 
 
 RULES: dict[Take, str] = {

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.processing_state import ProcessingState
 from saga.engine.service_runtime import ServiceRuntime
-from saga.progress import compensation, journal, stacks
+from saga.progress import compensation, journal, overflow
 from saga.progress.document import CompensableResult, OverflowSegment, SagaProgress
 from saga.progress.journal import Commit
-from saga.progress.spill import SegmentDocument
+from saga.progress.overflow import SegmentDocument
 from tests.exploration.without_a_rule import Take, check_loss
 
 
@@ -20,20 +20,20 @@ def results_in_pages_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_page_below_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    restored = stacks.restore_results
+    restored = overflow.restore_results
 
     def alone(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
         return restored(p, page, replace(leaf, below=None))
 
-    patch.setattr(stacks, "restore_results", alone)
+    patch.setattr(overflow, "restore_results", alone)
 
 
 def the_newest_result_goes_to_a_page(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stacks, "_find_older_runs", lambda mine, bounds: [(result,) for result in mine])
+    patch.setattr(overflow, "_find_older_runs", lambda mine, bounds: [(result,) for result in mine])
 
 
 def results_come_back_behind_those_of_others(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stacks, "_sort_results", lambda results: tuple(results))
+    patch.setattr(overflow, "_sort_results", lambda results: tuple(results))
 
 
 def pages_of_results_are_removed_before_the_progress_is_written(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from saga import Saga, Service
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.order.events import OrderCancelled, OrderPlaced
 from services.payment.events import OrderCancelled as Cancelled

@@ -22,9 +22,9 @@ from saga.engine.execution.document_updates import PRUNE_FROM
 from saga.messages import texts_of
 from saga.messaging import envelope
 from saga.messaging.names import wakes_of
-from saga.progress import spill
+from saga.progress import overflow
 from saga.progress.document import SagaProgress, decode_transition
-from saga.progress.spill import BOUNDS, OverflowBounds
+from saga.progress.overflow import BOUNDS, OverflowBounds
 from saga.testing.fault_kinds import Faults, faults
 from saga.testing.simulation.chance import Chance
 from saga.testing.simulation.plan import Drawn
@@ -86,7 +86,7 @@ class Scenario:
             pytest.MonkeyPatch.context() as patch,
             SimulatedWorld(seed, Drawn(self.faults, Chance(seed)), guarded=False) as world,
         ):
-            patch.setattr(spill, "BOUNDS", self.bounds)
+            patch.setattr(overflow, "BOUNDS", self.bounds)
             world.always("it comes to rest", lambda: len(world.trace.lines) < self.lines_max)
             judge = self.play(world)
             world.verify()

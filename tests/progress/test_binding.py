@@ -14,7 +14,7 @@ from msgspec.structs import fields, replace
 
 from saga.messages import Message
 from saga.messaging.names import PROGRESS
-from saga.progress import compensation, failed_attempts, integrity, journal, piles
+from saga.progress import compensation, failed_attempts, integrity, journal, overflow
 from saga.progress.actions import RunHandler
 from saga.progress.document import (
     CLAIMED,
@@ -37,7 +37,7 @@ from saga.progress.handlers import CompensationRole
 from saga.progress.history import fold_state, verify_history
 from saga.progress.integrity import DIGESTED_FIELDS, UNDIGESTED_FIELDS, find_mismatches, update_format
 from saga.progress.journal import TransitionDetails, WriteContext
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds
 from saga.support.clock import iso
 from saga.testing.fault_kinds import faults
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
@@ -495,7 +495,7 @@ def test_to_put_something_aside_changes_nothing_as_a_whole() -> None:
     many = a_role("reserve", "A", many=True)
     queue = tuple(kept("reserve", a_message("A", f"m-{i}"), n=i) for i in range(6))
     p = replace(blank(), n=1, queue=queue)
-    aside, [_] = piles.spill_messages(
+    aside, [_] = overflow.spill_messages(
         p, roles_of(many), OverflowBounds(head_max=2, page_max=3), in_hand=a_message("B"), now_s=NOW_MS // 1000
     )
     assert len(aside.queue) == 3
@@ -510,7 +510,7 @@ def test_what_is_aside_in_pages_counts_as_if_it_stood_in_the_snapshot() -> None:
         message = a_message("A", f"m-{i}")
         p = journal.enqueue_message(p, hand(p, message), role, message, "it waits", None).snapshot
     in_hand = a_message("A", "m-6")
-    aside, [new] = piles.spill_messages(
+    aside, [new] = overflow.spill_messages(
         p, roles, OverflowBounds(head_max=2, page_max=3), in_hand=in_hand, now_s=NOW_MS // 1000
     )
     written = journal.enqueue_message(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from saga.progress import ids, own_piles, shelves, spill
+from saga.progress import ids, overflow
 from saga.progress.decisions import find_parts
 from saga.progress.document import (
     RELEASED,
@@ -15,8 +15,7 @@ from saga.progress.document import (
     SagaProgress,
     SelfConsumedEvent,
 )
-from saga.progress.piles import copy_segment, find_wrong_expiries
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds, copy_segment, find_wrong_expiries
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 
 NOW_S = NOW_MS // 1000
@@ -49,37 +48,37 @@ class Stored:
 
     def write(self, p: SagaProgress) -> None:
         before = self.p.results
-        for gone in own_piles.find_unneeded(p, ROLES):
-            p = shelves.open_index(p, gone, self.leaf(gone)) if gone.level else own_piles.remove_segment(p, gone)
-        while pages := own_piles.find_withdrawn(p, before):
+        for gone in overflow.find_unneeded(p, ROLES):
+            p = overflow.open_index(p, gone, self.leaf(gone)) if gone.level else overflow.remove_segment(p, gone)
+        while pages := overflow.find_withdrawn(p, before):
             p = self.taken_in(p, pages[0], before)
-        while page := own_piles.find_event_segment(p, ROLES):
+        while page := overflow.find_event_segment(p, ROLES):
             p = self.taken_in(p, page, before)
-        p, new = own_piles.spill_events(p, ROLES, self.bounds, in_hand=LATEST, now_s=NOW_S, until=0)
+        p, new = overflow.spill_events(p, ROLES, self.bounds, in_hand=LATEST, now_s=NOW_S, until=0)
         self.pages.update({made.page.name: made.content for made in new})
-        while pages := shelves.find_segments_to_index(p, self.bounds):
-            p, shelf = shelves.index_segments(p, pages, ())
+        while pages := overflow.find_segments_to_index(p, self.bounds):
+            p, shelf = overflow.index_segments(p, pages, ())
             self.pages[shelf.page.name] = shelf.content
         self.p = p
 
-    def leaf(self, page: OverflowSegment) -> spill.SegmentDocument:
-        return spill.decode_segment(self.pages[page.name])
+    def leaf(self, page: OverflowSegment) -> overflow.SegmentDocument:
+        return overflow.decode_segment(self.pages[page.name])
 
     def taken_in(self, p: SagaProgress, page: OverflowSegment, before: tuple[CompensableResult, ...]) -> SagaProgress:
         leaf = self.leaf(page)
-        return shelves.open_index(p, page, leaf) if page.level else own_piles.restore_events(p, page, leaf, before)
+        return overflow.open_index(p, page, leaf) if page.level else overflow.restore_events(p, page, leaf, before)
 
     @property
     def whole(self) -> SagaProgress:
-        return spill.restore_all(
-            self.p, {spill.segment_key("svc", "s", q): self.pages[q.name] for q in self.all_pages()}
+        return overflow.restore_all(
+            self.p, {overflow.segment_key("svc", "s", q): self.pages[q.name] for q in self.all_pages()}
         )
 
     def all_pages(self) -> list[OverflowSegment]:
         found, left = list[OverflowSegment](), [*self.p.pages]
         while left:
             found.append(page := left.pop())
-            left += spill.list_segments(page, self.pages[page.name])
+            left += overflow.list_segments(page, self.pages[page.name])
         return found
 
 
@@ -154,9 +153,9 @@ def test_pages_that_nobody_takes_any_more_go() -> None:
     stored.write(replace(blank(), own=own(*range(1, 10)), inbox=had_by_each(*range(1, 10))))
     pages = tuple(replace(page, handlers=("meet",)) for page in stored.p.pages)
     ran = CompletedRun(handler="meet", parameter=0, type="P", schema="", content="", message="p-1")
-    assert own_piles.find_unneeded(replace(stored.p, pages=pages), ROLES) == []
-    assert own_piles.find_unneeded(replace(stored.p, pages=pages, ran=(ran,)), ROLES) == [*pages]
-    assert own_piles.find_unneeded(stored.p, roles_of(EACH, emitted="P")) == [*stored.p.pages]
+    assert overflow.find_unneeded(replace(stored.p, pages=pages), ROLES) == []
+    assert overflow.find_unneeded(replace(stored.p, pages=pages, ran=(ran,)), ROLES) == [*pages]
+    assert overflow.find_unneeded(stored.p, roles_of(EACH, emitted="P")) == [*stored.p.pages]
 
 
 def test_pages_live_as_long_as_the_progress_and_are_copied_as_they_are() -> None:
@@ -167,7 +166,7 @@ def test_pages_live_as_long_as_the_progress_and_are_copied_as_they_are() -> None
     p, new = copy_segment(stored.p, page, stored.leaf(page), NOW_S + 10**9)
     assert (new.page.until, new.page.handlers, new.page.types) == (NOW_S + 10**9, page.handlers, page.types)
     assert p.pages == (new.page,)
-    assert spill.decode_segment(new.content).own == stored.leaf(page).own
+    assert overflow.decode_segment(new.content).own == stored.leaf(page).own
 
 
 @settings(max_examples=60)

@@ -4,9 +4,9 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from saga.progress import piles, spill
+from saga.progress import overflow
 from saga.progress.document import PAGED, PLAIN, OverflowSegment, PendingMessage, SagaProgress, SegmentKind
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds
 from tests.progress.pieces import NOW_MS, a_message, a_role, an_intent, blank, kept, roles_of
 
 NOW_S = NOW_MS // 1000
@@ -25,9 +25,9 @@ def numbers(of: tuple[PendingMessage, ...]) -> list[int]:
     return [k.n for k in of]
 
 
-def spilled(p: SagaProgress, bounds: OverflowBounds = BOUNDS) -> tuple[SagaProgress, list[spill.SegmentDocument]]:
-    p, new = piles.spill_messages(p, ROLES, bounds, in_hand=LATEST, now_s=NOW_S)
-    return p, [spill.decode_segment(made.content) for made in new]
+def spilled(p: SagaProgress, bounds: OverflowBounds = BOUNDS) -> tuple[SagaProgress, list[overflow.SegmentDocument]]:
+    p, new = overflow.spill_messages(p, ROLES, bounds, in_hand=LATEST, now_s=NOW_S)
+    return p, [overflow.decode_segment(made.content) for made in new]
 
 
 def a_page(*, first: int, handlers: tuple[str, ...] = ("many",), of: SegmentKind = "queue") -> OverflowSegment:
@@ -87,17 +87,17 @@ def test_dead_letters_are_no_part_of_the_queue() -> None:
 
 def test_pages_of_handlers_that_are_not_declared_are_left_alone() -> None:
     pages = (a_page(first=1, handlers=("gone",), of="waiting"), a_page(first=1, handlers=("both",), of="waiting"))
-    assert [pile.of for pile in piles.iterate_lists(replace(blank(), pages=pages), ROLES)] == ["queue"]
+    assert [pile.of for pile in overflow.iterate_lists(replace(blank(), pages=pages), ROLES)] == ["queue"]
 
 
 def test_a_page_comes_back_once_it_has_the_first_of_its_pile() -> None:
     page = a_page(first=4)
-    assert piles.find_message_segment(blank(), ROLES) is None
-    assert piles.find_message_segment(replace(blank(), queue=numbered("both", 3), pages=(page,)), ROLES) is None
-    assert piles.find_message_segment(replace(blank(), queue=numbered("both", 8), pages=(page,)), ROLES) == page
-    assert piles.find_message_segment(replace(blank(), pages=(page,)), ROLES) == page
+    assert overflow.find_message_segment(blank(), ROLES) is None
+    assert overflow.find_message_segment(replace(blank(), queue=numbered("both", 3), pages=(page,)), ROLES) is None
+    assert overflow.find_message_segment(replace(blank(), queue=numbered("both", 8), pages=(page,)), ROLES) == page
+    assert overflow.find_message_segment(replace(blank(), pages=(page,)), ROLES) == page
     memory = replace(page, of="inbox")
-    assert piles.find_message_segment(replace(blank(), pages=(memory,)), ROLES) is None
+    assert overflow.find_message_segment(replace(blank(), pages=(memory,)), ROLES) is None
 
 
 def test_what_comes_back_is_in_its_place() -> None:
@@ -106,7 +106,7 @@ def test_what_comes_back_is_in_its_place() -> None:
     p, leaves = spilled(before)
     for leaf in reversed(leaves):
         assert p.format == PAGED
-        p = piles.restore_messages(p, p.pages[-1], leaf)
+        p = overflow.restore_messages(p, p.pages[-1], leaf)
     assert p == before
     assert p.format == PLAIN
 
@@ -114,15 +114,15 @@ def test_what_comes_back_is_in_its_place() -> None:
 def test_what_waited_comes_back_among_what_waits() -> None:
     before = replace(blank(), waiting=numbered("many", 1, 2, 3, 4, 5))
     p, [leaf] = spilled(before)
-    assert piles.restore_messages(p, p.pages[0], leaf) == before
+    assert overflow.restore_messages(p, p.pages[0], leaf) == before
 
 
 MEMORY_S = 86_400
-SOON_S = NOW_S + MEMORY_S + piles.YEAR_S // 2
+SOON_S = NOW_S + MEMORY_S + overflow.YEAR_S // 2
 
 
 def wrong(p: SagaProgress) -> list[str]:
-    return [page.name for page in piles.find_wrong_expiries(p, now_s=NOW_S, memory_s=MEMORY_S)]
+    return [page.name for page in overflow.find_wrong_expiries(p, now_s=NOW_S, memory_s=MEMORY_S)]
 
 
 def test_pages_outlive_a_progress_that_expires_by_a_year_and_one_that_may_stand_without_end() -> None:
@@ -130,14 +130,14 @@ def test_pages_outlive_a_progress_that_expires_by_a_year_and_one_that_may_stand_
     run = replace(waiting, intents=(an_intent("both", a_message("A")),))
     assert [p.is_open for p in (waiting, run)] == [False, True]
     for p in (waiting, run):
-        assert piles.compute_expiry(p, now_s=NOW_S, memory_s=MEMORY_S) == NOW_S + MEMORY_S + piles.YEAR_S
+        assert overflow.compute_expiry(p, now_s=NOW_S, memory_s=MEMORY_S) == NOW_S + MEMORY_S + overflow.YEAR_S
     for p in (
         replace(blank(), queue=numbered("both", 1)),
         replace(blank(), compensating=numbered("both", 1)),
         replace(blank(started=None), waiting=numbered("many", 1)),
     ):
         assert p.is_open
-        assert piles.compute_expiry(p, now_s=NOW_S, memory_s=MEMORY_S) == 0
+        assert overflow.compute_expiry(p, now_s=NOW_S, memory_s=MEMORY_S) == 0
 
 
 def test_pages_are_copied_only_when_they_would_go_too_soon_or_never() -> None:
@@ -153,8 +153,8 @@ def test_pages_are_copied_only_when_they_would_go_too_soon_or_never() -> None:
 
 def test_a_copy_has_a_name_of_its_own_and_holds_the_same() -> None:
     p, [leaf, _] = spilled(replace(blank(), waiting=numbered("many", *range(1, 9))))
-    copy, new = piles.copy_segment(p, p.pages[0], leaf, until=7)
-    assert spill.decode_segment(new.content).kept == leaf.kept
+    copy, new = overflow.copy_segment(p, p.pages[0], leaf, until=7)
+    assert overflow.decode_segment(new.content).kept == leaf.kept
     assert copy.pages == (new.page, p.pages[1])
     assert new.page == replace(p.pages[0], name=new.page.name, until=7)
     assert new.page.name != p.pages[0].name
@@ -163,9 +163,9 @@ def test_a_copy_has_a_name_of_its_own_and_holds_the_same() -> None:
 def test_of_a_page_that_the_inbox_has_taken_only_the_entries_are_copied() -> None:
     p, [leaf] = spilled(replace(blank(), waiting=numbered("many", *range(1, 6))))
     had = p.pages[0].closed(NOW_S, NOW_S + 9)
-    copy, new = piles.copy_segment(replace(p, pages=(had,)), had, leaf, until=NOW_S + 9)
-    assert spill.decode_segment(new.content).kept == ()
-    assert spill.decode_segment(new.content).entries == leaf.entries
+    copy, new = overflow.copy_segment(replace(p, pages=(had,)), had, leaf, until=NOW_S + 9)
+    assert overflow.decode_segment(new.content).kept == ()
+    assert overflow.decode_segment(new.content).entries == leaf.entries
     assert (new.page.of, new.page.bound, new.page.count, new.page.newest) == ("inbox", had.bound, 3, NOW_S)
     assert copy.pages == (new.page,)
 
@@ -173,6 +173,6 @@ def test_of_a_page_that_the_inbox_has_taken_only_the_entries_are_copied() -> Non
 def test_events_that_a_handler_does_not_need_go_to_pages_by_their_parameter() -> None:
     looks = dataclasses.replace(a_role("looks", "B"), optional=(frozenset({"A"}),))
     p = replace(blank(), waiting=numbered("looks", *range(1, 8)))
-    p, new = piles.spill_messages(p, roles_of(looks), BOUNDS, in_hand=LATEST, now_s=NOW_S)
+    p, new = overflow.spill_messages(p, roles_of(looks), BOUNDS, in_hand=LATEST, now_s=NOW_S)
     assert [(made.page.of, made.page.types, made.page.count) for made in new] == [("waiting", ("A",), 3)]
     assert numbers(p.waiting) == [1, 2, 6, 7]

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.errors import SagaError
-from saga.progress import ids, journal, piles, spill
+from saga.progress import ids, journal, overflow
 from saga.progress.document import PAGED, OverflowSegment, SagaProgress, SelfConsumedEvent, decode_progress, encode
 from saga.progress.handlers import HandlerRole
 from saga.progress.journal import TransitionDetails
-from saga.progress.spill import OverflowBounds, contains_entry, restore_all, segment_key
+from saga.progress.overflow import OverflowBounds, contains_entry, restore_all, segment_key
 from saga.support.clock import iso
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, kept, roles_of
 
@@ -37,10 +37,11 @@ class Store:
     def spilled(self, p: SagaProgress, in_hand: str) -> SagaProgress:
         leaves = {page.name: self.leaves[segment_key(p.service, p.saga, page)] for page in p.pages}
         merged = [
-            (page, spill.decode_segment(leaves[page.name]).entries) for page in spill.find_segments_to_merge(p, SMALL)
+            (page, overflow.decode_segment(leaves[page.name]).entries)
+            for page in overflow.find_segments_to_merge(p, SMALL)
         ]
         message = a_message("A", id=in_hand)
-        spilled = spill.spill_inbox(p, ROLES, SMALL, in_hand=message, memory_s=MEMORY_S, merged=merged)
+        spilled = overflow.spill_inbox(p, ROLES, SMALL, in_hand=message, memory_s=MEMORY_S, merged=merged)
         if spilled is None:
             return p
         p, new = spilled
@@ -59,7 +60,9 @@ def test_pages_and_the_rest_are_the_whole_inbox(numbers: list[int]) -> None:
         assert restore_all(p, store.leaves).inbox == plain
     for number in range(31):
         entry = ids.inbox_entry(f"m-{number}", "many")
-        found = any(contains_entry(spill.decode_segment(content).entries, entry) for content in store.leaves.values())
+        found = any(
+            contains_entry(overflow.decode_segment(content).entries, entry) for content in store.leaves.values()
+        )
         assert (entry in p.inbox or found) == (number in numbers)
 
 
@@ -128,8 +131,8 @@ def test_another_content_is_another_name_and_the_same_content_the_same() -> None
     p = blank()
     for number in range(9):
         p = handled(p, f"m-{number}")
-    first, again = (spill.spill_inbox(p, ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S) for _ in range(2))
-    other = spill.spill_inbox(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S)
+    first, again = (overflow.spill_inbox(p, ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S) for _ in range(2))
+    other = overflow.spill_inbox(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S)
     assert first is not None
     assert again is not None
     assert other is not None
@@ -148,15 +151,15 @@ def test_an_entry_that_only_looks_like_one_across_two_others_is_not_in_a_page() 
 
 def test_the_keys_of_pages_and_archives_do_not_mix() -> None:
     key = segment_key("payment", "a::b", OverflowSegment(of="inbox", name="1-x", count=1, newest=0))
-    assert spill.is_segment(key)
-    assert spill.parse_saga(key) == "a::b"
+    assert overflow.is_segment(key)
+    assert overflow.parse_saga(key) == "a::b"
     assert not key.startswith("payment::")
-    assert not spill.is_segment("payment::a::b::000000000")
-    claim = spill.claim_key("payment", "a::b", "c")
-    assert (spill.parse_saga(claim), spill.is_claim(claim), spill.is_segment(claim)) == ("a::b", True, False)
-    assert not spill.is_claim(key)
-    assert list(map(spill.is_archive, (key, claim, "payment::a::b::000000000"))) == [False, False, True]
-    assert spill.parse_saga("payment::a::b::000000000") == "a::b"
+    assert not overflow.is_segment("payment::a::b::000000000")
+    claim = overflow.claim_key("payment", "a::b", "c")
+    assert (overflow.parse_saga(claim), overflow.is_claim(claim), overflow.is_segment(claim)) == ("a::b", True, False)
+    assert not overflow.is_claim(key)
+    assert list(map(overflow.is_archive, (key, claim, "payment::a::b::000000000"))) == [False, False, True]
+    assert overflow.parse_saga("payment::a::b::000000000") == "a::b"
 
 
 def test_what_waits_in_pages_for_a_handler_that_is_closed_counts_as_had() -> None:
@@ -199,7 +202,7 @@ def test_messages_in_pages_come_back_to_where_they_would_be() -> None:
     dead = kept("both", a_message("B", id="dead"), n=9, dead="letter")
     p = replace(blank(), queue=(dead, *queue))
     bounds = OverflowBounds(head_max=2, page_max=3)
-    aside, [made] = piles.spill_messages(p, ROLES, bounds, in_hand=a_message("A"), now_s=NOW_MS // 1000)
+    aside, [made] = overflow.spill_messages(p, ROLES, bounds, in_hand=a_message("A"), now_s=NOW_MS // 1000)
     assert restore_all(aside, {segment_key("svc", "s", made.page): made.content}) == p
 
 

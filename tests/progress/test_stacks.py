@@ -7,13 +7,12 @@ from msgspec.structs import replace
 
 from saga.errors import SagaError
 from saga.messages import Message
-from saga.progress import compensation, history, journal, spill, stacks
+from saga.progress import compensation, history, journal, overflow
 from saga.progress.decisions import find_compensations
 from saga.progress.document import STACKED, CompensableResult, SagaProgress
 from saga.progress.handlers import CompensationRole, HandlerRole
 from saga.progress.journal import TransitionDetails
-from saga.progress.piles import find_wrong_expiries, iterate_lists
-from saga.progress.spill import OverflowBounds
+from saga.progress.overflow import OverflowBounds, find_wrong_expiries, iterate_lists
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, blank, roles_of
 
 
@@ -61,17 +60,17 @@ class Stored:
         self.bounds, self.pages, self.p = bounds, dict[str, bytes](), blank()
 
     def save(self, p: SagaProgress) -> None:
-        while (page := stacks.find_result_segment(p)) is not None:
-            content = self.pages.pop(spill.segment_key("svc", "s", page))
-            p = stacks.restore_results(p, page, spill.decode_segment(content))
-        p, new = stacks.spill_results(p, self.bounds)
+        while (page := overflow.find_result_segment(p)) is not None:
+            content = self.pages.pop(overflow.segment_key("svc", "s", page))
+            p = overflow.restore_results(p, page, overflow.decode_segment(content))
+        p, new = overflow.spill_results(p, self.bounds)
         for each in new:
-            self.pages[spill.segment_key("svc", "s", each.page)] = each.content
+            self.pages[overflow.segment_key("svc", "s", each.page)] = each.content
         self.p = p
 
     @property
     def whole(self) -> SagaProgress:
-        return spill.restore_all(self.p, self.pages)
+        return overflow.restore_all(self.p, self.pages)
 
 
 @settings(max_examples=20)
@@ -109,9 +108,9 @@ def test_whatever_is_in_pages_the_same_is_undone_in_the_same_order_and_the_same_
 
 def test_a_few_stay() -> None:
     p = with_results(*["first"] * 4)
-    assert stacks.spill_results(p, BOUNDS) == (p, []), "four are no page and a head"
-    assert stacks.spill_results(blank(), BOUNDS) == (blank(), [])
-    assert stacks.find_result_segment(p) is None
+    assert overflow.spill_results(p, BOUNDS) == (p, []), "four are no page and a head"
+    assert overflow.spill_results(blank(), BOUNDS) == (blank(), [])
+    assert overflow.find_result_segment(p) is None
 
 
 def test_the_oldest_go_and_what_is_left_of_a_page_stays() -> None:
@@ -139,8 +138,8 @@ def test_the_newest_of_each_handler_stays_however_old_it_is() -> None:
 
 def test_the_results_of_one_run_are_never_parted() -> None:
     p = ran(blank(), FIRST, 0, [said("R", f"r{i}") for i in range(7)])
-    assert stacks.spill_results(p, BOUNDS) == (p, []), "it is the newest run"
-    p, [new] = stacks.spill_results(ran(p, FIRST, 1, [said("R", "last")]), BOUNDS)
+    assert overflow.spill_results(p, BOUNDS) == (p, []), "it is the newest run"
+    p, [new] = overflow.spill_results(ran(p, FIRST, 1, [said("R", "last")]), BOUNDS)
     assert (len(p.results), new.page.count) == (1, 7)
 
 
@@ -153,7 +152,7 @@ def test_pages_of_results_are_nobody_elses_and_never_expire() -> None:
     assert not p.pages[0].is_forgotten(now_s * 2)
     below = dict(list(stored.pages.items())[1:])
     with pytest.raises(SagaError, match="is gone"):
-        spill.restore_all(p, below)
+        overflow.restore_all(p, below)
     found = history.verify_history(p.transitions, replace(p, pages=()))
     assert found is not None
     assert "results" in found.what

@@ -26,7 +26,7 @@ PLANTED = {
         ("saga.progress.decisions", "asyncio"),
         ("saga.progress.timers", "time"),
         ("saga.policies.retry", "random"),
-        ("saga.progress.spill", "saga.store.port"),
+        ("saga.progress.overflow", "saga.store.port"),
     ],
     "The testing kit": [("saga.ops.rehearsal", "saga.testing.world"), ("saga.cli.run", "saga.testing.trials")],
     "Imports point down in the choreography": [

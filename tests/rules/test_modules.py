@@ -33,7 +33,7 @@ MORE_PARAMETERS = {
     "handler_of": 11,
     "kafka": 7,
     "message": 10,
-    "new_page": 7,
+    "new_segment": 7,
     "kafka_access": 7,
     "rebuild": 7,
     "resource_of": 8,

@@ -13,9 +13,9 @@ from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Exists, StoreError
 from saga.messages import Message
 from saga.messaging.names import ARCHIVES, PROGRESS
-from saga.progress import ids, own_piles, piles, shelves, spill, stacks
+from saga.progress import ids, overflow
 from saga.progress.document import UNREADABLE, OverflowSegment, SagaProgress, StepRecord, progress_key
-from saga.progress.spill import NewSegment, SegmentDocument, claim_key, digest_content
+from saga.progress.overflow import NewSegment, SegmentDocument, claim_key, digest_content
 from saga.store.port import Document
 
 EXPIRY_S_MORE = 86_400
@@ -52,7 +52,7 @@ async def _find_entries(
         if page.of in ("results", "own"):
             continue
         entries = await _entries_of(service, turn, page)
-        for entry in [entry for entry in missing if spill.contains_entry(entries, entry)]:
+        for entry in [entry for entry in missing if overflow.contains_entry(entries, entry)]:
             name = missing.pop(entry)
             if page.of == "inbox":
                 had[entry] = page.newest
@@ -67,34 +67,35 @@ async def move_overflow(
     """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
     nobody needs once it is written, each with its version. Raises `Refused`."""
     emptied: list[tuple[str, int]] = []
-    while (page := piles.find_message_segment(p, service.roles)) is not None:
-        p = await _taken_in(service, turn, p, page, emptied, piles.restore_messages)
-    while (page := stacks.find_result_segment(p)) is not None:
-        p = await _taken_in(service, turn, p, page, emptied, stacks.restore_results)
+    while (page := overflow.find_message_segment(p, service.roles)) is not None:
+        p = await _taken_in(service, turn, p, page, emptied, overflow.restore_messages)
+    while (page := overflow.find_result_segment(p)) is not None:
+        p = await _taken_in(service, turn, p, page, emptied, overflow.restore_results)
     if any(page.of == "own" for page in p.pages):
         p = await _restore_self_consumed(service, turn, p, emptied)
     now_s = service.ports.clock.now_ms() // 1000
-    until = piles.compute_expiry(p, now_s=now_s, memory_s=service.memory_s)
-    while wrong := piles.find_wrong_expiries(p, now_s=now_s, memory_s=service.memory_s):
+    until = overflow.compute_expiry(p, now_s=now_s, memory_s=service.memory_s)
+    while wrong := overflow.find_wrong_expiries(p, now_s=now_s, memory_s=service.memory_s):
         for page in wrong:
             ends = until if page.of != "inbox" else now_s + service.memory_s
             p = await _lasting(service, turn, p, page, emptied, ends)
-    p, new_pages = piles.spill_messages(
+    p, new_pages = overflow.spill_messages(
         p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until
     )
-    p, more = stacks.spill_results(p, service.bounds)
-    p, own = own_piles.spill_events(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
+    p, more = overflow.spill_results(p, service.bounds)
+    p, own = overflow.spill_events(p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until)
     for new in (*new_pages, *more, *own):
         await _insert_segment(service, turn, new)
-    while pages := shelves.find_segments_to_index(p, service.bounds):
+    while pages := overflow.find_segments_to_index(p, service.bounds):
         entries = [b"" if page.of == "own" else await _entries_of(service, turn, page) for page in pages]
-        p, shelf = shelves.index_segments(p, pages, entries)
+        p, shelf = overflow.index_segments(p, pages, entries)
         await _insert_segment(service, turn, shelf)
     if len(p.inbox) > service.bounds.inbox_max:
         merged = [
-            (page, await _entries_of(service, turn, page)) for page in spill.find_segments_to_merge(p, service.bounds)
+            (page, await _entries_of(service, turn, page))
+            for page in overflow.find_segments_to_merge(p, service.bounds)
         ]
-        spilled = spill.spill_inbox(
+        spilled = overflow.spill_inbox(
             p,
             service.roles,
             service.bounds,
@@ -116,13 +117,13 @@ async def _restore_self_consumed(
     before = turn.loaded_progress.results
 
     def restored(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocument) -> SagaProgress:
-        return own_piles.restore_events(p, page, leaf, before)
+        return overflow.restore_events(p, page, leaf, before)
 
-    for gone in own_piles.find_unneeded(p, service.roles):
-        p = await _taken_in(service, turn, p, gone, emptied, lambda p, page, _: own_piles.remove_segment(p, page))
-    while withdrawn := own_piles.find_withdrawn(p, before):
+    for gone in overflow.find_unneeded(p, service.roles):
+        p = await _taken_in(service, turn, p, gone, emptied, lambda p, page, _: overflow.remove_segment(p, page))
+    while withdrawn := overflow.find_withdrawn(p, before):
         p = await _taken_in(service, turn, p, withdrawn[0], emptied, restored)
-    while (page := own_piles.find_event_segment(p, service.roles)) is not None:
+    while (page := overflow.find_event_segment(p, service.roles)) is not None:
         p = await _taken_in(service, turn, p, page, emptied, restored)
     return p
 
@@ -139,7 +140,7 @@ async def _taken_in(  # of which turn, and what takes it in
     key, document = await _read(service, turn, page)
     leaf = _leaf(key, document)
     emptied.append((key, document.cas))
-    return shelves.open_index(p, page, leaf) if page.level else restored(p, page, leaf)
+    return overflow.open_index(p, page, leaf) if page.level else restored(p, page, leaf)
 
 
 async def _lasting(  # of which turn, and until when
@@ -152,9 +153,9 @@ async def _lasting(  # of which turn, and until when
 ) -> SagaProgress:
     """The progress with a copy of a page in its place that expires then, or with the pages of a shelf."""
     if page.level:
-        return await _taken_in(service, turn, p, page, emptied, shelves.open_index)
+        return await _taken_in(service, turn, p, page, emptied, overflow.open_index)
     key, document = await _read(service, turn, page)
-    p, new = piles.copy_segment(p, page, _leaf(key, document), until)
+    p, new = overflow.copy_segment(p, page, _leaf(key, document), until)
     await _insert_segment(service, turn, new)
     emptied.append((key, document.cas))
     return p
@@ -164,7 +165,7 @@ async def restore_results(service: ServiceRuntime, turn: ProcessingState, p: Sag
     """The progress with the results that are in pages, for a look at all of them. Raises `Refused`."""
     while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
         key, document = await _read(service, turn, page)
-        p = stacks.restore_results(p, page, _leaf(key, document))
+        p = overflow.restore_results(p, page, _leaf(key, document))
     return p
 
 
@@ -181,8 +182,8 @@ async def _insert_segment(service: ServiceRuntime, turn: ProcessingState, new: N
     expiry_s = None
     if new.page.until:
         left_s = new.page.until - progress_repository.write_context(service, turn).surely_s
-        expiry_s = min(max(0, left_s), max(service.memory_s + piles.YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
-    key = spill.segment_key(service.name, saga, new.page)
+        expiry_s = min(max(0, left_s), max(service.memory_s + overflow.YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
+    key = overflow.segment_key(service.name, saga, new.page)
     try:
         await progress_repository.retry_while_unavailable(
             service,
@@ -200,13 +201,13 @@ async def _insert_segment(service: ServiceRuntime, turn: ProcessingState, new: N
         progress_repository.report_refused_write(service, saga, "archive", why)
         raise Superseded from why
     if new.page.of not in ("results", "own"):  # nobody asks which messages they are of
-        ports.overflow_cache.learn(key, spill.decode_segment(new.content).entries)
+        ports.overflow_cache.learn(key, overflow.decode_segment(new.content).entries)
 
 
 async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: OverflowSegment) -> bytes:
     """The entries of a page that the progress lists. Raises `Refused` if the progress has changed meanwhile."""
     ports, saga = service.ports, turn.message.saga
-    key = spill.segment_key(service.name, saga, page)
+    key = overflow.segment_key(service.name, saga, page)
     entries = ports.overflow_cache.entries_of(key)
     if entries is not None:
         return entries
@@ -225,7 +226,7 @@ async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: Over
 
 async def _read(service: ServiceRuntime, turn: ProcessingState, page: OverflowSegment) -> tuple[str, Document]:
     """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
-    ports, key = service.ports, spill.segment_key(service.name, turn.message.saga, page)
+    ports, key = service.ports, overflow.segment_key(service.name, turn.message.saga, page)
     document = await progress_repository.retry_while_unavailable(
         service, turn.position, "get", ports.store.get, ARCHIVES, key
     )
@@ -235,10 +236,10 @@ async def _read(service: ServiceRuntime, turn: ProcessingState, page: OverflowSe
 
 
 def _leaf(key: str, document: Document) -> SegmentDocument:
-    if key.rpartition("-")[2] != spill.digest_content(document.content):
+    if key.rpartition("-")[2] != overflow.digest_content(document.content):
         raise StoreError(f"the page {key!r} in {ARCHIVES!r} was changed since it was written; restore it")
     try:
-        return spill.decode_segment(document.content)
+        return overflow.decode_segment(document.content)
     except UNREADABLE as why:
         raise StoreError(f"the page {key!r} in {ARCHIVES!r} cannot be read: {why}; restore it") from why
 

@@ -14,7 +14,7 @@ from saga.engine.prepared_service import PreparedService
 from saga.progress import history
 from saga.progress.document import IntentKind, SagaProgress, StepRecord, Transition, decode_progress, decode_transition
 from saga.progress.history import decode_archive, fold_state, verify_history
-from saga.progress.spill import is_archive, restore_all
+from saga.progress.overflow import is_archive, restore_all
 from saga.support.clock import from_iso
 
 

@@ -11,7 +11,7 @@ from saga.engine.prepared_service import prepare
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.progress.spill import parse_saga
+from saga.progress.overflow import parse_saga
 from saga.testing.invariants.evidence import Witnessed
 
 Left: TypeAlias = Mapping[tuple[str, str], bytes]

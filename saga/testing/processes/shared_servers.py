@@ -13,7 +13,7 @@ from saga.messages import Outgoing, Record, Topic
 from saga.messaging.names import ARCHIVES, PROGRESS, is_wakes
 from saga.progress.document import SagaProgress, decode_progress, decode_transition, progress_key
 from saga.progress.history import archive_key, decode_archive
-from saga.progress.spill import list_segments, segment_key
+from saga.progress.overflow import list_segments, segment_key
 from saga.store.port import Document
 from saga.support.clock import Clock
 from saga.testing.processes.evidence import Left

@@ -6,7 +6,7 @@ from dataclasses import replace
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES, PROGRESS
 from saga.progress.document import progress_key
-from saga.progress.spill import parse_saga
+from saga.progress.overflow import parse_saga
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from saga.testing.simulation.cluster import Cluster
 from saga.testing.simulation.store import Disk

@@ -29,7 +29,7 @@ from saga.messages import Event, Message, Outgoing, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.timers import Wake
 from saga.progress.document import SagaProgress, Transition, decode_progress, decode_transition, encode, progress_key
-from saga.progress.spill import parse_saga
+from saga.progress.overflow import parse_saga
 from saga.store.port import Document
 from saga.testing.invariants.evidence import Evidence, Witnessed
 from services.inventory import inventory

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from saga import Service
-from saga.progress import spill
+from saga.progress import overflow
 from saga.testing.fault_kinds import faults
 from saga.testing.invariants.rerun import rerun_differences
 from saga.testing.simulation.loop import SimulatedLoop
@@ -17,13 +17,13 @@ from services.payment.events import PaymentReserved
 from services.shipping.events import ShipmentRefused
 from tests.testing.simulation.orders import an_order, drawn
 
-SMALL = spill.OverflowBounds(inbox_max=8, inbox_kept=3, small_pages_max=3, head_max=2, page_max=3)
+SMALL = overflow.OverflowBounds(inbox_max=8, inbox_kept=3, small_pages_max=3, head_max=2, page_max=3)
 ORDERS, LAST = 24, 18
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "BOUNDS", SMALL)
+    monkeypatch.setattr(overflow, "BOUNDS", SMALL)
 
 
 def services_of() -> list[Service[Any]]:
@@ -61,6 +61,6 @@ def test_what_goes_to_pages_and_comes_back_can_be_done_again() -> None:
                 checked, found = SimulatedLoop().run_until_complete(rerun_differences(witnessed, evidence.log))
                 assert [str(violation) for violation in found] == []
                 assert checked == len(witnessed.versions["order-7"]), "every write was made again"
-                pages = [content for key, content in witnessed.archives["order-7"] if spill.is_segment(key)]
-                kinds |= {msgspec.json.decode(content, type=spill.SegmentDocument).of for content in pages}
+                pages = [content for key, content in witnessed.archives["order-7"] if overflow.is_segment(key)]
+                kinds |= {msgspec.json.decode(content, type=overflow.SegmentDocument).of for content in pages}
     assert kinds == {"inbox", "waiting", "results"}
