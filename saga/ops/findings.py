@@ -62,7 +62,8 @@ def about_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: Topic
             name,
             "the topic is not there, or this user may not see it",
             "no service that reads or writes it starts; one that runs waits with what needs it",
-            f"{APPLY} MODULES; if it is there, let this user see it: {grant_command(AclRight('Describe', 'topic', name))}",
+            f"{APPLY} MODULES; if it is there, let this user see it: "
+            + grant_command(AclRight("Describe", "topic", name)),
         )
         return
     if found.partitions != wanted.topic.partitions:
@@ -242,8 +243,8 @@ def _about_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Findi
                 wanted.topic.name,
                 f"this user may not {right} it, and {names} has to",
                 "the service stands still, or does not start",
-                f"{grant_command(AclRight(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as the user of "
-                "the service",
+                f"{grant_command(AclRight(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as the "
+                "user of the service",
             )
 
 

@@ -1,4 +1,4 @@
-"""Check at the start, with clear errors, that Kafka can be reached, accepts our credentials and grants the needed rights.
+"""Check at the start, with clear errors, that Kafka can be reached, accepts our credentials and grants our rights.
 
 aiokafka itself reports a wrong password and a wrong address in the same way.
 """
