@@ -1,4 +1,4 @@
-"""Values of one step: what set a turn off, each thing that can happen next, and how what was done ended. Pure.
+"""Actions: everything that can happen next for a message and its saga, as frozen values. Pure.
 
 `saga.progress.next_action.choose_next_action` chooses one, the engine carries it out, and `saga.progress.journal`
 records it.
@@ -49,10 +49,10 @@ class Now(Struct, frozen=True, gc=False):
 
 
 class Trigger(Struct, frozen=True, kw_only=True, gc=False):
-    """Message that set a turn off, with what this service has found out about it."""
+    """The message that is processed, with what this service has found out about it."""
 
     message: Message
-    """Message in hand. One without a type is of nobody: a repair looks what is ready."""
+    """An empty type means no message: a repair that only continues ready work."""
     bad: Mapping[str, str] = NO_HANDLERS
     """The handlers that can never decode the message, each with the reason."""
     paged: tuple[str, ...] | None = None
@@ -78,15 +78,15 @@ class ParkedRun(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Complete(Struct, frozen=True, gc=False):
-    """Nothing is left to do: the offset of what set the turn off may be committed."""
+    """Nothing is left to do: the offset of the message may be committed."""
 
 
 class LoadProgress(Struct, frozen=True, gc=False):
-    """Read the progress: it is not known, or may be too old to end on."""
+    """Read the progress from the store: it is unknown, or the cached copy may be too old to finish on."""
 
 
 class ForwardTimer(Struct, frozen=True, gc=False):
-    """Publish the current wake again, for the earliest time that something waits for; then nothing is left to do."""
+    """Publish the current timer again for the earliest time at which work is due; then nothing is left to do."""
 
     due_ms: int
     unknown_ms: int = 0
@@ -103,17 +103,17 @@ class AwaitLog(Struct, frozen=True, gc=False):
 
 
 class TouchDeadline(Struct, frozen=True, gc=False):
-    """Write down that a message opens or closes a deadline: it is for nothing else."""
+    """Record a message that only opens or closes a deadline."""
 
     message: Message
 
 
 class RescheduleTimer(Struct, frozen=True, gc=False):
-    """Name a new wake: the current one would come too late."""
+    """Set a new timer: the current one would fire too late."""
 
 
 class RecallOverflow(Struct, frozen=True, gc=False):
-    """Ask the pages of the progress what they hold of the message in hand."""
+    """Look the message up in the overflow segments of the progress."""
 
 
 # -------------------------------------------------------------------- what is done
@@ -134,7 +134,7 @@ class HandlerAction(Struct, frozen=True, gc=False):
 
 
 class RunHandler(HandlerAction, frozen=True, gc=False):
-    """Run the handler, from its start or from its open intent."""
+    """Run the handler from its start, or continue from its open intent."""
 
     parts: tuple[Message, ...]
     """One for each event parameter that is needed, then those of others that are there."""
@@ -178,20 +178,20 @@ class RecordDecision(HandlerAction, frozen=True, gc=False):
 
 
 class Ignore(RecordDecision, frozen=True, gc=False):
-    """Record the message as ignored."""
+    """Record that the message is ignored, with the reason."""
 
     reason: str
 
 
 class Reject(RecordDecision, frozen=True, gc=False):
-    """Make a dead letter of what was never due to run: it quarantines nothing."""
+    """Make a dead letter of a message that must not run. It does not block the saga."""
 
     reason: str
     remedy: str
 
 
 class KeepPending(RecordDecision, frozen=True, gc=False):
-    """Keep the message until its other parts are there, or until it is known when the saga began."""
+    """Keep the message pending until the other parts are here, or until the start of the saga is known."""
 
     reason: str
 
@@ -229,19 +229,19 @@ class CloseHandler(RecordDecision, frozen=True, gc=False):
 
 
 class ApplyCommand(Struct, frozen=True, gc=False):
-    """Write down what has become of a command. Nothing runs."""
+    """Record the result of an operator command. No user code runs."""
 
     command: Command
 
 
 class Replay(ApplyCommand, frozen=True, gc=False):
-    """Have the service try again what is a dead letter."""
+    """Retry a dead letter."""
 
     kept: PendingMessage
 
 
 class AdmitAsNew(ApplyCommand, frozen=True, gc=False):
-    """Have a message handled as a new one, of which nothing is kept."""
+    """Process a message of which nothing is stored as a new one."""
 
     message: Message
     takers: tuple[HandlerRole, ...]
@@ -253,33 +253,33 @@ class AdmitAsNew(ApplyCommand, frozen=True, gc=False):
 
 
 class Discard(ApplyCommand, frozen=True, gc=False):
-    """Have it never handled."""
+    """Drop a dead letter: its message is never processed."""
 
     kept: PendingMessage
 
 
 class Release(ApplyCommand, frozen=True, gc=False):
-    """Have the service try again at once what is parked."""
+    """Retry a parked run at once."""
 
     run: ParkedRun
 
 
 class AnswerStep(ApplyCommand, frozen=True, gc=False):
-    """Give a dead run the answer of a person, and have the service try it again."""
+    """Record an operator's answer for a call of a dead run, and retry the run."""
 
     kept: PendingMessage
     intent: Intent
 
 
 class ResolveEscalation(ApplyCommand, frozen=True, gc=False):
-    """Close an escalation: a person has put right what it tells of."""
+    """Close an escalation: an operator has corrected what it reports."""
 
     escalation: DeadLetterRecord | None
     """The escalation; `None`: its transition is archived."""
 
 
 class RejectCommand(ApplyCommand, frozen=True, gc=False):
-    """Do nothing, with the reason."""
+    """Do nothing, and record the reason."""
 
     reason: str
 
@@ -288,21 +288,21 @@ class RejectCommand(ApplyCommand, frozen=True, gc=False):
 
 
 class AlreadyProcessed(Struct, frozen=True, gc=False):
-    """The handler has had the message: it is in the inbox."""
+    """The handler has already processed the message: it is in the inbox."""
 
 
 class AlreadyPending(Struct, frozen=True, gc=False):
-    """The message is kept already, and is gone on with when it is ready."""
+    """The message is already stored for the handler, and runs when it is ready."""
 
 
 MessageDecision: TypeAlias = AlreadyProcessed | AlreadyPending | Ignore | Reject | KeepPending | Enqueue | RunHandler
-"""All that can become of a message for one handler."""
+"""Everything that can happen to a message for one handler."""
 CompensationDecision: TypeAlias = DelayCompensation | BeginAbort | Abort | Compensate | CloseHandler
-"""All that the compensation of a handler can do next."""
+"""Everything that the compensation of a handler can do next."""
 RecordedDecision: TypeAlias = Ignore | Reject | KeepPending | Enqueue | DelayCompensation | BeginAbort | CloseHandler
-"""All that is only written down."""
+"""Every decision that is only recorded: no user code runs."""
 CommandDecision: TypeAlias = Replay | AdmitAsNew | Discard | Release | AnswerStep | ResolveEscalation | RejectCommand
-"""All that can become of a command that needs no more than a write."""
+"""Every result of a command that needs only a write."""
 Action: TypeAlias = (
     Complete
     | LoadProgress
@@ -317,4 +317,4 @@ Action: TypeAlias = (
     | RecordedDecision
     | CommandDecision
 )
-"""All that can happen next."""
+"""Everything that can happen next."""

@@ -1,4 +1,4 @@
-"""The progress: the one document that a service keeps of a saga. A snapshot that decisions read, and the transitions.
+"""The progress: the one document that a service stores for a saga, with its current values and its transitions.
 
 JSON, so that people and tools can read it; the same in every store. All values are immutable: a decision makes a new
 one. The snapshot holds all that decisions read; the transitions are history, and what is not known as published.
@@ -124,7 +124,7 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
 
 
 class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The durable note that a handler has begun on a cause, and all that a rerun of it may see."""
+    """The durable record that a run has begun, with everything that a rerun may see."""
 
     handler: str
     kind: IntentKind
@@ -160,7 +160,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A message kept for a handler, in `queue`, `waiting`, `compensating` or `deadlines`."""
+    """A message stored for a handler, in `queue`, `waiting`, `compensating` or `deadlines`."""
 
     handler: str
     message: Message
@@ -188,7 +188,7 @@ class PendingMessage(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
 
 class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A handler's run that goes on later: its turns so far are over, and what they did is recorded."""
+    """A run that returned `Later`: it continues at a time or on an event. What its turns did is recorded."""
 
     handler: str
     parts: tuple[Message, ...]
@@ -222,7 +222,7 @@ class SuspendedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class CompensableResult(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Event of a handler's run that its compensation can undo."""
+    """An event of a run that the handler's compensation can undo."""
 
     handler: str
     cause: str
@@ -236,7 +236,7 @@ class CompensableResult(Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 class SelfConsumedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Event that this service both emits and consumes; received as of transition `n`."""
+    """An event that this service both emits and consumes; consumed from transition `n`, not from the log."""
 
     event: Message
     n: int
@@ -249,7 +249,7 @@ class SelfConsumedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 class CompletedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A handler has run on this message."""
+    """A message that a handler has completed a run on."""
 
     handler: str
     parameter: int
@@ -260,7 +260,7 @@ class CompletedRun(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class CurrentTimer(Struct, frozen=True, kw_only=True, gc=False):
-    """The current wake of a saga: every other one that comes is an old one."""
+    """The current timer of a saga: any other timer message that arrives is stale."""
 
     id: str
     due_ms: int
@@ -283,7 +283,7 @@ class FailedAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One service's progress of one saga."""
+    """The progress of one saga in one service."""
 
     service: str
     saga: str
@@ -334,17 +334,17 @@ class SagaProgress(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
     @property
     def is_open(self) -> bool:
-        """True if something of the saga is still to happen here: then the document never expires."""
+        """Whether the saga has open work in this service. Then the document never expires."""
         return bool(self.intents or self.deadlines or self.later) or self.may_stand
 
     @property
     def may_stand(self) -> bool:
-        """True if it is open for no run alone, and so perhaps until a person does something."""
+        """Whether the saga may stay open until an operator acts."""
         return bool(self.queue or self.compensating or (self.waiting and self.started is None))
 
     @property
     def is_quarantined(self) -> bool:
-        """True if a dead letter is in the saga's way, of a handler or of a compensation, until a person decides."""
+        """Whether a dead letter of a handler or a compensation blocks the saga until an operator decides."""
         return any(k.dead for k in (*self.queue, *self.compensating))
 
 
