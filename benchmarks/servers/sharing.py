@@ -83,7 +83,7 @@ def _shared(ground: Ground, name: str, workers: int) -> tuple[float, float]:
 def _worker(ground: Ground, name: str, port: int) -> Iterator[int]:
     """Worker that runs inside the block: its process id."""
     environment = {**os.environ, "SAGA_KAFKA_REPLICATION": "1", "SAGA_KAFKA_MIN_INSYNC": "1"}
-    command = [sys.executable, "-m", "saga.cli.main", "monitor", "--shared", f"bench-{name}"]
+    command = [sys.executable, "-m", "saga.cli.main", "monitor", "run", "--shared", f"bench-{name}"]
     command += ["--broker", f"kafka://{ground.kafka}", "--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         try:

@@ -74,7 +74,7 @@ def _of_client(needs: BrokerUse) -> Iterable[AclRight]:
 
 
 def _of_operator(needs: BrokerUse) -> Iterable[AclRight]:
-    """Dead letters and transitions are read, commands are written, and read by `saga audit`; `saga positions show` asks
+    """Dead letters and transitions are read, commands are written, and read by `saga audit`; `saga offsets show` asks
     groups and topics how far they are."""
     for service in needs.groups:
         yield AclRight("Read", "topic", dead_letters_of(service))

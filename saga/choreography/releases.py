@@ -159,7 +159,7 @@ class _Comparison:
             old.name,
             f"{renamed} ids and keys are made of {old.ids!r}, and what it has begun or has waiting in open sagas "
             "strands",
-            f"keep the name {old.name}; when no saga has anything of it open (saga list), {ANYWAY}",
+            f"keep the name {old.name}; when no saga has anything of it open (saga sagas list), {ANYWAY}",
         )
 
     def _changed(self, old: Told, new: Told) -> Iterator[Difference]:

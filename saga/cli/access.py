@@ -17,7 +17,7 @@ from saga.ops.access import GrantedAccess, Who
 
 @click.group()
 def access() -> None:
-    """Print exactly the rights that services and people need, as the commands that give them.
+    """Print the broker and store permissions that services and people need.
 
     They follow from what the services declare: what is printed is what `saga run` looks for when it starts. Nobody is
     asked, and nothing is changed. Give rights anew after each release that consumes or emits something else.
@@ -36,8 +36,9 @@ def access() -> None:
     type=click.Choice(["service", "client", "operator", "administrator", "doctor"]),
     default="service",
     show_default=True,
-    help="service: saga run. client: Client, saga publish. operator: saga list, show, dead, control, positions show. "
-    "administrator: saga topics, positions move. doctor: saga doctor, beside what the service needs.",
+    help="service: saga run. client: Client, saga publish. operator: saga sagas list and show, saga dead, "
+    "saga control, saga offsets show. "
+    "administrator: saga topics, saga offsets reset. doctor: saga doctor, beside what the service needs.",
 )
 @click.option("--event", "events", multiple=True, metavar="NAME", help="With --for client: only for these events.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="With --for client: listens in this group.")
@@ -91,7 +92,7 @@ def kafka(  # an argument for each option of the command
     type=click.Choice(["service", "operator"]),
     default="service",
     show_default=True,
-    help="service: saga run. operator: who only reads, for saga list and saga show.",
+    help="service: saga run. operator: who only reads, for saga sagas list and saga sagas show.",
 )
 @click.option("--user", metavar="NAME", help="One user for all of it.")
 @click.option(

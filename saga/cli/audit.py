@@ -34,7 +34,7 @@ def _make_filter(kinds: tuple[str, ...], saga: str | None, who: str | None, sinc
 @deployment_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each act, instead of text.")
 def audit(service: str, asked: AuditFilter, limit: int, deployment: Deployment, as_json: bool) -> None:
-    """Print what people have switched, replayed, discarded, resolved or moved in a service, and check it.
+    """Print what operators have changed in a service, and check the record.
 
     Of SERVICE, oldest first: when, what, who, why, what became of it, and what shows that. Switched are flags, pauses,
     limits and routes, moved are positions.

@@ -19,7 +19,7 @@ from saga.support.clock import SystemClock
 
 @click.group()
 def changes() -> None:
-    """Bring changes of documents to the services that take them.
+    """Configure the connector that brings document changes to services.
 
     \b
     Exit code 0: printed, or done.

@@ -27,7 +27,7 @@ PROMISES = (
 
 @click.group()
 def contracts() -> None:
-    """Contracts: check that versions fit each other, and write event classes.
+    """Check contracts, write event classes, register schemas.
 
     The contracts are the Avro schemas at contracts/<topic>/<Name>.v<N>.avsc, in the nearest folder contracts/ above a
     module, or where SAGA_CONTRACTS says.

@@ -27,7 +27,7 @@ from saga.support.clock import SystemClock, iso
 
 @click.group()
 def control() -> None:
-    """Switch flags, pause, limit or route services while they run, without a deployment.
+    """Set flags, pause, limit or route running services.
 
     A handler asks `await saga.flag("new_pricing")`. A run that has begun keeps the answer it got. What is paused, a
     handler or the whole service, begins nothing; nothing of it is lost, and no attempt is counted.

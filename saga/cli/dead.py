@@ -65,7 +65,7 @@ BATCH = 1000
 
 @click.group()
 def dead() -> None:
-    """List dead letters, and have services replay, discard, resolve or release them.
+    """List dead letters; replay, discard or resolve them; release parked runs.
 
     A dead letter blocks its saga, in order, until a person decides. REPLAY it when its cause is fixed: the service goes
     on where it was, with all recorded results and the same idempotency keys. DISCARD it if it must never be handled:
@@ -610,7 +610,7 @@ async def _release(
     runs = [run async for run in list_parked_runs(selection, deployment)]
     is_missing = _report_missing(selection, runs, "parked run")
     if not runs:
-        tell("no parked run is selected: `saga list --open` shows what waits for an attempt", err=True)
+        tell("no parked run is selected: `saga sagas list --open` shows what waits for an attempt", err=True)
         return False
     if dry_run:
         for run in runs:

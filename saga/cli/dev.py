@@ -30,7 +30,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red")
 @broker_option
 @stores_option
 def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store: str | None) -> None:
-    """Run all services of FOLDER, each in a process of its own, and again when something changes.
+    """Run all services of a folder and restart them when something changes.
 
     FOLDER is a package of the current folder, by default services/; each module or package directly in it that says
     `name = Service(...)` is run. Broker and stores are files below .saga/, unless the settings say otherwise. What the
@@ -40,7 +40,8 @@ def dev(folder: Path, page: str | None, no_page: bool, broker: str | None, store
     below the current folder (tests left out), all of them. Before that each is loaded: of what cannot be loaded it is
     said why, and the process that runs goes on. A service that has ended by itself waits for the next change.
 
-    A page shows them at the address that it prints: sagas, what is stuck, rates, the graph. It is `saga monitor`, and
+    A page shows them at the address that it prints: sagas, what is stuck, rates, the graph. It is `saga monitor run`,
+    and
     needs `pip install 'saga-choreography[monitor]'`; without it, or if somebody else listens there, that is said, and
     the services run all the same.
 

@@ -14,7 +14,7 @@ from saga.support.printable import counted
 
 @click.group()
 def docs() -> None:
-    """Write what contracts and manifests say, for people and tools.
+    """Generate pages and an AsyncAPI document from contracts and manifests.
 
     \b
     Exit code 0: written.

@@ -24,7 +24,7 @@ NAMED_MAX = 3
 @stores_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def doctor(modules: tuple[str, ...], broker: str | None, store: str | None, as_json: bool) -> None:
-    """Look whether broker and stores are as the services declared in MODULES need them.
+    """Check that broker and stores are set up as the services need.
 
     It connects as the services would, with their settings (SAGA_BROKER, SAGA_STORE, ...), and compares: topics with the
     contracts, how long records are kept with how long services remember, partitions, replicas and rights, the brokers'

@@ -1,4 +1,4 @@
-"""`saga keys` and `saga forget`: the keys of sensitive values, and their removal."""
+"""`saga keys`: the keys of sensitive values, and their removal."""
 
 from pathlib import Path
 
@@ -27,12 +27,12 @@ def _ring() -> KeyRing:
 
 @click.group()
 def keys() -> None:
-    """Make and change the keys with which sensitive fields are encrypted, in the folder that SAGA_KEYS names.
+    """Create, rotate and forget the keys that encrypt sensitive fields, in the folder that SAGA_KEYS names.
 
     \b
     saga keys new --who ada --why "the first one"
     saga keys rewrap --who ada --why "the key of last year goes"
-    saga keys book
+    saga keys log
     """
 
 
@@ -74,7 +74,7 @@ def rewrap(who: str, why: str) -> None:
 
 @keys.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line, instead of text.")
-def book(as_json: bool) -> None:
+def log(as_json: bool) -> None:
     """Print what people did with the keys: who made or wrapped, forgot or revealed what, when and why.
 
     \b
@@ -88,7 +88,7 @@ def book(as_json: bool) -> None:
             tell(f"{line['time']}  {line['did']:7} {line['what']}  {line['who']}: {line['why']}")
 
 
-@click.command()
+@keys.command()
 @click.argument("subject")
 @who_option
 @why_option
@@ -99,7 +99,7 @@ def forget(subject: str, who: str, why: str) -> None:
     it they do with `erased` in the place of each value. Running processes forget the key within a minute.
 
     \b
-    saga forget customer-17 --who ada --why "asked for it, ticket 4711"
+    saga keys forget customer-17 --who ada --why "asked for it, ticket 4711"
     \b
     Exit code 0: it is forgotten, and noted in the book.
     Exit code 1: nothing was ever sealed for it, or it was forgotten before; now nothing ever will be.

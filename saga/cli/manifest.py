@@ -29,7 +29,7 @@ from saga.configuration import wiring
 def manifest(  # an argument for each option
     modules: tuple[str, ...], to_check: bool, to_write: bool, anyway: bool, folder: Path | None, as_json: bool
 ) -> None:
-    """Print the manifest of each service declared in MODULES, as JSON.
+    """Print, write or check the manifest of each service.
 
     It says what a service consumes, and which fields of it its code may read; what it emits, undoes and waits for; the
     names that ids are made of; its state, resources and documents. Fields are found in the source of the handlers, and

@@ -1,4 +1,4 @@
-"""`saga monitor`: folds what services tell while they run, and answers with a page and in JSON."""
+"""`saga monitor run`: folds what services tell while they run, and answers with a page and in JSON."""
 
 import asyncio
 import re
@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import click
 
+from saga.cli.groups import Commands, LazyGroup
 from saga.cli.options import broker_option, read_stores_option, since_ms
 from saga.cli.printing import tell, tell_trouble
 from saga.configuration import wiring
@@ -31,6 +32,28 @@ def _named(context: click.Context, parameter: click.Parameter, name: str | None)
     return name
 
 
+MONITOR: Commands = {
+    "run": ("saga.cli.monitor:run", "Run the monitor: a web page, and answers for these commands."),
+    "stuck": ("saga.cli.monitor_answers:stuck", "List sagas that are stuck, and services that are down."),
+    "rates": ("saga.cli.monitor_answers:rates", "Show throughput, latency and failures of each handler."),
+    "trace": ("saga.cli.monitor_answers:trace", "Show the published transitions of one saga."),
+    "password": ("saga.cli.password:password", "Print a line for the file of users who may act on the page."),
+}
+
+
+@click.group(cls=LazyGroup, commands=MONITOR)
+def monitor() -> None:
+    """Run the monitor and its web page; ask it what is stuck and how fast it goes.
+
+    `stuck`, `rates` and `trace` ask the monitor at SAGA_MONITOR. Without one they read the topic saga.transitions.
+
+    \b
+    Exit code 0: done, or nothing is stuck.
+    Exit code 1: something is stuck, or nothing is known of the saga.
+    Exit code 2: wrong usage, or neither monitor nor broker can be read; standard error says what to do.
+    """
+
+
 @click.command()
 @click.option("--listen", metavar="HOST:PORT", help=f"Where it answers, in the place of SAGA_MONITOR, or {ADDRESS}.")
 @click.option("--since", metavar="TIME", help="Read what was told since then: 90s, 2h, 3d ago or 2026-11-22T16:00:00Z.")
@@ -49,7 +72,7 @@ def _named(context: click.Context, parameter: click.Parameter, name: str | None)
 )
 @broker_option
 @read_stores_option
-def monitor(  # a parameter for each option
+def run(  # a parameter for each option
     listen: str | None,
     since: str | None,
     sagas_max: int,
@@ -57,9 +80,9 @@ def monitor(  # a parameter for each option
     broker: str | None,
     addresses: tuple[str, ...],
 ) -> None:
-    """Show sagas while they run: a web page, and answers for commands.
+    """Run the monitor: a web page, and answers for these commands.
 
-    `saga trace`, `saga stuck` and `saga rates` ask it if SAGA_MONITOR names its address.
+    `saga monitor trace`, `saga monitor stuck` and `saga monitor rates` ask it if SAGA_MONITOR names its address.
 
     It reads what services tell on the topic saga.transitions, from the oldest record on or from --since, and keeps what
     it makes of it in memory: about a kilobyte for each saga. It is a reader and no more. It commits no position, no

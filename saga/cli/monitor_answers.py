@@ -1,4 +1,5 @@
-"""`saga trace`, `saga stuck` and `saga rates`: answers of the monitor, or, where none runs, out of the topic itself."""
+"""`saga monitor trace`, `saga monitor stuck` and `saga monitor rates`: answers of the monitor, or, where none runs, out
+of the topic itself."""
 
 import asyncio
 import sys
@@ -39,9 +40,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON doc
 @broker_option
 @json_option
 def trace(saga_id: str, monitor: str | None, broker: str | None, as_json: bool) -> None:
-    """Show what services have told of a saga: its transitions in all of them, by time, and what is awaited.
+    """Show the published transitions of one saga.
 
-    It reads what services tell on the topic saga.transitions, and no store: `saga show` reads the stores, and has more
+    It reads what services tell on the topic saga.transitions, and no store: `saga sagas show` reads the stores, and has
+    more
     of each transition. Lines are by the clocks of the services, and may be out of order by as much as these differ.
 
     If SAGA_MONITOR is set, or --monitor given, the monitor there is asked; if it does not answer, or neither is given,
@@ -55,7 +57,7 @@ def trace(saga_id: str, monitor: str | None, broker: str | None, as_json: bool) 
     now_ms = SystemClock().now_ms()
     found = _answer(monitor, broker, lambda asked: asked.saga(saga_id), lambda own: own.saga(saga_id, now_ms))
     if found is None:
-        tell(f"nothing was told of saga {saga_id}; `saga show {saga_id}` reads the stores", err=True)
+        tell(f"nothing was told of saga {saga_id}; `saga sagas show {saga_id}` reads the stores", err=True)
         sys.exit(1)
     if as_json:
         tell_json(msgspec.to_builtins(found))
@@ -69,7 +71,7 @@ def trace(saga_id: str, monitor: str | None, broker: str | None, as_json: bool) 
 @broker_option
 @json_option
 def stuck(monitor: str | None, broker: str | None, as_json: bool) -> None:
-    """List sagas that do not go on by themselves, or ought to have: what they wait for, where, and what would end it.
+    """List sagas that are stuck, and services that are down.
 
     \b
     dead      a dead letter blocks it: it waits for a person
@@ -122,7 +124,7 @@ def _down(settings: Settings) -> list[ServiceOffsets]:
 @broker_option
 @json_option
 def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
-    """Show of each handler what it does and how long it takes, then failures by class, and hot keys and partitions.
+    """Show throughput, latency and failures of each handler.
 
     All of the last 30 minutes before the newest transition; /s is of the last five whole ones. p50, p95, p99: half,
     95 % and 99 % of its runs took no longer, in milliseconds; they are exact to a twelfth. STORM: in the last five

@@ -16,7 +16,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON doc
 
 @click.group()
 def new() -> None:
-    """Write a project with a first service, or one more service for a project.
+    """Create a project with a first service, or add a service to a project.
 
     Nothing is overwritten: if a file is there already, or a name cannot be one, nothing is written, and all of it is
     told. What is written passes `saga contracts check` and `lint`, mypy in its strict mode, ruff, and its own tests.

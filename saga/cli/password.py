@@ -1,4 +1,4 @@
-"""`saga password`: a line for the file of users who may act on the monitor's page."""
+"""`saga monitor password`: a line for the file of users who may act on the monitor's page."""
 
 import sys
 
@@ -12,7 +12,7 @@ from saga.monitor.web.users import line_for
 @click.command()
 @click.argument("name")
 def password(name: str) -> None:
-    """Print a line for the file of users of the monitor's page.
+    """Print a line for the file of users who may act on the page.
 
     SAGA_MONITOR_USERS names that file. NAME may then sign in on the page, and act.
 
@@ -21,7 +21,7 @@ def password(name: str) -> None:
     out at once.
 
     \b
-    saga password ada >> users
+    saga monitor password ada >> users
 
     \b
     Exit code 0: printed.

@@ -49,7 +49,7 @@ class Problem(NamedTuple):
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def publish(event: str, file: IO[bytes], principal: str | None, broker: str | None, as_json: bool) -> None:
-    """Publish EVENT once for each line of JSON.
+    """Publish one event for each line of JSON.
 
     For example `saga publish OrderPlaced < orders.jsonl`. EVENT is the name of a contract with "said": "outside", in
     its newest version; contracts/ is looked for from the current folder on upwards. A line is an object with the

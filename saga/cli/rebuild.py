@@ -1,4 +1,4 @@
-"""`saga rebuild`: make progresses that a service has lost anew from the topics."""
+"""`saga sagas rebuild`: make progresses that a service has lost anew from the topics."""
 
 import asyncio
 import sys
@@ -35,10 +35,10 @@ def rebuild(  # a parameter for each option
     apply: bool,
     as_json: bool,
 ) -> None:
-    """Make progresses that a service has lost anew from the topics.
+    """Rebuild lost progress documents from the topics.
 
     For sagas of which the service has handled messages and its store has no progress: after a store was restored from
-    an old copy, or documents were removed. MODULES declare the services, as in `saga rebuild services.payment
+    an old copy, or documents were removed. MODULES declare the services, as in `saga sagas rebuild services.payment
     --dry-run`, then with --apply. A progress that is there is never touched.
 
     Nothing outside is called. A run of a handler that has said something is recorded with what the log has of it; one

@@ -1,4 +1,4 @@
-"""`saga repair`: go on with sagas that have something to do and nothing that sets it off."""
+"""`saga sagas repair`: go on with sagas that have something to do and nothing that sets it off."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ from saga.telemetry.logs import Log
 def repair(
     modules: tuple[str, ...], broker: str | None, store: str | None, saga: str | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Go on with sagas that have something to do and nothing that sets it off.
+    """Resume sagas that have ready work but nothing that triggers it.
 
     What waits for a time (parked runs, compensations that fail, deadlines, runs that go on later) has a wake on a
     topic. If these topics were removed, or positions on them moved, nobody would come: this command sends the wake of
@@ -41,7 +41,7 @@ def repair(
 
     After a release in which a handler takes an event that its own service emits: what earlier releases emitted is in
     the progress of each saga, and a saga hears of it with its next message. This command does it for all sagas at once,
-    those that will get no message with them. MODULES declare the services, as in `saga repair services.payment
+    those that will get no message with them. MODULES declare the services, as in `saga sagas repair services.payment
     --dry-run`, then without.
 
     Call it when all processes run the new release. They may go on meanwhile: it works as one more of them. It may be

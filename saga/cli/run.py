@@ -25,7 +25,7 @@ GRACE_S = 5.0
 @broker_option
 @stores_option
 def run(modules: tuple[str, ...], broker: str | None, store: str | None) -> None:
-    """Run the services declared in MODULES, for example `saga run services.payment services.order`.
+    """Run the services declared in the given modules, for example `saga run services.payment services.order`.
 
     Each service takes its topics from the broker (--broker or SAGA_BROKER, by default the file .saga/broker.db), keeps
     its progress in a store of its own (--store or SAGA_STORE, by default .saga/{service}.db), and goes on until SIGTERM

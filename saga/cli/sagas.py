@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import click
 from msgspec import to_builtins
 
+from saga.cli.groups import Commands, LazyGroup
 from saga.cli.keys import key_ring_of
 from saga.cli.listing import SAGA_HEADING, SAGA_WIDTHS, print_attention, row, saga_as_json, saga_cells
 from saga.cli.options import (
@@ -35,6 +36,24 @@ from saga.ops.timeline import SagaHistory, TimelineEntry, TimelineStep, find_tra
 from saga.support.printable import counted, quoted
 
 BROKEN_SHOWN_MAX = 50
+SAGAS: Commands = {
+    "list": ("saga.cli.sagas:list_command", "List sagas, newest first."),
+    "show": ("saga.cli.sagas:show", "Show one saga in all services as a timeline."),
+    "verify": ("saga.cli.sagas:verify", "Check that recorded histories are unchanged and complete."),
+    "repair": ("saga.cli.repair:repair", "Resume sagas that have ready work but nothing that triggers it."),
+    "rebuild": ("saga.cli.rebuild:rebuild", "Rebuild lost progress documents from the topics."),
+}
+
+
+@click.group(cls=LazyGroup, commands=SAGAS)
+def sagas() -> None:
+    """List, show, verify, repair and rebuild sagas.
+
+    \b
+    Exit code 0: yes, or done.
+    Exit code 1: the answer is no, or a saga has a problem; its line says which.
+    Exit code 2: wrong usage, no store, or one that cannot be read; standard error says what to do.
+    """
 
 
 @click.command("list")
@@ -49,7 +68,7 @@ BROKEN_SHOWN_MAX = 50
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def list_command(deployment: Deployment, selection: Selection, only_open: bool, only_dead: bool, as_json: bool) -> None:
-    """List the sagas that the services know, newest first: by when a service first heard of them.
+    """List sagas, newest first.
 
     For each saga: the event with which it ended, if it has; when it started and last changed; what is still open over
     all services; and its state in each service that knows it, in a word:
@@ -117,7 +136,7 @@ async def _print_list(selection: Selection, deployment: Deployment, as_json: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What `saga show` prints of a saga."""
+    """What `saga sagas show` prints of a saga."""
 
     follow: bool
     transition: int | None
@@ -160,7 +179,7 @@ def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> Details:
 @deployment_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; with --follow one for each transition.")
 def show(saga_id: str, details: Details, deployment: Deployment, as_json: bool) -> None:
-    """Show what happened in a saga, in all services, as one timeline.
+    """Show one saga in all services as a timeline.
 
     A line for each transition: when, service and number, handler, what became of the message and why, the message, the
     events that followed, and the steps that were taken; below it each attempt that failed. Lines are in order of time,
@@ -173,9 +192,9 @@ def show(saga_id: str, details: Details, deployment: Deployment, as_json: bool) 
 
     --values shows each event that was emitted with its fields, read by contracts/; those that a contract calls
     sensitive are ***. With --reveal they are shown, and opened if they are sealed: that is noted in the book of keys
-    (`saga keys book`) before anything is printed, so SAGA_KEYS has to be set.
+    (`saga keys log`) before anything is printed, so SAGA_KEYS has to be set.
 
-    saga show order-17 --values --reveal --who ada --why "the bank asks which card it was"
+    saga sagas show order-17 --values --reveal --who ada --why "the bank asks which card it was"
 
     `--transition 3 --service payment` shows one transition, and the state as it was when it had been written.
 
@@ -191,7 +210,7 @@ def show(saga_id: str, details: Details, deployment: Deployment, as_json: bool) 
     seen = asyncio.run(read_saga(saga_id, deployment, details.service))
     if not seen.histories:
         where = f"{details.service} does not know" if details.service else "no service knows"
-        tell(f"{where} saga {saga_id}; `saga list` shows those that are known", err=True)
+        tell(f"{where} saga {saga_id}; `saga sagas list` shows those that are known", err=True)
         sys.exit(1)
     if details.transition is not None:
         _tell_transition(_only(seen), details.transition, as_json, details.steps)
@@ -363,8 +382,8 @@ def _left(seen: SagaDetails) -> list[str]:
 @click.argument("saga_id", required=False)
 @deployment_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
-def verify_history(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
-    """Check that what the services have written down of their sagas is unchanged.
+def verify(saga_id: str | None, deployment: Deployment, as_json: bool) -> None:
+    """Check that recorded histories are unchanged and complete.
 
     Each transition holds the hash of the one before it, the first one that of its service and saga, the progress that
     of the last one. So a transition that was changed, left out or put in is found, in archives too, and a history in
@@ -375,7 +394,7 @@ def verify_history(saga_id: str | None, deployment: Deployment, as_json: bool) -
     What the services told on the topic saga.transitions is the witness: a whole earlier version in the place of a later
     one, another history, no progress at all where it cannot have expired, and two transitions with one number are
     found, for as long as the topic keeps what was told (SAGA_TRANSITIONS_DAYS). Who can write the topic, too, can
-    deceive it. `saga rebuild` tells what it makes anew, and from there on that is the history. With
+    deceive it. `saga sagas rebuild` tells what it makes anew, and from there on that is the history. With
     SAGA_TRANSITIONS=off the witness is left alone.
 
     \b
@@ -438,7 +457,10 @@ def _print_report(found: VerificationReport) -> None:
             "not at all: it was not told, or is not kept any more"
         )
     if found.rebuilt:
-        tell(f"{found.rebuilt} of them were made anew by saga rebuild: what was told of them before is not compared")
+        tell(
+            f"{found.rebuilt} of them were made anew by saga sagas rebuild: what was told of them before is not "
+            "compared"
+        )
     if found.strange:
         tell(f"{found.strange} records on {TRANSITIONS} are no transitions: somebody else writes there")
     if found.older:

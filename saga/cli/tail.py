@@ -1,4 +1,4 @@
-"""`saga tail`: the records of a topic, or of one saga in all topics, as they come."""
+"""`saga topics tail`: the records of a topic, or of one saga in all topics, as they come."""
 
 import asyncio
 import json
@@ -37,8 +37,8 @@ def tail(what: str, since: str | None, follow: bool, as_saga: bool, broker: str 
     topic: an effect in another topic may stand above its cause.
 
     \b
-    saga tail payments --since 10m
-    saga tail order-17 --no-follow
+    saga topics tail payments --since 10m
+    saga topics tail order-17 --no-follow
 
     Without --since it is what comes from now on; with --no-follow, or of a saga, all that is there. It reads as nobody:
     no group comes into being, and no service notices.

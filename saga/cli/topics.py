@@ -7,6 +7,7 @@ import click
 
 from saga.cli.options import broker_option
 from saga.cli.printing import tell, tell_json
+from saga.cli.tail import tail
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.ops import topic_plans
@@ -20,7 +21,7 @@ DONE = {"create": "created", "retention": "changed", "dates": "changed", "partit
 
 @click.group()
 def topics() -> None:
-    """See or make the topics of services, as their contracts want them.
+    """Plan, create and read topics.
 
     The contracts say of each topic how many partitions it has and how long its records are kept (topic.json, beside the
     schemas). Dead letters, on <service>.dead, are kept for ever.
@@ -101,3 +102,6 @@ def _print(steps: Sequence[TopicStep], applied: bool) -> None:
         word = "refused" if step.refused else words[step.doing]
         refused = f": {step.refused}" if step.refused else ""
         tell(f"{word:<8}  {step.topic.name:<{width}}  {step.says}{refused}")
+
+
+topics.add_command(tail)

@@ -32,7 +32,8 @@ async def seal_of(event: Event, keys: Keys | None) -> Seal | None:
     key = await keys.of_subject(subject_of(event))
     if key is None:
         raise SagaError(
-            f"{version.name} was not published: its {version.subject} was forgotten (saga forget), which is for good: "
+            f"{version.name} was not published: its {version.subject} was forgotten (saga keys forget), which is for "
+            "good: "
             "give somebody who comes back another one"
         )
     return lambda saga, value: sealed(value, version, saga, key)

@@ -70,8 +70,8 @@ class Settings:
     """Address at which each process answers `/health/live`, `/health/ready` and `/metrics`. Without it nothing
     listens."""
     monitor: str = ""
-    """Address at which `saga monitor` answers, by default 127.0.0.1:8642, and at which `saga trace`, `saga stuck` and
-    `saga rates` ask it. Without it these read the topic `saga.transitions` themselves."""
+    """Address at which `saga monitor run` answers, by default 127.0.0.1:8642, and at which `saga monitor trace`, `saga
+    monitor stuck` and `saga monitor rates` ask it. Without it these read the topic `saga.transitions` themselves."""
     inflight_max: int = 1000
     """Messages in flight per worker, at most; a quarter of them at most from one partition."""
     inflight_min: int = INFLIGHT_MIN
@@ -105,14 +105,14 @@ class Settings:
     hook_calls_max: int = 20
     """Calls of the hook within a minute, at most; others wait."""
     monitor_users: str = ""
-    """File of the users who may act on the monitor's page, a line of `saga password` for each. Without it the page only
-    shows."""
+    """File of the users who may act on the monitor's page, a line of `saga monitor password` for each. Without it the
+    page only shows."""
     monitor_hosts: str = ""
     """Names under which the monitor's page is reached, with commas between them; by its address and as `localhost` it
     always is. Others are refused."""
     transitions: Literal["on", "off"] = "on"
-    """Telling of each transition, without its payload, on the topic `saga.transitions`: to monitors, and to `saga
-    verify-history`."""
+    """Telling of each transition, without its payload, on the topic `saga.transitions`: to monitors, and to `saga sagas
+    verify`."""
     transitions_days: float = 7
     """Days for which they are kept there."""
     log: Literal["auto", "json", "text"] = "auto"

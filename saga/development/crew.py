@@ -153,7 +153,7 @@ class Crew:
 
     async def _start(self, modules: Iterable[str]) -> None:
         for module in modules:
-            what = ("run", module) if module != PAGE else ("monitor", "--listen", self.page or "")
+            what = ("run", module) if module != PAGE else ("monitor", "run", "--listen", self.page or "")
             process = await self._process(*what)
             reader = asyncio.get_running_loop().create_task(self._read(module, process), name=module)
             self._running[module] = Running(module, process, reader)

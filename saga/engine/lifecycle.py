@@ -141,7 +141,8 @@ async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
             [
                 "its log is new, and its store is not: what the store has as published lies in another log, so other "
                 "services would never hear of it. Look whether SAGA_BROKER names the right file, or put the file back; "
-                f"if it is lost, `saga repair` with the module of {declared.name} publishes all of it again, into this "
+                f"if it is lost, `saga sagas repair` with the module of {declared.name} publishes all of it again, "
+                "into this "
                 "one; then start the service"
             ],
         )

@@ -111,7 +111,8 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_
     previous: str
     """`hash` of the transition before; of the first one text that names service and saga."""
     anew: str | None = None
-    """Time at which `saga rebuild` made the history anew, of its first transition: what was told of it before counts no
+    """Time at which `saga sagas rebuild` made the history anew, of its first transition: what was told of it before
+    counts no
     more. Only the command says it, and no progress holds it: a forged document cannot excuse itself with it."""
 
 

@@ -216,7 +216,7 @@ class Answers:
             service = names[late.service]
             at = (
                 f"due at {_time(late.due_ms)}: see whether {service} runs and keeps up; if so its timer is lost, and "
-                f"`saga repair` with the module of {service} sends it again"
+                f"`saga sagas repair` with the module of {service} sends it again"
             )
             ends = f"{_GOES[late.goes]}, which was {at}"
             goes_on = [each.handler for each in late.awaits if late.goes == "later" and each.until_ms == late.due_ms]

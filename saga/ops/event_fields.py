@@ -1,4 +1,4 @@
-"""Fields of the events that a saga's transitions emitted, for `saga show --values`: sensitive ones are hidden."""
+"""Fields of the events that a saga's transitions emitted, for `saga sagas show --values`: sensitive ones are hidden."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias

@@ -27,7 +27,7 @@ TOPIC_BYTES = 1_048_588
 """Kafka's own default of `max.message.bytes`."""
 REASSIGN = "give it more replicas with kafka-reassign-partitions"
 CLOCK_MS_WARNING, CLOCK_MS_ERROR = 2_000, 60_000
-REPAIR = "saga repair, with the module of the service"
+REPAIR = "saga sagas repair, with the module of the service"
 FORGOTTEN_MS = 7 * DAY_MS
 """Time that brokers remember the positions of a group without members, unless told otherwise."""
 MINUTES_MAX = 2**31 - 1
@@ -215,7 +215,7 @@ def _about_settings(name: str, found: TopicDescription, record_bytes_max: int) -
             f"{DATED_BY} is {settings[DATED_BY]}",
             "timers come early or late by as much as the clocks of workers are wrong, and none of them sees that it is"
             if is_wakes(name)
-            else "a record's time is its sender's: retention, and saga positions move --to TIME, depend on all their "
+            else "a record's time is its sender's: retention, and saga offsets reset --to TIME, depend on all their "
             "clocks",
             f"{APPLY} MODULES",
         )
@@ -286,7 +286,7 @@ def about_positions(service: Declared, states: Mapping[Partition, PartitionState
                 f"{bounds.begin - position} records of {topic}/{number} were removed before they were handled",
                 "what they said is lost to it: the service goes on behind them, and their sagas wait for ever",
                 "keep records for longer than the service may stand still (retention_days in topic.json); look for "
-                "sagas that wait with saga list --open",
+                "sagas that wait with saga sagas list --open",
             )
         if position is not None and position > bounds.end:
             yield Finding(
@@ -294,8 +294,8 @@ def about_positions(service: Declared, states: Mapping[Partition, PartitionState
                 service.name,
                 f"its position in {topic}/{number} is {position}, and the log ends at {bounds.end}",
                 "the log has lost what was acknowledged; what comes next may be skipped up to that position",
-                f"stop its processes, then saga positions move {service.name} --topic {topic} --partition {number} "
-                "--to latest --module ... --who ... --why ...; look for sagas that wait with saga list --open",
+                f"stop its processes, then saga offsets reset {service.name} --topic {topic} --partition {number} "
+                "--to latest --module ... --who ... --why ...; look for sagas that wait with saga sagas list --open",
             )
 
 
@@ -310,7 +310,7 @@ def about_waiting(
             service.name,
             f"no process of it is at work, and it has not handled {counted(waiting, 'record')}",
             "its sagas stand still, and what is past the retention of its topic is removed unhandled",
-            f"start it; saga positions show {service.name} says which topics they lie in",
+            f"start it; saga offsets show {service.name} says which topics they lie in",
         )
 
 
@@ -326,7 +326,7 @@ def about_away(away: InactiveGroup) -> Iterator[Finding]:
             if away.is_lost
             else "these stay beyond the retention of their topics, and the file grows, for SAGA_EMBEDDED_AWAY_DAYS; "
             "then what is past its retention is removed",
-            f"start it; if it never comes back: saga positions forget {away.group}",
+            f"start it; if it never comes back: saga offsets delete {away.group}",
         )
 
 
@@ -402,7 +402,8 @@ def about_empty_store(service: Declared, partitions: int) -> Iterator[Finding]:
             "its store is empty, and its group has handled messages",
             "the store is lost, or another one than before: sagas that have begun are not known any more, what they "
             "did can be done again, and nothing of it can be undone",
-            "look whether SAGA_STORE is right, or put the store back; if it is lost: saga rebuild, with the module of "
+            "look whether SAGA_STORE is right, or put the store back; if it is lost: saga sagas rebuild, with the "
+            "module of "
             f"{service.name}, before it handles more",
         )
 

@@ -25,7 +25,7 @@ from saga.support.clock import Clock, from_iso, iso
 
 CLOCKS_MS = 60_000
 """Time by which clocks may differ: nothing is called removed that may have expired."""
-AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga rebuild"
+AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga sagas rebuild"
 BY_HAND = "look at both with the topic's records, and put right what only one of them knows of"
 
 
@@ -51,7 +51,7 @@ class PublishedHistory:
     forked: int | None = None
     """First number under which two transitions were told."""
     rebuilt: str | None = None
-    """Time at which `saga rebuild` made it anew: what was told before counts no more."""
+    """Time at which `saga sagas rebuild` made it anew: what was told before counts no more."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class HistoryVerifier:
         return None if seen is None else seen.last >= count - 1
 
     def is_rebuilt(self, history: HistoryId) -> bool:
-        """True if `saga rebuild` said that it made the history anew."""
+        """True if `saga sagas rebuild` said that it made the history anew."""
         seen = self.histories.get(history)
         return seen is not None and seen.rebuilt is not None
 
@@ -139,7 +139,7 @@ def _digest(hash_: str) -> int:
 
 
 def _is_rebuilt(seen: PublishedHistory, told: Told) -> bool:
-    """True for the first transition of a history that was made anew, as `saga rebuild` tells it."""
+    """True for the first transition of a history that was made anew, as `saga sagas rebuild` tells it."""
     return told.anew is not None and told.anew != seen.rebuilt
 
 
@@ -210,7 +210,7 @@ class VerificationReport:
     in_part: int = 0
     """Histories of which transitions were told, and not the last."""
     rebuilt: int = 0
-    """Histories that `saga rebuild` made anew: what was told of them before was not compared."""
+    """Histories that `saga sagas rebuild` made anew: what was told of them before was not compared."""
     strange: int = 0
     """Records among what was told that are no transitions."""
 

@@ -83,7 +83,7 @@ def find_failing(p: SagaProgress) -> list[DeadLetterRecord]:
 
 def _parked_as_record(p: SagaProgress, run: ParkedRun) -> DeadLetterRecord:
     last = next((e for e in map(decode_transition, reversed(p.transitions)) if _is_of(e, p, run)), None)
-    said = f"`saga show {p.saga}` tells why" if last is None else (last.reason or "")
+    said = f"`saga sagas show {p.saga}` tells why" if last is None else (last.reason or "")
     again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
     return DeadLetterRecord(
         service=p.service,

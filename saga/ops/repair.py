@@ -29,7 +29,7 @@ from saga.store.port import Document, Store
 from saga.support.clock import Clock
 from saga.telemetry.events import Report
 
-NAME = "saga repair"
+NAME = "saga sagas repair"
 """Name of the worker in what is told."""
 SETTLES_S_MAX = 60.0
 """Seconds, beside those that a handler may take, in which a worker that lives goes on with what is ready."""

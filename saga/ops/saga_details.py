@@ -73,7 +73,7 @@ async def read_saga(
         )
     except msgspec.DecodeError as why:
         raise SagaError(
-            f"a transition of saga {saga} cannot be read: {why}; `saga verify-history {saga}` says where it was changed"
+            f"a transition of saga {saga} cannot be read: {why}; `saga sagas verify {saga}` says where it was changed"
         ) from why
 
 

@@ -132,7 +132,8 @@ def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> It
                 topic,
                 f"{among} are of the type {quoted(type_)}, of which no contract is; {at}",
                 "services pass them over: if one is meant for them, what it says is handled by nobody",
-                f"see what they are: saga tail {topic}; if they are meant, have their sender write the name of the "
+                f"see what they are: saga topics tail {topic}; if they are meant, have their sender write the name "
+                "of the "
                 "contract in ce_type, or add the contract to contracts/; if not, give them a topic of their own",
             )
     if late:
@@ -141,5 +142,5 @@ def describe_types(topic: str, looked: TopicSample, *, late: bool = False) -> It
             topic,
             f"of its newest records {looked.count} could be looked at within {LOOK_S_MAX:g} s",
             "records of types that no contract has may be among the others",
-            f"run saga doctor again when the broker is less busy, or see for yourself: saga tail {topic}",
+            f"run saga doctor again when the broker is less busy, or see for yourself: saga topics tail {topic}",
         )

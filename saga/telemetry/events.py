@@ -340,7 +340,7 @@ class PartitionsRaised(Moment, frozen=True, kw_only=True, gc=False):
 
 class TimersLost(Moment, frozen=True, kw_only=True, gc=False):
     """Topics of timers were deleted, or their records were. The service has sent the current timer of each of its sagas
-    again; if it could not, `saga repair` does."""
+    again; if it could not, `saga sagas repair` does."""
 
     topics: tuple[str, ...]
     sent: int = 0
@@ -351,7 +351,7 @@ class TimersLost(Moment, frozen=True, kw_only=True, gc=False):
 
 class PublishedLost(Moment, frozen=True, kw_only=True, gc=False):
     """A topic to which this service publishes was deleted and created again: what lay there is gone, and recorded as
-    published. `saga repair` publishes it again."""
+    published. `saga sagas repair` publishes it again."""
 
     topic: str
 

@@ -168,8 +168,8 @@ class World(ABC):
         raise SagaError("this world seals nothing by itself: set SAGA_KEYS, or seal in the simulated world")
 
     def forget(self, subject: str, /) -> None:
-        """Have a person forget a subject, as `saga forget` does, at this moment. Raises `SagaError` in a world that
-        seals nothing."""
+        """Have a person forget a subject, as `saga keys forget` does, at this moment. Raises `SagaError` in a world
+        that seals nothing."""
         raise SagaError("nothing is sealed in this world, so nobody can be forgotten: world.seal() comes first")
 
     def replay(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
@@ -182,8 +182,8 @@ class World(ABC):
         self._wishes(service, "discard", saga_id)
 
     def release(self, service: "Service[DataclassInstance | None]", saga_id: str, /) -> None:
-        """Have a person want what is parked of this saga tried at once, as `saga release` does. As `replay`; raises
-        `SagaError` if nothing of it is parked."""
+        """Have a person want what is parked of this saga tried at once, as `saga dead release` does. As `replay`;
+        raises `SagaError` if nothing of it is parked."""
         self._wishes(service, "release", saga_id)
 
     def resolve(

@@ -167,11 +167,11 @@ async def _compare(orders: list[OrderPlaced], one: str) -> bool:
     saga = _shown(Path(sys.executable).with_name("saga"))
     stores = f"SAGA_STORE='sqlite:///{FOLDER}/{{service}}.db'"
     click.echo("To look further:")
-    click.echo(f"  {stores} {saga} show {one}")
-    click.echo(f"  {stores} {saga} list")
-    click.echo(f"  {stores} {saga} verify-history")
+    click.echo(f"  {stores} {saga} sagas show {one}")
+    click.echo(f"  {stores} {saga} sagas list")
+    click.echo(f"  {stores} {saga} sagas verify")
     click.echo("To look at all of them in a browser, until Ctrl-C:")
-    click.echo(f"  SAGA_BROKER='embedded:///{FOLDER}/broker.db' {stores} {saga} monitor")
+    click.echo(f"  SAGA_BROKER='embedded:///{FOLDER}/broker.db' {stores} {saga} monitor run")
     return any(check.differences for check in checks)
 
 

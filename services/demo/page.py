@@ -41,7 +41,7 @@ class Page:
         self._environment = {**self._environment, **more}
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "saga.cli.main", "monitor", "--listen", f"{HOST}:{self._port}"],
+                [sys.executable, "-m", "saga.cli.main", "monitor", "run", "--listen", f"{HOST}:{self._port}"],
                 cwd=ROOT,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

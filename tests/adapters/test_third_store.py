@@ -118,12 +118,12 @@ def test_services_run_on_it_and_people_see_what_they_do(
     asyncio.run(_run(embedded_pottery, mine))
     assert drawers.KEYS[mine] == "brass"
 
-    listed = json.loads(saga("list", "--store", mine, "--json").stdout)
+    listed = json.loads(saga("sagas", "list", "--store", mine, "--json").stdout)
     assert [each["saga"] for each in listed["sagas"]] == ["cup-1"]
-    assert saga("verify-history", "--store", mine).exit_code == 0
-    shown = saga("show", "cup-1", "--store", mine)
+    assert saga("sagas", "verify", "--store", mine).exit_code == 0
+    shown = saga("sagas", "show", "cup-1", "--store", mine)
     assert "CupOrdered -> CupMade" in shown.stdout
-    refused = saga("list", "--store", "drawer://cupboard")
+    refused = saga("sagas", "list", "--store", "drawer://cupboard")
     assert refused.exit_code == 2
     assert "cupboard and drawer are missing" in refused.stderr
 

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def saga(folder: Path) -> Call:
-    """The command `saga`: `saga("list", "--json")`."""
+    """The command `saga`: `saga("sagas", "list", "--json")`."""
 
     def call(*args: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(main, args, input=stdin, catch_exceptions=False, prog_name="saga")

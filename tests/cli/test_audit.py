@@ -62,7 +62,7 @@ def test_all_that_people_do_is_told_in_the_order_of_time_with_what_became_of_it(
     dead.kill()
     dead.wait()
     publish(a_command(service, "cup-9", "dead-9", "bob"))
-    moved = ("positions", "move", service, "--topic", pottery_on.topic, "--module", kiln, "--to", "earliest")
+    moved = ("offsets", "reset", service, "--topic", pottery_on.topic, "--module", kiln, "--to", "earliest")
     until(lambda: saga(*moved, "--who", "eve", "--why", "once more").exit_code == 0)
 
     acts = told(saga, service)

@@ -86,14 +86,14 @@ def test_a_kiln_that_is_cold_for_longer_than_all_attempts_take_is_asked_seldom_a
         assert len(asked()) <= FAILURES + 2 * len(CUPS) + DOWN_S / OPEN_S
         until(lambda: parked(saga, service) == set(CUPS))
         assert blocked(saga) == set()
-        shown = saga("show", CUPS[-1]).stdout
+        shown = saga("sagas", "show", CUPS[-1]).stdout
         assert "BreakerOpen: the breaker of kiln is open: calls to it failed" in shown
         mend(pottery_on, "the kiln")
         until(lambda: all(ends(saga, cup) == [("make", "handled")] for cup in CUPS))
     assert blocked(saga) == set()
     fired = [line.split() for line in Path("fired").read_text().splitlines()]
     assert sorted(cup for _, cup in {(key, cup) for key, cup in fired}) == CUPS
-    lines = json.loads(saga("show", CUPS[0], "--json").stdout)["timeline"]
+    lines = json.loads(saga("sagas", "show", CUPS[0], "--json").stdout)["timeline"]
     assert {line["outcome"] for line in lines} == {"retrying", "handled"}
-    verified = saga("verify-history")
+    verified = saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output

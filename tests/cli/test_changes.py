@@ -199,7 +199,7 @@ def test_documents_that_are_there_before_count_from_the_beginning_alone(
 
 
 def lag(saga: Call, pottery: Pottery) -> int:
-    told = saga("positions", "show", pottery.service, "--json")
+    told = saga("offsets", "show", pottery.service, "--json")
     if told.exit_code == 1:  # it has not come to its first commit
         return 1
     assert told.exit_code == 0, told.output

@@ -72,7 +72,7 @@ class Market:
 
     def outcome(self, basket: str) -> str | None:
         """Outcome that the shop has decided on."""
-        shown = self.saga("show", basket, "--json")
+        shown = self.saga("sagas", "show", basket, "--json")
         found: str | None = json.loads(shown.stdout)["services"]["shop"]["outcome"] if shown.exit_code == 0 else None
         return found
 
@@ -162,5 +162,5 @@ def test_releases_come_in_the_wrong_order_and_go_back_and_nothing_is_lost(market
     assert drawer.taken == drawer.handed_over
     assert drawer.given_back == {}
     assert json.loads(market.saga("dead", "list", "--json").stdout)["letters"] == []
-    verified = market.saga("verify-history")
+    verified = market.saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output

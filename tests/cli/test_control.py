@@ -63,18 +63,18 @@ def test_what_is_paused_begins_nothing_even_after_a_death_and_then_all_of_it_onc
         assert refused.exit_code == 2, refused.output
         assert f"{service} refuses it: there is no handler 'bake'; there are " in refused.stderr
         publish(saga, "cup-1")
-        until(lambda: "retrying" in saga("list", "--open").stdout)
-        assert "retrying (make is paused by ada: to see, until " in saga("list", "--open").stdout
-        assert "; the last said: make is paused by ada: to see, until " in saga("show", "cup-1").stdout
+        until(lambda: "retrying" in saga("sagas", "list", "--open").stdout)
+        assert "retrying (make is paused by ada: to see, until " in saga("sagas", "list", "--open").stdout
+        assert "; the last said: make is paused by ada: to see, until " in saga("sagas", "show", "cup-1").stdout
         if "SAGA_BROKER" in os.environ:  # Kafka leaves a dead member its partitions for ten seconds
             process.terminate()
             process.wait()
     publish(saga, "cup-2")
     with running(kiln):
-        until(lambda: saga("list", "--open").stdout.count("retrying") == 2)
+        until(lambda: saga("sagas", "list", "--open").stdout.count("retrying") == 2)
         ended = saga("control", "resume", service, "--handler", "make", *SAID, "--within", "30")
         assert ended.exit_code == 0, ended.output
-        until(lambda: "no sagas" in saga("list", "--open").stdout)
+        until(lambda: "no sagas" in saga("sagas", "list", "--open").stdout)
     assert [outcomes(saga, cup) for cup in ("cup-1", "cup-2")] == [["retrying", "handled"]] * 2
     audited = saga("audit", service)
     assert audited.exit_code == 0, audited.output

@@ -86,7 +86,7 @@ def dead(pottery_on: Pottery, kiln: str, saga: Call) -> Iterator[Running]:
 
 
 def outcomes(saga: Call, cup: str) -> list[str]:
-    return [line["outcome"] for line in json.loads(saga("show", cup, "--json").stdout)["timeline"]]
+    return [line["outcome"] for line in json.loads(saga("sagas", "show", cup, "--json").stdout)["timeline"]]
 
 
 def test_dead_letters_are_replayed_by_what_they_have_in_common(dead: Running, saga: Call, pottery_on: Pottery) -> None:

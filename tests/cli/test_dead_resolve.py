@@ -79,7 +79,7 @@ def test_a_person_says_what_the_outside_did_and_the_saga_goes_on(
         f"{pottery_on.service}  cup-1  make  resolved, then handled: ada wants it: the kiln is hot\n",
     )
     assert outcomes(saga, "cup-1") == ["dead", "resolved", "handled"]
-    assert "bake as ada says" in saga("show", "cup-1").stdout
+    assert "bake as ada says" in saga("sagas", "show", "cup-1").stdout
     raised = saga(
         "dead", "resolve", "cup-2", "--step", "bake", "--raised", "Cracked", "--args", '["cracked"]', *SAID, "--json"
     )
@@ -88,7 +88,7 @@ def test_a_person_says_what_the_outside_did_and_the_saga_goes_on(
     assert (pottery_on.folder / "baked").read_text() == baked, "the outside was not asked again"
     assert blocked(saga) == set()
     assert saga("dead", "resolve", "cup-2", "--step", "bake", "--answered", "1", *SAID).exit_code == 1
-    assert saga("verify-history", "cup-1").exit_code == 0
+    assert saga("sagas", "verify", "cup-1").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_what_became_due_while_nobody_lived_is_done_once_by_the_next(
         publish(saga, "CupOrdered", *CUPS)
         publish(saga, "CupSold", SOLD)
         until(lambda: open_deadlines(saga, service) == FORGOTTEN)
-        assert f"  {service}: remind runs at " in saga("show", CUPS[1]).stdout
+        assert f"  {service}: remind runs at " in saga("sagas", "show", CUPS[1]).stdout
     asyncio.run(CLOCK.sleep(4))
     assert rung() <= FORGOTTEN
     with running(bell):
@@ -73,5 +73,5 @@ def test_what_became_due_while_nobody_lived_is_done_once_by_the_next(
         keys = {tuple(line.split()) for line in Path("rung").read_text().splitlines()}
         assert len(keys) == len(FORGOTTEN), "a repeat has the same key"
         assert all(ends(saga, cup) == [("", "noted"), ("remind", "handled")] for cup in FORGOTTEN)
-        verified = saga("verify-history")
+        verified = saga("sagas", "verify")
         assert verified.exit_code == 0, verified.output

@@ -47,7 +47,9 @@ def prepared(pottery: Pottery, saga: Call, dies: str) -> str:
 
 
 def handled(saga: Call) -> set[str]:
-    known = {each["saga"] for each in json.loads(saga("list", "--json").stdout or '{"sagas": []}').get("sagas", [])}
+    known = {
+        each["saga"] for each in json.loads(saga("sagas", "list", "--json").stdout or '{"sagas": []}').get("sagas", [])
+    }
     return {cup for cup in known if ends(saga, cup) == [("make", "handled")]}
 
 
@@ -84,7 +86,7 @@ def test_a_message_that_ends_the_process_is_a_dead_letter_after_some_deaths(
     with running(name):
         assert saga("dead", "replay", embedded_pottery.service, "--saga", DEADLY, *SAID).exit_code == 0
         until(lambda: ends(saga, DEADLY)[-1] == ("make", "handled"))
-    verified = saga("verify-history")
+    verified = saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output
 
 

@@ -131,7 +131,7 @@ def test_a_service_that_was_never_here_has_to_say_where_it_begins(saga: Call, em
     (found,) = [each for each in found_by(saga, embedded_pottery.module, exit_code=1) if each.severity == "error"]
     assert found.what == "it has never run here, nobody said where it begins, and 1 record lie in its topics"
     assert f'Service("{embedded_pottery.service}", start="now")' in found.remedy
-    said = saga("positions", "move", embedded_pottery.service, "--topic", embedded_pottery.topic, "--to", "latest",
+    said = saga("offsets", "reset", embedded_pottery.service, "--topic", embedded_pottery.topic, "--to", "latest",
                 "--who", "ada", "--why", "it is new")  # fmt: skip
     assert said.exit_code == 0, said.output
     assert wrong(found_by(saga, embedded_pottery.module, exit_code=0)) == []
@@ -179,7 +179,7 @@ def test_messages_that_wait_while_nobody_works_are_told(saga: Call, pottery_on: 
 
     saga("topics", "apply", pottery_on.module)
     asyncio.run(published())
-    moved = saga("positions", "move", pottery_on.service, "--topic", pottery_on.topic, "--to", "latest",
+    moved = saga("offsets", "reset", pottery_on.service, "--topic", pottery_on.topic, "--to", "latest",
                  "--who", "ada", "--why", "it is new")  # fmt: skip
     assert moved.exit_code == 0, moved.output
     says = f"{pottery_on.service}: no process of it is at work, and it has not handled 1 record"
@@ -512,7 +512,7 @@ def test_a_group_that_is_away_is_named_with_what_it_has_not_handled(away: Inacti
     for each in told:
         assert (each.about, each.remedy) == (
             "group potter",
-            "start it; if it never comes back: saga positions forget potter",
+            "start it; if it never comes back: saga offsets delete potter",
         )
         assert says is not None
         assert each.risk.startswith(says)

@@ -14,18 +14,24 @@ BROKER = [
     ("publish", "OrderPlaced"),
     ("topics", "plan", "services.payment"),
     ("topics", "apply", "services.payment"),
-    ("positions", "show", "payment"),
-    ("positions", "move", "payment", "--topic", "orders", "--to", "latest", "--who", "a", "--why", "b"),
+    ("offsets", "show", "payment"),
+    ("offsets", "reset", "payment", "--topic", "orders", "--to", "latest", "--who", "a", "--why", "b"),
     ("doctor", "services.payment"),
-    ("repair", "services.payment"),
+    ("sagas", "repair", "services.payment"),
 ]
 STORE = [
     ("run", "services.payment"),
     ("doctor", "services.payment"),
-    ("repair", "services.payment"),
-    ("list",),
-    ("show", "order-1"),
-    ("verify-history",),
+    ("sagas", "repair", "services.payment"),
+    (
+        "sagas",
+        "list",
+    ),
+    ("sagas", "show", "order-1"),
+    (
+        "sagas",
+        "verify",
+    ),
 ]
 
 
@@ -35,9 +41,8 @@ STORE = [
 def test_each_command_that_needs_it_takes_it(flag: str, command: tuple[str, ...], folder: Path, saga: Call) -> None:
     refused = saga(*command, flag, "redis://here", stdin=ORDERS)
     assert refused.exit_code == 2
-    assert (
-        f"'redis://here'{' cannot work' if command[0] in ('list', 'show', 'verify-history') else ''}" in refused.stderr
-    )
+    reads_stores = command[:1] == ("sagas",) and command[1] in ("list", "show", "verify")
+    assert f"'redis://here'{' cannot work' if reads_stores else ''}" in refused.stderr
     assert f"there is no {flag.removeprefix('--')} 'redis'" in refused.stderr
 
 
@@ -78,7 +83,9 @@ def test_a_flag_wins_over_the_variable_and_a_blank_one_does_not(
 
 
 def test_a_blank_store_is_the_one_of_the_settings(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert json.loads(saga("list", "--json", "--store", "").stdout) == json.loads(saga("list", "--json").stdout)
+    assert json.loads(saga("sagas", "list", "--json", "--store", "").stdout) == json.loads(
+        saga("sagas", "list", "--json").stdout
+    )
     monkeypatch.setenv("SAGA_STORE", "sqlite:///nowhere/{service}.db")
-    shown = saga("list", "--json", "--store", "sqlite:///.saga/{service}.db")
+    shown = saga("sagas", "list", "--json", "--store", "sqlite:///.saga/{service}.db")
     assert len(json.loads(shown.stdout)["sagas"]) == 4

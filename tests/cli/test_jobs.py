@@ -86,7 +86,7 @@ def are_painted(more_than: int) -> bool:
 
 
 def waits_to_be_sold(saga: Call, cup: str) -> bool:
-    return ", or with CupSold" in saga("show", cup).stdout
+    return ", or with CupSold" in saga("sagas", "show", cup).stdout
 
 
 def test_a_job_that_is_killed_at_random_does_each_item_once_and_waits_for_its_event(
@@ -107,14 +107,14 @@ def test_a_job_that_is_killed_at_random_does_each_item_once_and_waits_for_its_ev
         )
         for cup in CUPS:
             until(partial(waits_to_be_sold, saga, cup), worker)
-            assert f"  {service}: make goes on with CupOrdered at " in saga("show", cup).stdout
+            assert f"  {service}: make goes on with CupOrdered at " in saga("sagas", "show", cup).stdout
         publish(saga, "CupSold", *CUPS)
         until(lambda: all(not each["later"] for each in listed(saga, service).values()), worker)
         effects = set(painted())
         assert len(effects) == len({key for key, _, _ in effects}) == ITEMS * len(CUPS), "a repeat has the same key"
         for cup in CUPS:
-            lines = json.loads(saga("show", cup, "--json").stdout)["timeline"]
+            lines = json.loads(saga("sagas", "show", cup, "--json").stdout)["timeline"]
             outcomes = [line["outcome"] for line in lines if line["outcome"] != "waiting"]
             assert outcomes == ["later"] * (ITEMS // 5 + 1) + ["handled"]
-        verified = saga("verify-history")
+        verified = saga("sagas", "verify")
         assert verified.exit_code == 0, verified.output

@@ -1,4 +1,4 @@
-"""`saga keys`, `saga forget` and `saga show --reveal`, around a service that runs with keys."""
+"""`saga keys`, `saga keys forget` and `saga sagas show --reveal`, around a service that runs with keys."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def ordered(saga: Call, cup: str, name: str = "Ada SECRET", customer: str = "cus
 
 def names(saga: Call, cup: str, *more: str) -> list[object]:
     """Names in the events that the service emitted of a cup."""
-    shown = json.loads(saga("show", cup, "--values", "--json", *more).output)
+    shown = json.loads(saga("sagas", "show", cup, "--values", "--json", *more).output)
     return [e["fields"]["name"] for line in shown["timeline"] for e in line["values"]]
 
 
@@ -95,26 +95,26 @@ def test_from_a_first_key_to_an_erasure(kiln: str, saga: Call, folder: Path) -> 
     assert saga("keys", "new", *WHO).exit_code == 0
     with running(kiln):
         assert ordered(saga, "cup-1") == 0
-        until(lambda: saga("show", "cup-1").exit_code == 0)
+        until(lambda: saga("sagas", "show", "cup-1").exit_code == 0)
         assert names(saga, "cup-1") == ["***"]
         assert names(saga, "cup-1", "--reveal", *WHO) == ["Ada SECRET"]
     (secret,) = (folder / "keys" / "subjects").glob("??/*.json")
     secret.rename(folder / "aside")
-    shown = json.loads(saga("show", "cup-1", "--values", "--reveal", *WHO, "--json").output)
+    shown = json.loads(saga("sagas", "show", "cup-1", "--values", "--reveal", *WHO, "--json").output)
     assert "restore what it lacks" in shown["timeline"][0]["values"][0]["problem"]
     (folder / "aside").rename(secret)
     assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
     assert "1 secret wrapped anew" not in saga("keys", "rewrap", *WHO).output
-    assert saga("forget", "customer-1", *WHO).output == "customer-1 is forgotten\n"
-    assert saga("forget", "customer-1", *WHO).exit_code == 1
+    assert saga("keys", "forget", "customer-1", *WHO).output == "customer-1 is forgotten\n"
+    assert saga("keys", "forget", "customer-1", *WHO).exit_code == 1
     assert names(saga, "cup-1", "--reveal", *WHO) == ["erased"]
     again = saga("publish", "CupOrdered", stdin='{"cup_id": "x", "customer_id": "customer-1", "name": "e"}')
     assert again.exit_code == 1
     assert "its customer_id was forgotten" in again.output
-    book = [json.loads(line) for line in saga("keys", "book", "--json").output.splitlines()]
+    book = [json.loads(line) for line in saga("keys", "log", "--json").output.splitlines()]
     assert [line["did"] for line in book] == ["new", "reveal", "reveal", "rewrap", "forget", "forget", "reveal"]
     assert {(line["who"], line["why"]) for line in book} == {("ada", "a test")}
-    assert "reveal  cup-1  ada: a test" in saga("keys", "book").output
+    assert "reveal  cup-1  ada: a test" in saga("keys", "log").output
 
 
 def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
@@ -128,7 +128,8 @@ def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
         assert ordered(saga, "cup-3") == 0
         until(
             lambda: (
-                saga("show", "cup-1").exit_code == saga("show", "cup-3").exit_code == 0 and blocked(saga) == {"cup-2"}
+                saga("sagas", "show", "cup-1").exit_code == saga("sagas", "show", "cup-3").exit_code == 0
+                and blocked(saga) == {"cup-2"}
             )
         )
         until(lambda: handled_for_good(service, embedded_pottery.topic) == 3)
@@ -137,11 +138,11 @@ def test_what_runs_handlers_beside_a_service_opens_what_is_sealed(
     done = saga("dead", "replay", service, "--all", *WHO, "--dry-run", "--code", f"{kiln}_mended")
     assert (done.exit_code, done.stdout.splitlines()[2].strip()) == (0, "make would be handled"), done.output
     lose(folder, service, "cup-1")
-    rebuilt = saga("rebuild", kiln, "--apply")
+    rebuilt = saga("sagas", "rebuild", kiln, "--apply")
     assert "1 saga made anew, 0 cannot be" in rebuilt.output
     assert "make handled" in rebuilt.output
     (folder / f"{kiln}_more.py").write_text(f"{source}\n{ADMIRE}")
-    assert "admire handled" in saga("repair", f"{kiln}_more").output
+    assert "admire handled" in saga("sagas", "repair", f"{kiln}_more").output
     assert [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()] == []
 
 
@@ -157,7 +158,7 @@ def test_the_doctor_looks_at_the_folder_of_keys(
     assert saga("keys", "new", *WHO).exit_code == 0
     for n in range(7):
         assert ordered(saga, f"cup-{n}", customer=f"customer-{n}") == 0
-    assert saga("forget", "customer-6", *WHO).exit_code == 0
+    assert saga("keys", "forget", "customer-6", *WHO).exit_code == 0
     assert told() == [("ok", "secrets of 6 subjects can be read; 1 were forgotten")]
     (first,) = (folder / "keys").glob("*.key")
     assert saga("keys", "new", *WHO).exit_code == 0
@@ -192,7 +193,7 @@ def test_the_doctor_sees_that_a_service_seals_with_another_folder_of_keys(
         for n in range(3):
             assert ordered(saga, f"cup-{n}", customer=f"customer-{n}") == 0
         until(lambda: handled_for_good(service, embedded_pottery.topic) == 3)
-    assert saga("forget", "customer-2", *WHO).exit_code == 0
+    assert saga("keys", "forget", "customer-2", *WHO).exit_code == 0
     assert told(0) == []
     monkeypatch.setenv("SAGA_KEYS", str(folder / "other-keys"))
     assert saga("keys", "new", *WHO).exit_code == 0
@@ -214,10 +215,10 @@ def test_a_secret_that_is_missing_is_no_other_folder_yet(missing: int, severity:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        (("show", "cup-1", "--reveal", *WHO), "--reveal is for --values: give both"),
-        (("show", "cup-1", "--reveal", "--values"), "--who is for the record: say it"),
-        (("show", "cup-1", "--reveal", "--values", "--who", "ada"), "--why is for the record: say it"),
-        (("forget", "cup-1", "--who", "ada"), "Missing option '--why'"),
+        (("sagas", "show", "cup-1", "--reveal", *WHO), "--reveal is for --values: give both"),
+        (("sagas", "show", "cup-1", "--reveal", "--values"), "--who is for the record: say it"),
+        (("sagas", "show", "cup-1", "--reveal", "--values", "--who", "ada"), "--why is for the record: say it"),
+        (("keys", "forget", "cup-1", "--who", "ada"), "Missing option '--why'"),
     ],
 )
 def test_nothing_is_revealed_or_forgotten_without_a_name_and_a_reason(
@@ -232,7 +233,7 @@ def test_without_a_folder_of_keys_it_is_said_which_setting_names_it(
     saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SAGA_KEYS", raising=False)
-    for command in (("keys", "new", *WHO), ("keys", "book"), ("forget", "customer-1", *WHO)):
+    for command in (("keys", "new", *WHO), ("keys", "log"), ("keys", "forget", "customer-1", *WHO)):
         done = saga(*command)
         assert done.exit_code == 2
         assert "set SAGA_KEYS to the one that all services share" in done.output

@@ -1,4 +1,4 @@
-"""`saga list`: its costs, damaged documents in it, its count of what is open, and all that `--dead` shows."""
+"""`saga sagas list`: its costs, damaged documents in it, its count of what is open, and all that `--dead` shows."""
 
 import asyncio
 import json
@@ -79,7 +79,7 @@ def glanced(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_a_list_costs_what_it_prints_and_not_what_the_store_holds(file: Path, saga: Call, glanced: list[bytes]) -> None:
     put(file, *(a_saga(number) for number in range(3000)))
-    found = json.loads(saga("list", "--json", "--limit", "7").stdout)
+    found = json.loads(saga("sagas", "list", "--json", "--limit", "7").stdout)
     assert [each["saga"] for each in found["sagas"]] == [f"s-{2999 - i:05}" for i in range(7)]
     assert found["more"] is True
     assert len(glanced) <= 9
@@ -91,20 +91,20 @@ def test_what_blocks_is_found_without_a_look_at_what_expires(file: Path, saga: C
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE documents SET expires_at_ms = 9e15, expiry_hour = 7 WHERE key <> 'svc::s-00007'")
     connection.close()
-    found = json.loads(saga("list", "--json", "--dead").stdout)
+    found = json.loads(saga("sagas", "list", "--json", "--dead").stdout)
     assert [letter["id"] for letter in found["letters"]] == ["dead-1"]
     assert len(glanced) == 1
 
 
 def test_only_ids_that_begin_so_are_listed(file: Path, saga: Call, glanced: list[bytes]) -> None:
     put(file, *(a_saga(number) for number in range(300)))
-    found = json.loads(saga("list", "--json", "--prefix", "s-0012").stdout)
+    found = json.loads(saga("sagas", "list", "--json", "--prefix", "s-0012").stdout)
     assert [each["saga"] for each in found["sagas"]] == [f"s-{129 - i:05}" for i in range(10)]
     assert len(glanced) == 10
 
 
 def test_only_what_a_service_knows_is_listed(shop: Path, saga: Call) -> None:
-    found = json.loads(saga("list", "--json", "--service", "order").stdout)["sagas"]
+    found = json.loads(saga("sagas", "list", "--json", "--service", "order").stdout)["sagas"]
     assert sorted(each["saga"] for each in found) == ["order-1", "order-2", "order-3"]
     assert {name for each in found for name in each["services"]} == {"order"}
 
@@ -113,16 +113,16 @@ def test_only_what_somebody_began_is_listed_and_who_it_was_is_shown(file: Path, 
     hostile = "ada'; known to nobody\x1b[2J"
     began = {1: "user:4711", 2: "user:4712", 4: "user:4711", 5: hostile}
     put(file, *(a_saga(number, principal=began.get(number)) for number in range(6)))
-    found = json.loads(saga("list", "--json", "--principal", "user:4711").stdout)["sagas"]
+    found = json.loads(saga("sagas", "list", "--json", "--principal", "user:4711").stdout)["sagas"]
     assert [(each["saga"], each["principals"]) for each in found] == [(f"s-{n:05}", ["user:4711"]) for n in (4, 1)]
-    assert saga("list", "--principal", "user:47").stdout == "no sagas\n"
-    assert "give one of them" in saga("list", "--dead", "--principal", "user:4711").stderr
-    assert saga("show", "s-00001").stdout.startswith(
+    assert saga("sagas", "list", "--principal", "user:47").stdout == "no sagas\n"
+    assert "give one of them" in saga("sagas", "list", "--dead", "--principal", "user:4711").stderr
+    assert saga("sagas", "show", "s-00001").stdout.startswith(
         "saga s-00001: no outcome yet; begun by 'user:4711'; known to svc\n"
     )
-    assert saga("show", "s-00000").stdout.startswith("saga s-00000: no outcome yet; known to svc\n")
-    assert r"begun by 'ada'; known to nobody\x1b[2J'; known to svc" in saga("show", "s-00005").stdout
-    assert json.loads(saga("show", "s-00005", "--json").stdout)["services"]["svc"]["principal"] == hostile
+    assert saga("sagas", "show", "s-00000").stdout.startswith("saga s-00000: no outcome yet; known to svc\n")
+    assert r"begun by 'ada'; known to nobody\x1b[2J'; known to svc" in saga("sagas", "show", "s-00005").stdout
+    assert json.loads(saga("sagas", "show", "s-00005", "--json").stdout)["services"]["svc"]["principal"] == hostile
 
 
 def test_services_that_were_told_of_two_who_began_a_saga_are_shown_with_both(
@@ -132,9 +132,9 @@ def test_services_that_were_told_of_two_who_began_a_saga_are_shown_with_both(
     (folder / ".saga" / "other.db").write_bytes(file.read_bytes())
     key, content = a_saga(1, service="other", principal="user:4712")
     put(folder / ".saga" / "other.db", (key.replace("svc", "other"), content))
-    assert "; begun by 'user:4712' and 'user:4711'; known to other, svc" in saga("show", "s-00001").stdout
+    assert "; begun by 'user:4712' and 'user:4711'; known to other, svc" in saga("sagas", "show", "s-00001").stdout
     for who in ("user:4711", "user:4712"):
-        assert "s-00001" in saga("list", "--principal", who).stdout
+        assert "s-00001" in saga("sagas", "list", "--principal", who).stdout
 
 
 def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
@@ -142,12 +142,12 @@ def test_a_store_that_knows_no_order_of_time_is_looked_at_within_a_bound(
 ) -> None:
     for module in (saga_list, histories):
         monkeypatch.setattr(module, "NewestFirst", type(None))
-    everything = json.loads(saga("list", "--json").stdout)["sagas"]
+    everything = json.loads(saga("sagas", "list", "--json").stdout)["sagas"]
     begins = [each["started"] for each in everything]
     assert len(everything) == 4
     assert begins == sorted(begins, reverse=True)
     monkeypatch.setattr(saga_list, "LOOKED_AT_MAX", 1)
-    listed = saga("list", "--json")
+    listed = saga("sagas", "list", "--json")
     assert "name the beginning of an id with --prefix" in listed.stderr
     assert {each["saga"] for each in json.loads(listed.stdout)["sagas"]} == {"order-1"}
 
@@ -176,7 +176,7 @@ def test_no_damaged_document_ends_a_list(shop: Path, saga: Call, options: tuple[
         [(content,)] = connection.execute("SELECT content FROM documents WHERE key = 'payment::order-3'").fetchall()
     connection.close()
     put(file, *((f"payment::bad-{i:04}", value) for i, value in enumerate(damaged(content))))
-    listed = saga("list", "--json", "--limit", "1000", *options)
+    listed = saga("sagas", "list", "--json", "--limit", "1000", *options)
     assert listed.exit_code == 0
     found = {each["saga"]: each for each in json.loads(listed.stdout)["sagas"]}
     assert "order-3" in found
@@ -188,7 +188,9 @@ def test_no_damaged_document_ends_a_list(shop: Path, saga: Call, options: tuple[
 
 
 @pytest.mark.parametrize("column", ["content", "sum", "cas", "expires_at_ms"])
-@pytest.mark.parametrize("command", ["list", "list --open", "list --dead", "verify-history", "show order-1"])
+@pytest.mark.parametrize(
+    "command", ["sagas list", "sagas list --open", "sagas list --dead", "sagas verify", "sagas show order-1"]
+)
 @pytest.mark.parametrize("text", ["x'ff'", "'x'"])
 def test_no_column_that_became_text_ends_a_command(
     shop: Path, saga: Call, column: str, command: str, text: str
@@ -212,7 +214,7 @@ def test_no_damaged_document_ends_a_verification(shop: Path, saga: Call) -> None
         [(content,)] = connection.execute("SELECT content FROM documents WHERE key = 'payment::order-3'").fetchall()
     connection.close()
     put(file, *((f"payment::bad-{i:04}", value) for i, value in enumerate(damaged(content))))
-    verified = saga("verify-history", "--json")
+    verified = saga("sagas", "verify", "--json")
     assert verified.exit_code == 1
     found = json.loads(verified.stdout)
     assert {each["saga"] for each in found["broken"]} == {f"bad-{i:04}" for i, _ in enumerate(damaged(content))}
@@ -249,7 +251,7 @@ def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path,
     p = replace(decode_progress(content_of(shop, "tally", "order-2")), waiting=(kept("both", a_message("A")),))
 
     def is_open() -> bool:
-        found = json.loads(saga("list", "--json", "--open").stdout)["sagas"]
+        found = json.loads(saga("sagas", "list", "--json", "--open").stdout)["sagas"]
         return "order-2" in {each["saga"] for each in found}
 
     put(shop / ".saga" / "tally.db", ("tally::order-2", encode(p)))
@@ -258,14 +260,18 @@ def test_parts_of_a_saga_that_is_over_are_open_nowhere_after_an_hour(shop: Path,
         long_ago = encode(p if name == "tally" else decode_progress(content_of(shop, name, "order-2")))
         put(shop / ".saga" / f"{name}.db", (f"{name}::order-2", earlier(long_ago)))
     assert not is_open()
-    [found] = [each for each in json.loads(saga("list", "--json").stdout)["sagas"] if each["saga"] == "order-2"]
+    [found] = [
+        each for each in json.loads(saga("sagas", "list", "--json").stdout)["sagas"] if each["saga"] == "order-2"
+    ]
     assert (found["open"], found["left"]) == ({}, 1)
     order = replace(decode_progress(content_of(shop, "order", "order-2")), outcome=None)
     put(shop / ".saga" / "order.db", ("order::order-2", encode(order)))
     assert not is_open(), "others know that it failed, when who ended it has forgotten it"
     put(shop / ".saga" / "tally.db", ("tally::order-2", earlier(encode(replace(p, started=None)))))
     assert is_open(), "it waits to hear when its saga began, however long"
-    [found] = [each for each in json.loads(saga("list", "--json").stdout)["sagas"] if each["saga"] == "order-2"]
+    [found] = [
+        each for each in json.loads(saga("sagas", "list", "--json").stdout)["sagas"] if each["saga"] == "order-2"
+    ]
     assert found["open"] == {"unstarted": 1}
 
 
@@ -333,7 +339,7 @@ def everything_dead() -> list[Outgoing]:
 
 def test_everything_on_the_topic_and_what_blocks_in_the_store_is_listed_with_its_reason(shop: Path, saga: Call) -> None:
     say(shop, *everything_dead())
-    found = json.loads(saga("list", "--json", "--dead").stdout)
+    found = json.loads(saga("sagas", "list", "--json", "--dead").stdout)
     [blocked] = [each for each in found["letters"] if each["saga"] == "order-3"]
     assert (blocked["now"], blocked["handler"], blocked["type"]) == ("blocks", "reserve", "OrderPlaced")
     assert blocked["reason"] == "Permanent: the bank does not know such cards"
@@ -408,7 +414,7 @@ def test_of_more_letters_than_are_kept_the_newest_are_listed_and_it_is_said(
 ) -> None:
     monkeypatch.setattr("saga.ops.dead_letters.RECORDS_MAX", 3)
     say(shop, *(dead_letters.letter("payment", a_letter(n), iso(NOW_MS + n), "here", None) for n in range(count)))
-    listed = saga("list", "--json", "--dead")
+    listed = saga("sagas", "list", "--json", "--dead")
     told = [each["id"] for each in json.loads(listed.stdout)["letters"] if each["saga"] != "order-3"]
     assert told == [f"dead-{n}" for n in range(count - 1, count - 4, -1)]
     assert ("there are more than 3, these are the newest" in listed.stderr) == (count > 3)
@@ -446,7 +452,7 @@ def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, sa
     evil = replace(a_message("A", "m-1"), saga="s\x1b[2J\nforged")
     letter = replace(a_letter(1), message=evil)
     say(shop, dead_letters.letter("payment", letter, iso(NOW_MS), "here", None))
-    heading, *rows = saga("list", "--dead").stdout.splitlines()
+    heading, *rows = saga("sagas", "list", "--dead").stdout.splitlines()
     assert heading.split() == ["TIME", "SERVICE", "WHAT", "SAGA", "MESSAGE", "HANDLER", "CLASS", "NOW", "WHY"]
     assert len(rows) == 2
     assert any("s\\x1b[2J\\nforged" in row and row.endswith("reason 1") for row in rows)
@@ -454,7 +460,7 @@ def test_the_table_of_what_needs_a_person_is_escaped_and_says_why(shop: Path, sa
 
 
 def test_without_a_log_what_blocks_is_told_from_the_stores_alone(shop: Path, saga: Call) -> None:
-    listed = saga("list", "--dead")
+    listed = saga("sagas", "list", "--dead")
     assert listed.exit_code == 0
     assert "<service>.dead cannot be shown: no file" in listed.stderr
     assert "order-3" in listed.stdout
@@ -463,11 +469,11 @@ def test_without_a_log_what_blocks_is_told_from_the_stores_alone(shop: Path, sag
 
 def test_a_limit_and_a_prefix_hold_for_what_needs_a_person_too(shop: Path, saga: Call) -> None:
     say(shop, *everything_dead())
-    found = json.loads(saga("list", "--json", "--dead", "--limit", "2").stdout)
+    found = json.loads(saga("sagas", "list", "--json", "--dead", "--limit", "2").stdout)
     assert (len(found["letters"]), found["more"]) == (2, True)
-    found = json.loads(saga("list", "--json", "--dead", "--prefix", "s-l").stdout)
+    found = json.loads(saga("sagas", "list", "--json", "--dead", "--prefix", "s-l").stdout)
     assert [each["saga"] for each in found["letters"]] == ["s-late"]
-    assert saga("list", "--dead", "--open").exit_code == 2
+    assert saga("sagas", "list", "--dead", "--open").exit_code == 2
 
 
 def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Path, saga: Call) -> None:
@@ -478,7 +484,7 @@ def test_a_compensation_that_fails_is_told_until_it_has_come_to_its_end(shop: Pa
         message = Message(id="m", type="OrderCancelled", schema="", saga="order-1", source="order", time="", value=b"x")
         dead = replace(a_letter(1, "escalation"), handler="release", message=message)
         say(shop, dead_letters.failing("payment", dead, iso(NOW_MS), undoes, "here", None))
-        found = json.loads(saga("list", "--json", "--dead").stdout)["letters"]
+        found = json.loads(saga("sagas", "list", "--json", "--dead").stdout)["letters"]
         [letter] = [each for each in found if each["what"] == "escalation"]
         return str(letter["now"])
 

@@ -6,17 +6,22 @@ import sys
 import click
 import pytest
 
-from saga.cli.main import COMMANDS, Commands, main
+from saga.cli.groups import Commands, LazyGroup
+from saga.cli.main import COMMANDS, main
+from saga.cli.monitor import MONITOR
+from saga.cli.sagas import SAGAS
 from tests.cli.conftest import Call
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_sentence_in_the_help_is_that_of_the_command(name: str) -> None:
-    command = Commands().get_command(click.Context(main), name)
+@pytest.mark.parametrize(
+    ("commands", "name"), [(group, name) for group in (COMMANDS, MONITOR, SAGAS) for name in group]
+)
+def test_the_sentence_in_the_help_is_that_of_the_command(commands: Commands, name: str) -> None:
+    command = LazyGroup(commands=commands).get_command(click.Context(main), name)
     assert command is not None
     assert command.help is not None
     beginning = " ".join(command.help.split("\n\n")[0].split())
-    assert beginning.startswith(COMMANDS[name][1].rstrip("."))
+    assert beginning.startswith(commands[name][1].rstrip("."))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -37,7 +42,7 @@ def test_the_help_lists_every_command_without_importing_one(saga: Call) -> None:
         "print('LOADED', *(m for m in sys.modules if m.startswith(('saga.cli.', 'saga.store.', 'sqlite3'))))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout.splitlines()[-1] == "LOADED saga.cli.printing saga.cli.main"
+    assert run.stdout.splitlines()[-1] == "LOADED saga.cli.groups saga.cli.printing saga.cli.main"
 
 
 def test_a_command_that_is_not_there_was_asked_wrongly(saga: Call) -> None:

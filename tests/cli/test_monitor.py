@@ -1,4 +1,4 @@
-"""`saga monitor` as a process: it answers, may be killed and begins anew, and no service notices."""
+"""`saga monitor run` as a process: it answers, may be killed and begins anew, and no service notices."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def monitoring(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with (
         Path("monitor.log").open("w") as log,
         subprocess.Popen(
-            command("monitor", "--listen", "127.0.0.1:0", *options),
+            command("monitor", "run", "--listen", "127.0.0.1:0", *options),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -58,7 +58,7 @@ def dead_letter(saga: str) -> Told:
 
 def stuck(saga: Call, address: str) -> list[str]:
     """Sagas that the monitor at an address calls stuck."""
-    result = saga("stuck", "--monitor", address, "--json")
+    result = saga("monitor", "stuck", "--monitor", address, "--json")
     assert f"as the monitor at {address} says" in result.stderr
     return [each["saga"] for each in json.loads(result.stdout)["sagas"]]
 
@@ -66,10 +66,10 @@ def stuck(saga: Call, address: str) -> list[str]:
 def test_it_answers_the_page_and_the_commands_and_ends_as_told(saga: Call, folder: Path) -> None:
     tell(told("order", 0, 0, emitted=("OrderPlaced",)), told("payment", 0, S))
     with monitoring() as (process, address):
-        until(lambda: saga("trace", "order-1", "--monitor", address).exit_code == 0)
+        until(lambda: saga("monitor", "trace", "order-1", "--monitor", address).exit_code == 0)
         tell(dead_letter("order-2"))
         until(lambda: "order-2" in stuck(saga, address))
-        assert saga("rates", "--monitor", address).exit_code == 0
+        assert saga("monitor", "rates", "--monitor", address).exit_code == 0
         connection = HTTPConnection(address, timeout=WITHIN_S)
         connection.request("GET", "/sagas")
         response = connection.getresponse()
@@ -91,13 +91,13 @@ def test_it_is_killed_and_begins_anew_and_the_service_goes_on(embedded_pottery: 
             process.kill()
             assert process.wait(WITHIN_S) == -signal.SIGKILL
         assert saga("publish", "CupOrdered", stdin=json.dumps({"cup_id": cup})).exit_code == 0
-        until(lambda: cup in saga("list").stdout)
+        until(lambda: cup in saga("sagas", "list").stdout)
 
     with running(embedded_pottery.module) as service:
         killed_while_a_cup_is_made("cup-1")
         killed_while_a_cup_is_made("cup-2")
         assert service.poll() is None
-        shown = json.loads(saga("positions", "show", embedded_pottery.service, "--json").stdout)["services"]
+        shown = json.loads(saga("offsets", "show", embedded_pottery.service, "--json").stdout)["services"]
         assert [len(each["members"]) for each in shown] == [1]
 
 
@@ -114,14 +114,14 @@ def test_it_reads_from_a_time_on_if_it_is_told_to(saga: Call, folder: Path) -> N
 def test_an_address_that_is_taken_is_told(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = refused("monitor", "--listen", address)
+        said = refused("monitor", "run", "--listen", address)
     assert f"it cannot listen at '{address}': Address already in use" in said
     assert "choose another port, or end who listens there" in said
 
 
 @pytest.mark.parametrize(("option", "said"), [("--since", "give a time as 90s"), ("--listen", "it must be host:port")])
 def test_what_is_asked_wrongly_is_told(saga: Call, option: str, said: str) -> None:
-    result = saga("monitor", option, "yesterday")
+    result = saga("monitor", "run", option, "yesterday")
     assert result.exit_code == 2
     assert said in result.stderr
 
@@ -129,7 +129,7 @@ def test_what_is_asked_wrongly_is_told(saga: Call, option: str, said: str) -> No
 def test_without_its_libraries_it_says_what_to_install(folder: Path) -> None:
     (folder / "uvicorn.py").write_text("raise ImportError('no uvicorn')")
     ended = subprocess.run(
-        command("monitor"),
+        command("monitor", "run"),
         capture_output=True,
         text=True,
         timeout=WITHIN_S,

@@ -1,4 +1,5 @@
-"""`saga trace`, `saga stuck` and `saga rates`: what they print, what they end with, and where it is from."""
+"""`saga monitor trace`, `saga monitor stuck` and `saga monitor rates`: what they print, what they end with, and where
+it is from."""
 
 import asyncio
 import json
@@ -40,7 +41,7 @@ def tell(*transitions: Told) -> None:
 
 @pytest.mark.usefixtures("history")
 def test_a_trace_shows_all_services_by_time_and_what_is_awaited(saga: Call) -> None:
-    result = saga("trace", "order-1")
+    result = saga("monitor", "trace", "order-1")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
     assert lines[0] == "saga order-1: no outcome yet; told by order, payment, shipping"
@@ -68,15 +69,15 @@ def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
             await broker.ensure([Topic(f"{service}.commands", 1)])
 
     asyncio.run(with_commands())
-    stuck = saga("stuck")
+    stuck = saga("monitor", "stuck")
     assert stuck.exit_code == 1
     down = f"{service} has no process, and 5 messages to handle: start it"
     assert stuck.stdout.splitlines() == ["nothing is stuck", down]
-    assert json.loads(saga("stuck", "--json").stdout)["down"] == {service: 5}
+    assert json.loads(saga("monitor", "stuck", "--json").stdout)["down"] == {service: 5}
 
     async def with_a_process() -> None:
         async with a_worker(embedded_pottery, {}):
-            still = await asyncio.to_thread(saga, "stuck")
+            still = await asyncio.to_thread(saga, "monitor", "stuck")
             assert (still.exit_code, still.stdout) == (0, "nothing is stuck\n")
 
     asyncio.run(with_a_process())
@@ -84,39 +85,39 @@ def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
 
 @pytest.mark.usefixtures("history")
 def test_a_saga_that_nobody_told_of_is_not_traced(saga: Call) -> None:
-    result = saga("trace", "order-9")
+    result = saga("monitor", "trace", "order-9")
     assert result.exit_code == 1
-    assert "nothing was told of saga order-9; `saga show order-9` reads the stores" in result.stderr
+    assert "nothing was told of saga order-9; `saga sagas show order-9` reads the stores" in result.stderr
 
 
 @pytest.mark.usefixtures("history")
 def test_what_is_stuck_is_listed_with_what_would_end_it(saga: Call) -> None:
-    result = saga("stuck")
+    result = saga("monitor", "stuck")
     assert result.exit_code == 1
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("order-1")]
     assert row.split()[1:4] == ["dead", "2026-11-21T14:06:43.000Z", "payment.reserve"]
-    (as_json,) = json.loads(saga("stuck", "--json").stdout)["sagas"]
+    (as_json,) = json.loads(saga("monitor", "stuck", "--json").stdout)["sagas"]
     assert (as_json["saga"], as_json["why"], as_json["awaited"]["handler"]) == ("order-1", "dead", "reserve")
 
 
 def test_nothing_is_stuck_where_all_has_ended_or_nothing_was_told(saga: Call) -> None:
-    result = saga("stuck")
+    result = saga("monitor", "stuck")
     assert (result.exit_code, result.stdout) == (0, "nothing is stuck\n")
     assert "no service has told anything there yet" in result.stderr
     tell(HISTORY[-1])
-    assert saga("stuck").exit_code == 0
+    assert saga("monitor", "stuck").exit_code == 0
 
 
 @pytest.mark.usefixtures("history")
 def test_rates_show_handlers_and_failures_by_class(saga: Call) -> None:
-    result = saga("rates")
+    result = saga("monitor", "rates")
     assert result.exit_code == 0
     assert result.stdout.startswith("2 sagas, 1 without an outcome; the 30 minutes up to 2026-11-21T14:06:43.000Z\n")
     assert ["payment", "reserve", "0.00", "2", "0", "1", "1"] in [
         line.split()[:7] for line in result.stdout.splitlines()
     ]
     assert ["2", "payment", "reserve", "TimeoutError"] in [line.split()[:4] for line in result.stdout.splitlines()]
-    as_json = json.loads(saga("rates", "--json").stdout)
+    as_json = json.loads(saga("monitor", "rates", "--json").stdout)
     assert as_json["errors"][0]["error"] == "TimeoutError"
     assert as_json["rates"]["taken"] == 5
 
@@ -126,20 +127,20 @@ def test_hot_sagas_and_partitions_are_named(saga: Call) -> None:
         *(told("order", n, n, partition=4) for n in range(150)),
         *(told("stock", 0, n, saga=f"s{n}", partition=n) for n in range(4)),
     )
-    said = saga("rates").stdout
+    said = saga("monitor", "rates").stdout
     assert "hot saga order-1: 150 transitions\n" in said
     assert "hot partition orders/4: 150 messages, 4.9 times the mean of its topic\n" in said
 
 
 def test_what_comes_from_the_topic_is_printed_escaped(saga: Call) -> None:
     tell(told("order\x1b[31m", 0, 0, "dead", saga="a\x1b]0;b\nc", handler="h\x07", error="E\x1b[2J", open_=True))
-    for result in (saga("trace", "a\x1b]0;b\nc"), saga("stuck"), saga("rates")):
+    for result in (saga("monitor", "trace", "a\x1b]0;b\nc"), saga("monitor", "stuck"), saga("monitor", "rates")):
         assert not {"\x1b", "\x07"} & set(result.output)
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:port", "a:99999"])
 def test_an_address_that_is_none_is_told_with_what_to_give(saga: Call, address: str) -> None:
-    result = saga("stuck", "--monitor", address)
+    result = saga("monitor", "stuck", "--monitor", address)
     assert result.exit_code == 2
     assert "it must be host:port" in result.stderr
 
@@ -188,8 +189,8 @@ def answers_of(*transitions: Told) -> dict[str, bytes]:
 def test_a_monitor_that_runs_is_asked_and_nothing_is_read(saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(answers_of(*HISTORY)) as address:
         monkeypatch.setenv("SAGA_MONITOR", address)
-        results = saga("trace", "order-1"), saga("stuck"), saga("rates")
-        unknown = saga("trace", "order-9")
+        results = saga("monitor", "trace", "order-1"), saga("monitor", "stuck"), saga("monitor", "rates")
+        unknown = saga("monitor", "trace", "order-9")
     assert [result.exit_code for result in results] == [0, 1, 0]
     assert "order-1" in results[1].stdout
     assert all(f"as the monitor at {address} says\n" in result.stderr for result in results)
@@ -199,7 +200,7 @@ def test_a_monitor_that_runs_is_asked_and_nothing_is_read(saga: Call, monkeypatc
 def test_where_no_monitor_answers_the_topic_is_read_and_that_is_told(saga: Call, history: None) -> None:
     with answering({}) as address:
         pass
-    result = saga("stuck", "--monitor", address)
+    result = saga("monitor", "stuck", "--monitor", address)
     assert result.exit_code == 1
     assert "order-1" in result.stdout
     assert f"no monitor answers at {address} (Connection refused): read from the topic" in result.stderr
@@ -216,6 +217,6 @@ def test_where_no_monitor_answers_the_topic_is_read_and_that_is_told(saga: Call,
 )
 def test_what_answers_and_is_no_monitor_is_told(saga: Call, answers: dict[str, bytes], status: int, said: str) -> None:
     with answering(answers, status) as address:
-        result = saga("stuck", "--monitor", address)
+        result = saga("monitor", "stuck", "--monitor", address)
     assert result.exit_code == 2
     assert said in result.stderr

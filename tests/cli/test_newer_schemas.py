@@ -36,7 +36,7 @@ def made(saga: Call, cups: list[str]) -> bool:
 
 
 def listed_any(saga: Call) -> set[str]:
-    return {each["saga"] for each in json.loads(saga("list", "--json").stdout)["sagas"]}
+    return {each["saga"] for each in json.loads(saga("sagas", "list", "--json").stdout)["sagas"]}
 
 
 def test_a_schema_that_is_deployed_while_the_service_runs_is_enough(
@@ -54,7 +54,7 @@ def test_a_schema_that_is_deployed_while_the_service_runs_is_enough(
         until(lambda: parked(saga, pottery_on.service) == set())
         assert made(saga, NEW)
     assert json.loads(saga("dead", "list", "--json").stdout)["letters"] == []
-    verified = saga("verify-history")
+    verified = saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output
 
 

@@ -52,14 +52,14 @@ def dead_in(saga: Call, service: str) -> set[str]:
 def test_what_is_asked_about_one_saga_needs_no_list(baking: Running, saga: Call, kafka_pottery: Pottery) -> None:
     service = kafka_pottery.service
     first, second, third = (f"cup-{service}-{n}" for n in (1, 2, 3))
-    shown = saga("show", first)
+    shown = saga("sagas", "show", first)
     assert (shown.exit_code, "RuntimeError: nobody knows what became of it" in shown.stdout) == (0, True), shown.output
-    assert saga("show", first, "--service", service).exit_code == 0
+    assert saga("sagas", "show", first, "--service", service).exit_code == 0
     one = json.loads(saga("dead", "list", "--saga", first, "--json").stdout)["letters"]
     assert [(letter["saga"], letter["now"]) for letter in one] == [(first, "blocks")]
     assert dead_in(saga, service) == {first, second}, "of all sagas, too: each of these has a letter"
     assert "make" in saga("dead", "show", first).stdout
-    whole = saga("verify-history", first)
+    whole = saga("sagas", "verify", first)
     assert (whole.exit_code, "all unchanged" in whole.stdout) == (0, True), whole.output
 
     baked = (kafka_pottery.folder / "baked").read_text()
@@ -71,26 +71,26 @@ def test_what_is_asked_about_one_saga_needs_no_list(baking: Running, saga: Call,
     gone = saga("dead", "discard", service, "--all", *SAID, "--within", "30")
     assert (gone.exit_code, f"{second}  make  discarded" in gone.stdout) == (0, True), gone.output
 
-    released = saga("release", service, "--saga", third, *SAID, "--within", "30")
+    released = saga("dead", "release", service, "--saga", third, *SAID, "--within", "30")
     assert (released.exit_code, f"{third}  make  released, then retrying" in released.stdout) == (1, True), (
         released.output
     )
-    every = saga("release", service, "--all", "--dry-run", *SAID)
+    every = saga("dead", "release", service, "--all", "--dry-run", *SAID)
     assert every.exit_code == 0, every.output
     assert sorted(line.split("  ")[1] for line in every.stdout.splitlines()) == [third, f"cup-{service}-4"]
 
-    repaired = saga("repair", f"{kafka_pottery.module}_baking", "--saga", first)
+    repaired = saga("sagas", "repair", f"{kafka_pottery.module}_baking", "--saga", first)
     assert repaired.exit_code == 0, repaired.output
     assert saga("control", "show", service).exit_code == 0
     assert saga("audit", service).exit_code == 0
 
 
 def test_what_needs_a_list_says_what_to_do(baking: Running, saga: Call, kafka_pottery: Pottery) -> None:
-    for command in (("list",), ("verify-history",)):
+    for command in (("sagas", "list"), ("sagas", "verify")):
         refused = saga(*command)
         assert refused.exit_code == 2
         assert "use Couchbase Server 7.6 or later; 7.2 does all but list documents" in refused.stderr
-    unknown = saga("list", "--service", "nobody")
+    unknown = saga("sagas", "list", "--service", "nobody")
     assert (unknown.exit_code, "no service nobody is known here, there are: " in unknown.stderr) == (2, True)
 
 
@@ -98,6 +98,6 @@ def test_a_store_for_each_service_is_found_by_the_names_that_the_broker_has(
     baking: Running, saga: Call, kafka_pottery: Pottery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_STORE", "couchbase://127.0.0.1:1/{service}")
-    refused = saga("show", "cup-1", "--service", kafka_pottery.service)
+    refused = saga("sagas", "show", "cup-1", "--service", kafka_pottery.service)
     assert refused.exit_code == 2
     assert f"couchbase://127.0.0.1:1/{kafka_pottery.service}" in refused.stderr, refused.stderr

@@ -78,7 +78,7 @@ def order(saga: Call, service: str, *cups: str) -> None:
 
 def listed(saga: Call, service: str) -> dict[str, dict[str, Any]]:
     """Sagas as the service sees them."""
-    told = saga("list", "--json")
+    told = saga("sagas", "list", "--json")
     if told.exit_code:
         return {}
     sagas = json.loads(told.stdout)["sagas"]
@@ -91,7 +91,7 @@ def parked(saga: Call, service: str) -> set[str]:
 
 def ends(saga: Call, cup: str) -> list[tuple[str, str]]:
     """Ends of its messages, in order."""
-    lines = json.loads(saga("show", cup, "--json").stdout)["timeline"]
+    lines = json.loads(saga("sagas", "show", cup, "--json").stdout)["timeline"]
     return [(line["handler"], line["outcome"]) for line in lines if line["outcome"] not in ("retrying", "queued")]
 
 
@@ -105,7 +105,7 @@ def check_each_once_and_in_order(saga: Call, cups: Sequence[str]) -> None:
     until(lambda: all(ends(saga, cup) == expected for cup in cups), last=lambda: {cup: ends(saga, cup) for cup in cups})
     keys = {(line.split()[1], line.split()[0]) for line in Path("fired").read_text().splitlines()}
     assert Counter(cup for cup, _ in keys) == Counter(cups), "a repeat has the same key"
-    verified = saga("verify-history")
+    verified = saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output
 
 
@@ -115,7 +115,7 @@ def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
     said: list[str] = []
 
     def is_told() -> bool:
-        answer = saga("positions", "show", service, "--json")
+        answer = saga("offsets", "show", service, "--json")
         said.append(answer.output)
         if answer.exit_code:
             return False
@@ -124,7 +124,7 @@ def check_wakes_are_counted_apart(saga: Call, service: str) -> None:
         return bool(shown["lag"] == 0 and 0 < shown["wakes"] <= all_wakes / 2)
 
     until(is_told, last=lambda: f"first:\n{said[0]}\nlast:\n{said[-1]}")
-    assert re.search(r": 1 member, 0 not handled, [0-9]+ wakes? to come\n", saga("positions", "show", service).stdout)
+    assert re.search(r": 1 member, 0 not handled, [0-9]+ wakes? to come\n", saga("offsets", "show", service).stdout)
 
 
 def failing(saga: Call) -> list[tuple[str, ...]]:
@@ -166,16 +166,16 @@ def test_people_see_what_is_parked_and_it_goes_on_when_the_cause_is_mended(
         assert (retry["handler"], retry["undoes"], retry["error"]) == ("make", None, "RuntimeError: the kiln is cold")
         assert retry["attempts"] >= 2
         assert retry["since"] < retry["next"]
-        line = next(line for line in saga("list", "--open").stdout.splitlines() if line.startswith("cup-1"))
+        line = next(line for line in saga("sagas", "list", "--open").stdout.splitlines() if line.startswith("cup-1"))
         assert "parked:1" in line
         assert "queue:1" in line
         assert f"{service}:retrying" in line
-        shown = saga("show", "cup-1").stdout
+        shown = saga("sagas", "show", "cup-1").stdout
         assert "    attempt 1 failed at " in shown
         assert "ms on " in shown
         assert f"  {service}: make is tried again at " in shown
         assert ", 1 message waits behind it; the last said: RuntimeError: the kiln is cold" in shown
-        assert saga("verify-history", "cup-1").exit_code == 0
+        assert saga("sagas", "verify", "cup-1").exit_code == 0
         assert failing(saga) == [], "the outside fails, and waiting may mend it"
         check_wakes_are_counted_apart(saga, service)
         mend(pottery_on, "cup-1", "cup-2")

@@ -1,4 +1,4 @@
-"""`saga positions`: shown as they are; moved when nothing is lost by it and nothing comes twice, or not at all."""
+"""`saga offsets`: shown as they are; moved when nothing is lost by it and nothing comes twice, or not at all."""
 
 import asyncio
 import json
@@ -62,14 +62,14 @@ def records_on(topic: str) -> list[Record]:
 
 def move(saga: Call, pottery: Pottery, *args: str, module: str | None = "") -> Result:
     named = () if module is None else ("--module", module or pottery.module)
-    return saga("positions", "move", pottery.service, "--topic", pottery.topic, *named, *WHO, *args)
+    return saga("offsets", "reset", pottery.service, "--topic", pottery.topic, *named, *WHO, *args)
 
 
 # -------------------------------------------------------------------- shown
 
 
 def test_positions_are_shown_with_their_lag(saga: Call, pottery: Pottery) -> None:
-    shown = saga("positions", "show", pottery.service)
+    shown = saga("offsets", "show", pottery.service)
     assert shown.exit_code == 0, shown.output
     first, *lines = shown.stdout.splitlines()
     assert first == f"{pottery.service}: no members, 1 not handled"
@@ -78,7 +78,7 @@ def test_positions_are_shown_with_their_lag(saga: Call, pottery: Pottery) -> Non
         [pottery.topic, "0", "2", "3", "1"],
         [pottery.topic, "1", "3", "3", "0"],
     ]
-    [told] = json.loads(saga("positions", "show", pottery.service, "--json").stdout)["services"]
+    [told] = json.loads(saga("offsets", "show", pottery.service, "--json").stdout)["services"]
     assert (told["service"], told["members"], told["lag"]) == (pottery.service, [], 1)
     assert told["partitions"][0] == {
         "topic": pottery.topic,
@@ -93,21 +93,21 @@ def test_positions_are_shown_with_their_lag(saga: Call, pottery: Pottery) -> Non
 async def test_members_are_shown(saga: Call, pottery_on: Pottery) -> None:
     await handled(pottery_on, {0: 2})
     async with a_worker(pottery_on, {}):
-        shown = await asyncio.to_thread(saga, "positions", "show", pottery_on.service)
+        shown = await asyncio.to_thread(saga, "offsets", "show", pottery_on.service)
     assert shown.stdout.startswith(f"{pottery_on.service}: 1 member, ")
     assert "\n  member " in shown.stdout
 
 
 def test_a_service_that_never_was_there_is_told(saga: Call, pottery: Pottery) -> None:
-    shown = saga("positions", "show", pottery.service, "no-such-service")
+    shown = saga("offsets", "show", pottery.service, "no-such-service")
     assert shown.exit_code == 1
     assert shown.stdout.startswith(pottery.service)
     assert "no-such-service" in shown.stderr
 
 
 def test_looking_makes_no_broker(saga: Call, embedded_pottery: Pottery) -> None:
-    for command in (("show", "potter"), ("move", "potter", "--topic", "cups", "--to", "latest", *WHO)):
-        result = saga("positions", *command)
+    for command in (("show", "potter"), ("reset", "potter", "--topic", "cups", "--to", "latest", *WHO)):
+        result = saga("offsets", *command)
         assert result.exit_code == 2
         assert "run a service first" in result.stderr
     assert not (embedded_pottery.folder / ".saga" / "broker.db").exists()
@@ -282,7 +282,7 @@ def test_who_asks_wrongly_is_told_what_to_say(saga: Call, pottery: Pottery, args
 
 
 def test_the_module_has_to_declare_the_service(saga: Call, pottery: Pottery) -> None:
-    result = saga("positions", "move", "other", "--topic", "a", "--to", "latest", *WHO, "--module", pottery.module)
+    result = saga("offsets", "reset", "other", "--topic", "a", "--to", "latest", *WHO, "--module", pottery.module)
     assert result.exit_code == 2
     assert f"declares {pottery.service}, and no service other" in result.stderr
 
@@ -348,7 +348,7 @@ def test_two_moves_have_different_ids() -> None:
 
 def skip(saga: Call, pottery: Pottery, partition: int, *args: str) -> Result:
     place = ("--topic", pottery.topic, "--partition", f"{partition}")
-    return saga("positions", "skip", pottery.service, *place, *WHO, *args)
+    return saga("offsets", "skip", pottery.service, *place, *WHO, *args)
 
 
 def spoil(pottery: Pottery, partition: int, *offsets: int) -> None:
@@ -399,7 +399,7 @@ def test_nothing_is_stepped_over_without_a_name_and_a_reason(
     saga: Call, halted: Pottery, said: tuple[str, ...]
 ) -> None:
     place = ("--topic", halted.topic, "--partition", "0")
-    assert saga("positions", "skip", halted.service, *place, *said).exit_code == 2
+    assert saga("offsets", "skip", halted.service, *place, *said).exit_code == 2
     assert positions_of(halted) == {0: 1, 1: 3}
     assert records_on(halted.dead) == []
 
@@ -422,10 +422,10 @@ async def test_nothing_is_stepped_over_while_the_service_runs(saga: Call, potter
 def test_a_service_that_never_comes_back_is_forgotten(saga: Call, embedded_pottery: Pottery) -> None:
     pottery = embedded_pottery
     asyncio.run(handled(pottery, {0: 2, 1: 3}))
-    forgotten = saga("positions", "forget", pottery.service)
+    forgotten = saga("offsets", "delete", pottery.service)
     assert forgotten.exit_code == 0, forgotten.output
     assert forgotten.stdout == f"{pottery.service} is forgotten; it had not handled 1 record\n"
-    again = saga("positions", "forget", pottery.service)
+    again = saga("offsets", "delete", pottery.service)
     assert again.exit_code == 1
     assert f"no service {pottery.service} has ever read anything here" in again.output
 
@@ -433,7 +433,7 @@ def test_a_service_that_never_comes_back_is_forgotten(saga: Call, embedded_potte
 def test_a_service_that_runs_is_not_forgotten_and_kafka_forgets_by_itself(saga: Call, pottery: Pottery) -> None:
     async def asked() -> Result:
         async with the_broker() as broker, broker.join(Subscription(pottery.service, [pottery.topic]), Listening()):
-            return await asyncio.to_thread(saga, "positions", "forget", pottery.service)
+            return await asyncio.to_thread(saga, "offsets", "delete", pottery.service)
 
     result = asyncio.run(asked())
     assert result.exit_code == 1

@@ -50,38 +50,56 @@ def hostile(shop: Path) -> Path:
 @pytest.mark.parametrize(
     ("args", "stdin"),
     [
-        (("list",), ""),
-        (("list", "--json"), ""),
-        (("list", "--store", f"sqlite:///{HOSTILE}"), ""),
+        (
+            (
+                "sagas",
+                "list",
+            ),
+            "",
+        ),
+        (("sagas", "list", "--json"), ""),
+        (("sagas", "list", "--store", f"sqlite:///{HOSTILE}"), ""),
         (("dead", "list"), ""),
         (("dead", "show", HOSTILE), ""),
         (("dead", "show", f"{HOSTILE}?"), ""),
         (("dead", "replay", "payment", "--all", "--who", "a", "--why", "b", "--dry-run"), ""),
         (("dead", "replay", HOSTILE, "--saga", HOSTILE, "--who", "a", "--why", "b"), ""),
         (("dead", "discard", "payment", "--before", HOSTILE, "--who", "a", "--why", "b"), ""),
-        (("show", HOSTILE), ""),
-        (("show", HOSTILE, "--json"), ""),
-        (("show", HOSTILE, "--transition", "0", "--service", "payment"), ""),
-        (("show", f"{HOSTILE}?"), ""),
+        (("sagas", "show", HOSTILE), ""),
+        (("sagas", "show", HOSTILE, "--json"), ""),
+        (("sagas", "show", HOSTILE, "--transition", "0", "--service", "payment"), ""),
+        (("sagas", "show", f"{HOSTILE}?"), ""),
         (("new", "project", HOSTILE), ""),
         (("new", "service", HOSTILE, "--hears", HOSTILE), ""),
         (("dev", HOSTILE.replace("\x00", "")), ""),
-        (("tail", HOSTILE, "--no-follow"), ""),
-        (("tail", "orders", "--since", HOSTILE), ""),
-        (("monitor", "--listen", HOSTILE), ""),
-        (("trace", HOSTILE), ""),
-        (("stuck", "--monitor", HOSTILE), ""),
-        (("rates",), ""),
-        (("password", HOSTILE), "long enough 4711\nlong enough 4711\n"),
-        (("verify-history",), ""),
-        (("verify-history", HOSTILE, "--json"), ""),
-        (("verify-history", f"{HOSTILE}?"), ""),
+        (("topics", "tail", HOSTILE, "--no-follow"), ""),
+        (("topics", "tail", "orders", "--since", HOSTILE), ""),
+        (("monitor", "run", "--listen", HOSTILE), ""),
+        (("monitor", "trace", HOSTILE), ""),
+        (("monitor", "stuck", "--monitor", HOSTILE), ""),
+        (
+            (
+                "monitor",
+                "rates",
+            ),
+            "",
+        ),
+        (("monitor", "password", HOSTILE), "long enough 4711\nlong enough 4711\n"),
+        (
+            (
+                "sagas",
+                "verify",
+            ),
+            "",
+        ),
+        (("sagas", "verify", HOSTILE, "--json"), ""),
+        (("sagas", "verify", f"{HOSTILE}?"), ""),
         (("publish", HOSTILE), ""),
         (("publish", "OrderPlaced"), json.dumps({HOSTILE: HOSTILE}) + "\n" + HOSTILE),
         (("publish", "OrderPlaced", "--file", HOSTILE.replace("\x00", "")), ""),
-        (("positions", "show", HOSTILE), ""),
-        (("positions", "move", "payment", "--topic", HOSTILE, "--to", HOSTILE, "--who", "a", "--why", "b"), ""),
-        (("positions", "move", "payment", "--topic", "orders", "--to", "earliest", "--who", "a", "--why", " "), ""),
+        (("offsets", "show", HOSTILE), ""),
+        (("offsets", "reset", "payment", "--topic", HOSTILE, "--to", HOSTILE, "--who", "a", "--why", "b"), ""),
+        (("offsets", "reset", "payment", "--topic", "orders", "--to", "earliest", "--who", "a", "--why", " "), ""),
         (("topics", "plan", HOSTILE.replace("\x00", "")), ""),
         (("access", "kafka", "services.payment", "--principal", f"User:{HOSTILE}"), ""),
         (("access", "kafka", "services.payment", "--for", "client", "--event", HOSTILE), ""),
@@ -90,16 +108,16 @@ def hostile(shop: Path) -> Path:
         (("changes", "connector", "services.payment", "--user", HOSTILE, "--store", f"couchbase://{HOSTILE}"), ""),
         (("doctor", "services.payment", HOSTILE.replace("\x00", "")), ""),
         (("run", HOSTILE.replace("\x00", "")), ""),
-        (("repair", HOSTILE.replace("\x00", "")), ""),
-        (("repair", "services.payment", "--saga", HOSTILE, "--dry-run"), ""),
-        (("rebuild", HOSTILE.replace("\x00", "")), ""),
+        (("sagas", "repair", HOSTILE.replace("\x00", "")), ""),
+        (("sagas", "repair", "services.payment", "--saga", HOSTILE, "--dry-run"), ""),
+        (("sagas", "rebuild", HOSTILE.replace("\x00", "")), ""),
         (("dead", "resolve", HOSTILE, "--step", HOSTILE, "--answered", HOSTILE, "--who", "a", "--why", "b"), ""),
         (("control", "flag", "payment", HOSTILE, "--percent", "1", "--until", HOSTILE, "--who", "a", "--why", "b"), ""),
         (("keys", "new", "--who", HOSTILE, "--why", HOSTILE), ""),
-        (("keys", "book"), ""),
-        (("forget", HOSTILE, "--who", HOSTILE, "--why", HOSTILE), ""),
+        (("keys", "log"), ""),
+        (("keys", "forget", HOSTILE, "--who", HOSTILE, "--why", HOSTILE), ""),
         (("control", "show", HOSTILE), ""),
-        (("release", HOSTILE, "--saga", HOSTILE, "--who", HOSTILE, "--why", HOSTILE, "--dry-run"), ""),
+        (("dead", "release", HOSTILE, "--saga", HOSTILE, "--who", HOSTILE, "--why", HOSTILE, "--dry-run"), ""),
         (("audit", HOSTILE), ""),
         (("contracts", "generate", "events.py", HOSTILE), ""),
         (("contracts", "check"), ""),
@@ -126,9 +144,9 @@ def test_every_command_is_fed() -> None:
 
 
 def test_what_is_printed_can_still_be_read(hostile: Path, saga: Call) -> None:
-    shown = saga("show", HOSTILE).stdout
+    shown = saga("sagas", "show", HOSTILE).stdout
     assert r"saga x\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\u2066\u200b\u2028\x85\x00\x7f\nall is well" in shown
-    assert json.loads(saga("show", HOSTILE, "--json").stdout)["saga"] == HOSTILE
+    assert json.loads(saga("sagas", "show", HOSTILE, "--json").stdout)["saga"] == HOSTILE
 
 
 def test_a_line_cannot_become_two_and_trouble_of_several_lines_is_indented(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
-"""Reading commands on stores that real services have written: `saga list`, `saga show` and `saga verify-history`."""
+"""Reading commands on stores that real services have written: `saga sagas list`, `saga sagas show` and `saga sagas
+verify`."""
 
 import asyncio
 import json
@@ -50,7 +51,7 @@ def change(file: Path, collection: str, key: str, how: Callable[[bytes], bytes])
 
 
 def test_sagas_are_listed_newest_first_with_their_state_in_each_service(shop: Path, saga: Call) -> None:
-    listed = saga("list", "--json")
+    listed = saga("sagas", "list", "--json")
     assert listed.exit_code == 0
     found = json.loads(listed.stdout)
     outcomes = {each["saga"]: each["outcome"] for each in found["sagas"]}
@@ -64,24 +65,24 @@ def test_sagas_are_listed_newest_first_with_their_state_in_each_service(shop: Pa
 
 
 def test_the_limit_keeps_the_newest_and_tells_that_there_are_more(shop: Path, saga: Call) -> None:
-    found = json.loads(saga("list", "--json", "--limit", "2").stdout)
-    everything = json.loads(saga("list", "--json", "--limit", "4").stdout)
+    found = json.loads(saga("sagas", "list", "--json", "--limit", "2").stdout)
+    everything = json.loads(saga("sagas", "list", "--json", "--limit", "4").stdout)
     assert found["sagas"] == everything["sagas"][:2]
     assert (found["more"], everything["more"]) == (True, False)
-    assert saga("list", "--limit", "2").stdout.endswith("and more: --limit shows them\n")
+    assert saga("sagas", "list", "--limit", "2").stdout.endswith("and more: --limit shows them\n")
 
 
 def test_only_what_is_open_or_dead_is_listed_when_asked_for(shop: Path, saga: Call) -> None:
-    [dead] = json.loads(saga("list", "--json", "--dead").stdout)["sagas"]
+    [dead] = json.loads(saga("sagas", "list", "--json", "--dead").stdout)["sagas"]
     assert dead["saga"] == "order-3"
     assert dead["open"] == {"waiting": 2, "intents": 1, "deadlines": 1, "dead": 1}
     assert dead["services"]["payment"]["state"] == "quarantined"
-    [still_open] = json.loads(saga("list", "--json", "--open").stdout)["sagas"]
+    [still_open] = json.loads(saga("sagas", "list", "--json", "--open").stdout)["sagas"]
     assert still_open == dead
 
 
 def test_the_table_says_the_same_for_people(shop: Path, saga: Call) -> None:
-    heading, *rows = saga("list").stdout.splitlines()
+    heading, *rows = saga("sagas", "list").stdout.splitlines()
     assert heading.split() == ["SAGA", "OUTCOME", "STARTED", "CHANGED", "OPEN", "SERVICES"]
     assert len(rows) == 4
     [dead] = [row for row in rows if row.startswith("order-3 ")]
@@ -91,21 +92,21 @@ def test_the_table_says_the_same_for_people(shop: Path, saga: Call) -> None:
 
 def test_a_progress_that_cannot_be_read_is_listed_as_damaged_and_the_others_are_listed(shop: Path, saga: Call) -> None:
     change(shop / ".saga" / "payment.db", "saga", "payment::order-1", lambda _: b'{"service": 7}')
-    listed = saga("list", "--json")
+    listed = saga("sagas", "list", "--json")
     assert listed.exit_code == 0
     assert "saga order-1 in payment (document payment::order-1): it cannot be read" in listed.stderr
     [first] = [each for each in json.loads(listed.stdout)["sagas"] if each["saga"] == "order-1"]
     assert first["services"]["payment"]["state"] == "damaged"
     assert first["services"]["payment"]["key"] == "payment::order-1"
     assert first["services"]["order"]["state"] == "handled"
-    assert "payment:damaged" in saga("list").stdout
+    assert "payment:damaged" in saga("sagas", "list").stdout
 
 
 def test_several_services_in_one_file_are_told_apart(folder: Path, saga: Call) -> None:
     asyncio.run(_shared(folder / "all.db"))
-    found = json.loads(saga("list", "--json", "--store", "sqlite:///all.db").stdout)["sagas"]
+    found = json.loads(saga("sagas", "list", "--json", "--store", "sqlite:///all.db").stdout)["sagas"]
     assert {each["saga"]: sorted(each["services"]) for each in found} == {"a": ["x", "y"], "b::c": ["x", "y"]}
-    assert saga("verify-history", "--store", "sqlite:///all.db", "b::c").stdout.startswith("0 transitions in 2 ")
+    assert saga("sagas", "verify", "--store", "sqlite:///all.db", "b::c").stdout.startswith("0 transitions in 2 ")
 
 
 async def _shared(file: Path) -> None:
@@ -119,7 +120,7 @@ async def _shared(file: Path) -> None:
 # ---------------------------------------------------------------- which stores
 
 
-@pytest.mark.parametrize("command", [["list"], ["show", "order-1"], ["verify-history"]])
+@pytest.mark.parametrize("command", [["sagas", "list"], ["sagas", "show", "order-1"], ["sagas", "verify"]])
 def test_without_a_store_the_exit_code_is_2_and_what_to_do_is_said(
     folder: Path, saga: Call, command: list[str]
 ) -> None:
@@ -136,8 +137,8 @@ def test_files_of_others_beside_the_stores_are_passed_over_unless_they_are_named
     with sqlite3.connect(shop / ".saga" / "bank.db") as connection:
         connection.execute("CREATE TABLE calls (key TEXT)")
     connection.close()
-    assert saga("list").exit_code == 0
-    named = saga("list", "--store", "sqlite:///.saga/bank.db")
+    assert saga("sagas", "list").exit_code == 0
+    named = saga("sagas", "list", "--store", "sqlite:///.saga/bank.db")
     assert named.exit_code == 2
     assert "something else made" in named.stderr
 
@@ -146,7 +147,7 @@ def test_a_store_of_a_newer_version_is_not_passed_over(shop: Path, saga: Call) -
     with sqlite3.connect(shop / ".saga" / "payment.db") as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    listed = saga("list")
+    listed = saga("sagas", "list")
     assert listed.exit_code == 2
     assert "format 99" in listed.stderr
 
@@ -154,7 +155,7 @@ def test_a_store_of_a_newer_version_is_not_passed_over(shop: Path, saga: Call) -
 def test_all_problems_of_the_settings_are_told_at_once(shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGA_STORE", "couch://x")
     monkeypatch.setenv("SAGA_DRAIN_S", "long")
-    listed = saga("list")
+    listed = saga("sagas", "list")
     assert listed.exit_code == 2
     assert "SAGA_STORE" in listed.stderr
     assert "SAGA_DRAIN_S" in listed.stderr
@@ -188,7 +189,7 @@ async def test_reading_changes_nothing(shop: Path) -> None:
 
 
 def test_a_saga_is_one_timeline_over_all_services(shop: Path, saga: Call) -> None:
-    shown = saga("show", "order-1", "--json")
+    shown = saga("sagas", "show", "order-1", "--json")
     assert shown.exit_code == 0
     lines = json.loads(shown.stdout)["timeline"]
     told = [(line["service"], line["handler"], line["outcome"], line["emitted"]) for line in lines]
@@ -206,18 +207,18 @@ def test_a_saga_is_one_timeline_over_all_services(shop: Path, saga: Call) -> Non
 
 
 def test_the_timeline_for_people_says_what_is_open_and_why(shop: Path, saga: Call) -> None:
-    text = saga("show", "order-3").stdout
+    text = saga("sagas", "show", "order-3").stdout
     assert text.startswith("saga order-3: no outcome yet; known to inventory, order, payment, shipping, tally\n")
     assert "(Permanent: the bank does not know such cards)" in text
     still_open = text.partition("still open:\n")[2]
     assert "payment: OrderPlaced for reserve is a dead letter and blocks the saga: dead-" in still_open
     assert "shipping: InventoryReserved for book is waiting" in still_open
     assert re.search(r"^  order: .*expire.*", still_open, re.MULTILINE), still_open
-    assert "still open" not in saga("show", "order-1").stdout
+    assert "still open" not in saga("sagas", "show", "order-1").stdout
 
 
 def test_one_service_is_shown_alone_when_asked_for(shop: Path, saga: Call) -> None:
-    lines = json.loads(saga("show", "order-2", "--service", "payment", "--json").stdout)["timeline"]
+    lines = json.loads(saga("sagas", "show", "order-2", "--service", "payment", "--json").stdout)["timeline"]
     assert [(line["handler"], line["outcome"]) for line in lines] == [
         ("reserve", "handled"),
         ("release", "compensated"),
@@ -225,37 +226,37 @@ def test_one_service_is_shown_alone_when_asked_for(shop: Path, saga: Call) -> No
 
 
 def test_an_unknown_saga_is_a_no(shop: Path, saga: Call) -> None:
-    shown = saga("show", "order-99")
+    shown = saga("sagas", "show", "order-99")
     assert shown.exit_code == 1
     assert shown.stdout == ""
     assert "no service knows saga order-99" in shown.stderr
-    assert saga("show", "order-4", "--service", "order").exit_code == 1
+    assert saga("sagas", "show", "order-4", "--service", "order").exit_code == 1
 
 
 def test_the_state_is_shown_as_it_was_after_a_transition(shop: Path, saga: Call) -> None:
     def state(n: int) -> object:
-        shown = saga("show", "order-1", "--service", "tally", "--transition", str(n), "--json")
+        shown = saga("sagas", "show", "order-1", "--service", "tally", "--transition", str(n), "--json")
         return json.loads(shown.stdout)["state"]
 
     assert [state(0), state(1)] == [{"seen": 1, "last": "tea"}, {"seen": 2, "last": "tea"}]
-    beyond = saga("show", "order-1", "--service", "tally", "--transition", "2")
+    beyond = saga("sagas", "show", "order-1", "--service", "tally", "--transition", "2")
     assert beyond.exit_code == 1
     assert "it has 0 to 1" in beyond.stderr
 
 
 def test_archived_transitions_are_shown_and_their_state_too(shop: Path, saga: Call) -> None:
-    shown = json.loads(saga("show", "order-4", "--service", "tally", "--json").stdout)
+    shown = json.loads(saga("sagas", "show", "order-4", "--service", "tally", "--json").stdout)
     assert [line["transition"] for line in shown["timeline"]] == list(range(71))
-    early = saga("show", "order-4", "--service", "tally", "--transition", "3", "--json")
+    early = saga("sagas", "show", "order-4", "--service", "tally", "--transition", "3", "--json")
     assert json.loads(early.stdout)["state"]["seen"] == 4
     assert shown["services"]["tally"]["fields"]["seen"] == 71
 
 
 def test_a_transition_needs_a_service_when_several_know_the_saga(shop: Path, saga: Call) -> None:
-    shown = saga("show", "order-1", "--transition", "0")
+    shown = saga("sagas", "show", "order-1", "--transition", "0")
     assert shown.exit_code == 2
     assert "name one of inventory, order, payment, shipping, tally with --service" in shown.stderr
-    assert saga("show", "order-1", "--follow", "--transition", "0").exit_code == 2
+    assert saga("sagas", "show", "order-1", "--follow", "--transition", "0").exit_code == 2
 
 
 class Interrupted(Exception):
@@ -310,17 +311,17 @@ def test_following_ends_well_with_ctrl_c_and_tells_what_it_saw_at_once(shop: Pat
         assert following.stderr.read() == b""
 
 
-# ---------------------------------------------------------------- verify-history
+# ---------------------------------------------------------------- verify
 
 
 def test_histories_as_they_were_written_are_counted(shop: Path, saga: Call) -> None:
-    verified = saga("verify-history", "--json")
+    verified = saga("sagas", "verify", "--json")
     assert verified.exit_code == 0
     counts = json.loads(verified.stdout)
     assert counts["services"] == ALL
     assert counts["histories"] == 5 + 5 + 5 + 2
     assert counts["broken"] == []
-    of_one = saga("verify-history", "order-4")
+    of_one = saga("sagas", "verify", "order-4")
     counted, alone = of_one.stdout.splitlines()
     assert counted == "142 transitions in 2 histories of inventory, order, payment, shipping, tally: all unchanged"
     assert alone == (
@@ -336,12 +337,12 @@ def test_a_transition_that_was_changed_is_named(shop: Path, saga: Call) -> None:
         "payment::order-1",
         lambda content: content.replace(b'"handler":"reserve","message"', b'"handler":"reverse","message"'),
     )
-    verified = saga("verify-history")
+    verified = saga("sagas", "verify")
     assert verified.exit_code == 1
     assert "saga order-1 in payment: transition 1 does not follow what is before it" in verified.stdout
     assert "1 histories are not as they were written" in verified.stdout
-    assert saga("verify-history", "order-2").exit_code == 0
-    assert saga("verify-history", "order-1").exit_code == 1
+    assert saga("sagas", "verify", "order-2").exit_code == 0
+    assert saga("sagas", "verify", "order-1").exit_code == 1
 
 
 def test_of_more_broken_histories_than_are_shown_it_is_told_how_many_there_are(
@@ -351,13 +352,13 @@ def test_of_more_broken_histories_than_are_shown_it_is_told_how_many_there_are(
         change(shop / ".saga" / "payment.db", "saga", f"payment::{order}", lambda content: content[:-1])
 
     def shown() -> tuple[int, bool]:
-        lines = saga("verify-history").stdout.splitlines()
+        lines = saga("sagas", "verify").stdout.splitlines()
         return sum(" in payment: " in line for line in lines), "and 1 more: --json shows all" in lines
 
     assert shown() == (3, False)
     monkeypatch.setattr("saga.cli.sagas.BROKEN_SHOWN_MAX", 2)
     assert shown() == (2, True)
-    assert len(json.loads(saga("verify-history", "--json").stdout)["broken"]) == 3
+    assert len(json.loads(saga("sagas", "verify", "--json").stdout)["broken"]) == 3
 
 
 def test_a_state_that_no_transition_made_is_found(shop: Path, saga: Call) -> None:
@@ -366,7 +367,7 @@ def test_a_state_that_no_transition_made_is_found(shop: Path, saga: Call) -> Non
         return encode(replace(p, state={**p.state, "seen": 100}))
 
     change(shop / ".saga" / "tally.db", "saga", "tally::order-1", richer)
-    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
     assert (broken["saga"], broken["service"]) == ("order-1", "tally")
     assert broken["what"] == "the state is not what the transitions make of it"
 
@@ -378,7 +379,7 @@ def test_a_transition_that_was_left_out_of_an_archive_is_found(shop: Path, saga:
         return encode(replace(archive, transitions=kept))
 
     change(shop / ".saga" / "payment.db", "saga-archive", "payment::order-4::000000000", shorter)
-    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
     assert broken == {
         "saga": "order-4",
         "service": "payment",
@@ -397,13 +398,13 @@ def test_what_cannot_be_read_is_broken_and_not_a_crash(shop: Path, saga: Call) -
         lambda content: content.replace(b'"outcome":"compensated"', b'"outcome":"enjoyed"'),
     )
     change(shop / ".saga" / "tally.db", "saga-archive", "tally::order-4::000000000", lambda _: b"{}")
-    verified = saga("verify-history", "--json")
+    verified = saga("sagas", "verify", "--json")
     assert verified.exit_code == 1
     broken = {(each["saga"], each["service"]) for each in json.loads(verified.stdout)["broken"]}
     assert broken == {("order-1", "order"), ("order-2", "payment"), ("order-4", "tally")}
-    shown = saga("show", "order-2")
+    shown = saga("sagas", "show", "order-2")
     assert shown.exit_code == 2
-    assert "`saga verify-history order-2` says where it was changed" in shown.stderr
+    assert "`saga sagas verify order-2` says where it was changed" in shown.stderr
 
 
 def test_a_progress_under_the_key_of_another_saga_is_found(shop: Path, saga: Call) -> None:
@@ -413,7 +414,7 @@ def test_a_progress_under_the_key_of_another_saga_is_found(shop: Path, saga: Cal
         "payment::order-1",
         lambda content: encode(replace(decode_progress(content), saga="order-2")),
     )
-    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
     assert broken["what"] == "it is of saga order-2 in payment, under the key of another"
 
 
@@ -436,7 +437,7 @@ def test_another_sagas_document_under_this_id_is_found_though_it_names_this_one(
     file = shop / ".saga" / "payment.db"
     p = decode_progress(content_of(file, "payment::order-2"))
     put(file, "payment::order-1", encode(replace(p, saga="order-1")))
-    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
     assert (broken["saga"], broken["service"], broken["transition"]) == ("order-1", "payment", 0)
     assert "transition 0 was not written for saga order-1 in payment" in broken["what"]
 
@@ -445,7 +446,7 @@ def test_another_sagas_document_under_this_id_is_found_though_it_names_this_one(
 def test_a_progress_under_another_services_key_is_found_whatever_it_says(shop: Path, saga: Call, says: str) -> None:
     p = decode_progress(content_of(shop / ".saga" / "inventory.db", "inventory::order-1"))
     put(shop / ".saga" / "payment.db", "payment::order-1", encode(replace(p, service=says)))
-    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
     assert (broken["saga"], broken["service"]) == ("order-1", "payment")
 
 
@@ -457,7 +458,7 @@ def test_a_history_whose_end_was_cut_off_is_found_though_its_count_and_hash_fit(
         return encode(replace(p, n=n, published=n - 1, hash=last.previous, transitions=left))
 
     change(shop / ".saga" / "payment.db", "saga", "payment::order-2", shorter)
-    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
     assert broken["what"].startswith("not what the transitions make of it, in the snapshot: closed, failed, inbox")
 
 
@@ -477,7 +478,7 @@ def test_an_edited_snapshot_is_found_and_the_field_named(
     service = key.partition("::")[0]
     p = decode_progress(content_of(shop / ".saga" / f"{service}.db", key))
     put(shop / ".saga" / f"{service}.db", key, encode(replace(p, **{field: value})))
-    [broken] = json.loads(saga("verify-history", "--json").stdout)["broken"]
+    [broken] = json.loads(saga("sagas", "verify", "--json").stdout)["broken"]
     assert broken["what"] == f"not what the transitions make of it, in the snapshot: {field}"
 
 
@@ -490,16 +491,16 @@ def test_a_history_of_an_older_format_is_counted_as_not_bound_to_its_saga(shop: 
         return encode(replace(p, transitions=tuple(made), hash=previous))
 
     change(shop / ".saga" / "payment.db", "saga", "payment::order-1", older)
-    verified = saga("verify-history")
+    verified = saga("sagas", "verify")
     assert verified.exit_code == 0
     assert verified.stdout.splitlines()[2:] == [
         "1 of an older format: not bound to their saga, and only their state is compared"
     ]
-    assert json.loads(saga("verify-history", "--json").stdout)["older"] == 1
+    assert json.loads(saga("sagas", "verify", "--json").stdout)["older"] == 1
 
 
 def test_the_help_says_what_is_not_found(saga: Call) -> None:
-    told = saga("verify-history", "--help").stdout
+    told = saga("sagas", "verify", "--help").stdout
     for what in (
         "intents",
         "(own)",
@@ -514,6 +515,6 @@ def test_the_help_says_what_is_not_found(saga: Call) -> None:
 
 
 def test_verifying_a_saga_that_nobody_knows_is_a_no(shop: Path, saga: Call) -> None:
-    verified = saga("verify-history", "order-99")
+    verified = saga("sagas", "verify", "order-99")
     assert verified.exit_code == 1
     assert "no service knows saga order-99" in verified.stderr

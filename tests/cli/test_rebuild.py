@@ -1,4 +1,5 @@
-"""`saga rebuild`: progresses that are lost are made anew from the topics, as they were, and without the outside."""
+"""`saga sagas rebuild`: progresses that are lost are made anew from the topics, as they were, and without the
+outside."""
 
 import asyncio
 import json
@@ -120,21 +121,21 @@ def test_finished_sagas_are_made_as_they_were(folder: Path, saga: Call, service:
     ordered(folder, good=Shop(), declined=Shop(card="declined-1"), nowhere=Shop(address="Atlantis"))
     before, asked = progresses(folder), calls(folder)
     lose(folder, service, "good", "declined", "nowhere")
-    told = saga("rebuild", f"services.{service}", "--dry-run")
+    told = saga("sagas", "rebuild", f"services.{service}", "--dry-run")
     assert told.exit_code == 0, told.output
     assert told.stdout.splitlines()[-1] == "3 sagas to be made anew, 0 cannot be"
     assert len(progresses(folder)) == len(before) - 3, "nothing was made"
-    done = saga("rebuild", f"services.{service}", "--apply")
+    done = saga("sagas", "rebuild", f"services.{service}", "--apply")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[:-1] == told.stdout.splitlines()[:-1], "it does what it said"
     after = progresses(folder)
     assert after.keys() == before.keys()
     for key in before:
         assert meaning(after[key]) == meaning(before[key]), key
-    assert saga("verify-history").exit_code == 0
+    assert saga("sagas", "verify").exit_code == 0
     ran(folder, lambda house: house.at_rest())
     assert calls(folder) == asked, "nothing outside was asked"
-    assert saga("rebuild", *MODULES, "--dry-run").stdout == "no sagas to be made anew, 0 cannot be\n"
+    assert saga("sagas", "rebuild", *MODULES, "--dry-run").stdout == "no sagas to be made anew, 0 cannot be\n"
 
 
 def test_a_saga_that_waits_is_made_as_it_was_and_goes_on(folder: Path, saga: Call) -> None:
@@ -156,7 +157,7 @@ def test_a_saga_that_waits_is_made_as_it_was_and_goes_on(folder: Path, saga: Cal
     }
     for service in ("order", "inventory", "shipping"):
         lose(folder, service, "half")
-    done = saga("rebuild", *MODULES, "--apply")
+    done = saga("sagas", "rebuild", *MODULES, "--apply")
     assert done.exit_code == 0, done.output
     assert sorted(done.stdout.splitlines()) == [
         "3 sagas made anew, 0 cannot be",
@@ -197,7 +198,7 @@ def test_a_run_of_which_nothing_is_known_is_made_by_the_service_under_the_same_k
         patch.setattr(LedgerBank, "reserve", answers_nothing)
         ran(folder, until_parked)
     lose(folder, "payment", "lost")
-    done = saga("rebuild", "services.payment", "--apply", "--json")
+    done = saga("sagas", "rebuild", "services.payment", "--apply", "--json")
     [told] = map(json.loads, done.stdout.splitlines())
     assert (told["did"], told["left"], told["open"]) == ([["reserve", "retrying"]], ["reserve"], True)
     wakes = [wake for wake in records(folder, "payment.wake.now") if dict(wake.headers)["ce_id"] == b"rebuilt"]
@@ -214,9 +215,9 @@ def test_what_was_never_published_is_published(folder: Path, saga: Call, monkeyp
     lose(folder, "order", "one")
     [said] = [record for record in records(folder, "orders") if type_of(record) == "OrderConfirmed"]
     monkeypatch.setattr(rebuilding, "_decode_own", lambda service, record: None)  # as if it were not there
-    told = saga("rebuild", "services.order", "--dry-run").stdout.splitlines()[0]
+    told = saga("sagas", "rebuild", "services.order", "--dry-run").stdout.splitlines()[0]
     assert told == "order  one  a deadline noted, confirm handled; published now: OrderConfirmed"
-    assert saga("rebuild", "services.order", "--apply").exit_code == 0
+    assert saga("sagas", "rebuild", "services.order", "--apply").exit_code == 0
     [first, second] = [record for record in records(folder, "orders") if type_of(record) == "OrderConfirmed"]
     assert (first, second.value) == (said, said.value)
     assert dict(first.headers)["ce_id"] == dict(second.headers)["ce_id"]
@@ -225,12 +226,17 @@ def test_what_was_never_published_is_published(folder: Path, saga: Call, monkeyp
 def test_what_is_there_is_never_touched_and_one_of_the_flags_is_asked_for(folder: Path, saga: Call) -> None:
     ordered(folder, one=Shop(), other=Shop())
     lose(folder, "payment", "one", "other")
-    assert saga("rebuild", "services.payment").exit_code == 2
-    assert saga("rebuild", "services.payment", "--dry-run", "--apply").exit_code == 2
-    assert saga("rebuild", "services.payment", "--apply", "--saga", "one").stdout.startswith("payment  one  reserve")
+    assert saga("sagas", "rebuild", "services.payment").exit_code == 2
+    assert saga("sagas", "rebuild", "services.payment", "--dry-run", "--apply").exit_code == 2
+    assert saga("sagas", "rebuild", "services.payment", "--apply", "--saga", "one").stdout.startswith(
+        "payment  one  reserve"
+    )
     before = progresses(folder)
     assert "payment::other" not in before
-    assert saga("rebuild", "services.payment", "--apply").stdout.splitlines()[-1] == "1 saga made anew, 0 cannot be"
+    assert (
+        saga("sagas", "rebuild", "services.payment", "--apply").stdout.splitlines()[-1]
+        == "1 saga made anew, 0 cannot be"
+    )
     assert progresses(folder)["payment::one"] == before["payment::one"]
 
 
@@ -248,7 +254,7 @@ def test_a_worker_that_comes_first_keeps_its_progress(
         return anew
 
     monkeypatch.setattr(rebuilding, "rebuilt", while_somebody_writes)
-    done = saga("rebuild", "services.payment", "--apply")
+    done = saga("sagas", "rebuild", "services.payment", "--apply")
     assert done.exit_code == 1
     assert "payment  one  cannot be made: its progress is there by now: it is left as it is" in done.stdout
     assert progresses(folder)["payment::one"].n == 0
@@ -266,7 +272,7 @@ def test_what_a_person_has_decided_is_not_made_anew(folder: Path, saga: Call) ->
     ran(folder, command)
     if "payment::one" in progresses(folder):  # the service has taken it
         lose(folder, "payment", "one")
-    told = saga("rebuild", "services.payment", "--dry-run")
+    told = saga("sagas", "rebuild", "services.payment", "--dry-run")
     assert told.exit_code == 1
     assert "payment  one  cannot be made: a person has decided about it" in told.stdout
 
@@ -283,7 +289,7 @@ def test_a_saga_of_which_the_log_has_lost_the_beginning_is_refused(
         return {at: OffsetBounds(max(0, end - 1) if at.topic == "orders" else 0, end) for at, (_, end) in there.items()}
 
     monkeypatch.setattr(EmbeddedAdministration, "bounds", trimmed)
-    told = saga("rebuild", "services.payment", "--dry-run")
+    told = saga("sagas", "rebuild", "services.payment", "--dry-run")
     assert told.exit_code == 1
     assert "payment  one  cannot be made: it began at 20" in told.stdout
     assert "and the log has lost what was in orders before 20" in told.stdout
@@ -300,14 +306,14 @@ def test_a_finished_saga_that_is_older_than_memory_is_no_loss(
             return super().now_ms() + 31 * 86_400_000
 
     monkeypatch.setattr(cli, "SystemClock", InAMonth)
-    told = saga("rebuild", "services.payment", "--dry-run")
+    told = saga("sagas", "rebuild", "services.payment", "--dry-run")
     assert (told.exit_code, told.stdout) == (0, "no sagas to be made anew, 0 cannot be\n")
 
 
 def test_what_the_service_has_not_come_to_is_left_to_it(folder: Path, saga: Call) -> None:
     ordered(folder, one=Shop())
     lose(folder, "payment", "one")
-    before = saga("rebuild", *MODULES, "--dry-run").stdout
+    before = saga("sagas", "rebuild", *MODULES, "--dry-run").stdout
 
     async def publish() -> None:
         now_ms = SystemClock().now_ms()
@@ -316,15 +322,15 @@ def test_what_the_service_has_not_come_to_is_left_to_it(folder: Path, saga: Call
             await broker.publish([events.to_record(event, now_ms) for event in said])
 
     asyncio.run(publish())
-    assert saga("rebuild", *MODULES, "--dry-run").stdout == before
+    assert saga("sagas", "rebuild", *MODULES, "--dry-run").stdout == before
 
 
 # -------------------------------------------------------------------- on files and on Kafka
 
 
 def handled_for_good(service: str, topic: str) -> int:
-    """Count the topic's records that the service never comes to again, even if it is killed now: `saga rebuild` leaves
-    the others to it."""
+    """Count the topic's records that the service never comes to again, even if it is killed now: `saga sagas rebuild`
+    leaves the others to it."""
 
     async def positions() -> Mapping[Partition, int]:
         async with the_broker() as broker:
@@ -343,7 +349,7 @@ def test_it_works_wherever_the_log_is_and_is_told(
     assert saga("publish", "CupOrdered", stdin=lines).exit_code == 0
 
     def made() -> set[str]:
-        listed = saga("list", "--json")
+        listed = saga("sagas", "list", "--json")
         return {each["saga"] for each in json.loads(listed.stdout)["sagas"]} if not listed.exit_code else set()
 
     def committed() -> bool:
@@ -356,7 +362,7 @@ def test_it_works_wherever_the_log_is_and_is_told(
     assert made() == {"cup-1"}
     with running(module):
         until(committed)
-        done = saga("rebuild", module, "--apply")
+        done = saga("sagas", "rebuild", module, "--apply")
         assert done.exit_code == 0, done.output
         assert done.stdout.splitlines() == [
             f"{service}  cup-0  make handled",
@@ -364,8 +370,10 @@ def test_it_works_wherever_the_log_is_and_is_told(
             "2 sagas made anew, 0 cannot be",
         ]
     assert made() == {"cup-0", "cup-1", "cup-2"}
-    verified = saga("verify-history", "--json")
+    verified = saga("sagas", "verify", "--json")
     found = json.loads(verified.stdout)
     assert (verified.exit_code, found["broken"]) == (0, [])
     assert (found["histories"], found["witnessed"], found["rebuilt"]) == (3, 3, 2)
-    assert "2 of them were made anew by saga rebuild: what was told of them before" in saga("verify-history").stdout
+    assert (
+        "2 of them were made anew by saga sagas rebuild: what was told of them before" in saga("sagas", "verify").stdout
+    )

@@ -1,4 +1,4 @@
-"""`saga release`: parked sagas are tried at once; who wants it, and why, is in their history."""
+"""`saga dead release`: parked sagas are tried at once; who wants it, and why, is in their history."""
 
 import json
 from pathlib import Path
@@ -30,22 +30,22 @@ def test_what_is_parked_for_long_is_tried_when_somebody_says_so(kiln: str, potte
     service = pottery_on.service
     with running(kiln):
         order(saga, service, "cup-1", "cup-2")
-        told = saga("release", service, "--all", "--dry-run", *BY)
+        told = saga("dead", "release", service, "--all", "--dry-run", *BY)
         assert told.exit_code == 0
         assert "cup-1  make  would be released: RuntimeError: the kiln is cold; tried again at 2" in told.stdout
-        assert saga("release", service, "--handler", "nobody", *BY).exit_code == 1
-        assert saga("release", service, *BY).exit_code == 2
+        assert saga("dead", "release", service, "--handler", "nobody", *BY).exit_code == 1
+        assert saga("dead", "release", service, *BY).exit_code == 2
         mend(pottery_on, "cup-1")
-        released = saga("release", service, "--all", "--within", "30", "--json", *BY)
+        released = saga("dead", "release", service, "--all", "--within", "30", "--json", *BY)
         assert released.exit_code == 1, "one has failed again"
         states = {said["saga"]: said["state"] for said in map(json.loads, released.stdout.splitlines())}
         assert states == {"cup-1": "released, then handled", "cup-2": "released, then retrying"}
         until(lambda: ends(saga, "cup-1") == [("make", "released"), ("make", "handled"), ("forget", "handled")])
         assert parked(saga, service) == {"cup-2"}
-        shown = saga("show", "cup-1", "--json").stdout
+        shown = saga("sagas", "show", "cup-1", "--json").stdout
         assert "ada wants it: the kiln is warm" in shown
         audited = saga("audit", service, "--kind", "release")
         assert audited.exit_code == 0, audited.output
         assert audited.stdout.count("release of parked-") == 2
     assert len(Path("fired").read_text().splitlines()) == 1
-    assert saga("verify-history").exit_code == 0
+    assert saga("sagas", "verify").exit_code == 0

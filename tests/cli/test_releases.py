@@ -129,10 +129,12 @@ class Shop:
     def is_parked(self, *cups: str) -> bool:
         """Return whether a run of each of these has failed half way, and is tried again."""
         failed = re.compile(r": make goes on with CupOrdered at .*, or with CupSold: [0-9]+ attempts? failed\n")
-        return all(failed.search(self.saga("show", cup).stdout) is not None for cup in cups)
+        return all(failed.search(self.saga("sagas", "show", cup).stdout) is not None for cup in cups)
 
     def shown(self, cup: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = json.loads(self.saga("show", cup, "--json").stdout)["services"][self.pottery.service]
+        found: Mapping[str, Any] = json.loads(self.saga("sagas", "show", cup, "--json").stdout)["services"][
+            self.pottery.service
+        ]
         return {name: found.get(name) for name in ("fields", "version")}
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -221,5 +223,5 @@ def check_books(shop: Shop, cups: set[str], glazed: set[str]) -> None:
     assert done == sorted(Noted(cup, what, "0.25") for cup, what in steps)
     assert {len(ids) for ids in made_of(shop.pottery).values()} == {1}
     assert json.loads(shop.saga("dead", "list", "--json").stdout)["letters"] == []
-    verified = shop.saga("verify-history")
+    verified = shop.saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output

@@ -1,4 +1,5 @@
-"""`saga repair`: sagas that get no message any more hear of what earlier releases said, and of what they wait for."""
+"""`saga sagas repair`: sagas that get no message any more hear of what earlier releases said, and of what they wait
+for."""
 
 import asyncio
 import json
@@ -70,31 +71,31 @@ async def _handled(folder: Path) -> None:
 
 
 def handlers_of(saga: Call, id_: str) -> list[str]:
-    shown = json.loads(saga("show", id_, "--json").stdout)
+    shown = json.loads(saga("sagas", "show", id_, "--json").stdout)
     return [line["handler"] for line in shown["timeline"]]
 
 
 def test_all_sagas_hear_what_earlier_releases_said(released: Path, saga: Call) -> None:
-    told = saga("repair", "second_release", "--dry-run")
+    told = saga("sagas", "repair", "second_release", "--dry-run")
     assert told.exit_code == 0
     assert told.stdout.splitlines() == [
         *(f"payment  order-{n}  would hear of PaymentReserved" for n in (1, 2, 3)),
         "3 sagas to go on with",
     ]
     assert handlers_of(saga, "order-1") == ["reserve"], "nothing was done"
-    done = saga("repair", "second_release", "--saga", "order-2")
+    done = saga("sagas", "repair", "second_release", "--saga", "order-2")
     assert done.stdout.splitlines() == ["payment  order-2  capture handled", "1 saga gone on with, no problems"]
-    done = saga("repair", "second_release")
+    done = saga("sagas", "repair", "second_release")
     assert [line.split("  ")[1] for line in done.stdout.splitlines()[:-1]] == ["order-1", "order-3"]
     for n in (1, 2, 3):
         assert handlers_of(saga, f"order-{n}") == ["reserve", "capture"]
-    assert saga("repair", "second_release").stdout == "no sagas gone on with, no problems\n"
-    verified = json.loads(saga("verify-history", "--json").stdout)
+    assert saga("sagas", "repair", "second_release").stdout == "no sagas gone on with, no problems\n"
+    verified = json.loads(saga("sagas", "verify", "--json").stdout)
     assert (verified["histories"], verified["witnessed"]) == (3, 3), "what was written was told"
-    traced = json.loads(saga("trace", "order-1", "--json").stdout)
+    traced = json.loads(saga("monitor", "trace", "order-1", "--json").stdout)
     assert [(line["handler"], line["worker"]) for line in traced["lines"]] == [
-        ("reserve", "saga repair"),
-        ("capture", "saga repair"),
+        ("reserve", "saga sagas repair"),
+        ("capture", "saga sagas repair"),
     ]
 
 
@@ -103,7 +104,7 @@ def test_a_saga_that_cannot_be_gone_on_with_is_told_and_the_others_are_done(
     released: Path, saga: Call, damaged: str
 ) -> None:
     asyncio.run(_damaged(released, damaged))
-    done = saga("repair", "second_release", "--json")
+    done = saga("sagas", "repair", "second_release", "--json")
     assert done.exit_code == 1
     lines = {line["saga"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert {"progress": "cannot be read", "transition": "Expected `object`, got `int`"}[damaged] in lines["order-2"][
@@ -123,7 +124,7 @@ async def _damaged(folder: Path, what: str) -> None:
 
 
 def test_a_release_that_takes_nothing_new_has_nothing_to_do(released: Path, saga: Call) -> None:
-    assert saga("repair", "first_release", "--dry-run").stdout == "no sagas to go on with\n"
+    assert saga("sagas", "repair", "first_release", "--dry-run").stdout == "no sagas to go on with\n"
 
 
 # ------------------------------------------------------------------------------- wakes that are gone
@@ -186,7 +187,7 @@ class Kiln:
         """See all that waits happen. What was under way when the service was killed may happen twice: it is no step."""
         until(lambda: {*self.happened()} == HAPPENS, last=self.happened)
         until(
-            lambda: saga("repair", self.module, "--dry-run").stdout == "no sagas to go on with\n"
+            lambda: saga("sagas", "repair", self.module, "--dry-run").stdout == "no sagas to go on with\n"
         )  # it has written all
 
 
@@ -225,20 +226,20 @@ def test_a_log_that_is_lost_beside_its_store_is_seen_and_a_repair_publishes_all_
     for _ in range(2):  # the first one makes a new file
         refusal = refused("run", kiln.module)
         assert "its log is new, and its store is not" in refusal
-        assert f"`saga repair` with the module of {kiln.pottery.service}" in refusal
+        assert f"`saga sagas repair` with the module of {kiln.pottery.service}" in refusal
     told = saga("doctor", kiln.module)
     assert told.exit_code == 1
     assert "its timers are lost" in told.stdout
     assert re.search(rf"^error +{kiln.pottery.made}[^:]*: it was deleted and created again", told.stdout, re.MULTILINE)
-    told = saga("repair", kiln.module, "--dry-run")
+    told = saga("sagas", "repair", kiln.module, "--dry-run")
     assert "timed  1 record would be published again" in told.stdout
     assert asyncio.run(_made(kiln.pottery)) == []
-    done = saga("repair", kiln.module)
+    done = saga("sagas", "repair", kiln.module)
     assert done.exit_code == 0
     assert "timed  1 record are published again" in done.stdout
     assert "  its wake is sent again, for " in done.stdout
     assert {*asyncio.run(_made(kiln.pottery))} == {*said}, "the same, with the same id"
-    assert "published again" not in saga("repair", kiln.module).stdout
+    assert "published again" not in saga("sagas", "repair", kiln.module).stdout
     assert "deleted and created again" not in saga("doctor", kiln.module).stdout
     with running(kiln.module):
         kiln.ends(saga)
@@ -255,9 +256,9 @@ def test_timers_that_are_lost_while_nobody_runs_are_sent_again_by_the_service_it
     for topic, tier in tiers_of(kiln.pottery.service).items():
         asyncio.run(lose(kafka_address, topic, tier.partitions))
     told = saga("doctor", kiln.module)
-    assert told.exit_code == 1, told.stdout + saga("positions", "show", kiln.pottery.service).stdout
+    assert told.exit_code == 1, told.stdout + saga("offsets", "show", kiln.pottery.service).stdout
     assert "its timers are lost" in told.stdout
-    assert "saga repair" in told.stdout
+    assert "saga sagas repair" in told.stdout
     with running(kiln.module) as service:
         kiln.ends(saga)
         assert '"event":"timers_lost"' in service.said()
@@ -279,12 +280,12 @@ def test_what_lay_in_a_topic_that_was_created_again_is_told_and_published_again_
     assert f"{pottery.made}: it was deleted and created again since {pottery.service} published to it" in told.stdout
     with running(pottery.module) as service:
         until(lambda: '"event":"published_lost"' in service.said())
-        assert saga("repair", pottery.module, "--saga", "two").stdout.splitlines() == [
+        assert saga("sagas", "repair", pottery.module, "--saga", "two").stdout.splitlines() == [
             f"{pottery.service}  two  1 record are published again",
             "1 saga gone on with, no problems",
         ]
         assert saga("doctor", pottery.module).exit_code == 1, "the others are not yet"
-        assert saga("repair", pottery.module).exit_code == 0
+        assert saga("sagas", "repair", pottery.module).exit_code == 0
     assert {*asyncio.run(_made(pottery))} == {*said}
     assert "deleted and created again" not in saga("doctor", pottery.module).stdout
 
@@ -295,11 +296,11 @@ def test_a_store_that_is_lost_beside_its_log_is_seen(pottery_on: Pottery, saga: 
     with running(pottery.module):
         publish(saga, "CupOrdered", "one", "two", "three")
         until(lambda: len(asyncio.run(_made(pottery))) == 3)
-        until(lambda: ", 0 not handled" in saga("positions", "show", pottery.service).stdout)
+        until(lambda: ", 0 not handled" in saga("offsets", "show", pottery.service).stdout)
     assert "its store is empty" not in saga("doctor", pottery.module).stdout
     for file in (pottery.folder / ".saga").glob(f"{pottery.service}.db*"):
         file.unlink()
     told = saga("doctor", pottery.module)
     assert told.exit_code == 1
     assert "its store is empty, and its group has handled messages" in told.stdout
-    assert "saga rebuild" in told.stdout
+    assert "saga sagas rebuild" in told.stdout

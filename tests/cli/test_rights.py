@@ -136,7 +136,7 @@ def test_a_plan_is_not_made_of_what_may_not_be_seen(saga: Call, guarded: Guarded
 
 def test_a_group_that_may_not_be_seen_is_told_as_such(saga: Call, guarded: Guarded, pottery: Pottery) -> None:
     asyncio.run(guarded.allow(Right(TOPIC, pottery.topic, READ), Right(TOPIC, pottery.dead, WRITE)))
-    result = saga("positions", "show", pottery.service)
+    result = saga("offsets", "show", pottery.service)
     assert result.exit_code == 2
     assert "allowed Read on the group" in result.stderr
 
@@ -445,7 +445,7 @@ def test_an_operator_with_exactly_the_printed_rights_looks_and_commands_and_with
     rights = allowed(pottery.module, "--for", "operator")
     flag = ("control", "flag", pottery.service, "glaze", "--who", "ada", "--why", "try", "--percent", "10")
     quickly = ("--within", "0", "--store", "sqlite:///none/{service}.db")
-    show = ("positions", "show", pottery.service)
+    show = ("offsets", "show", pottery.service)
 
     def trouble() -> str | None:
         return asyncio.run(read_dead_letters([pottery.service], of_potter(guarded), CLOCK)).problem
@@ -493,7 +493,7 @@ def test_an_administrator_with_exactly_the_printed_rights_makes_topics_and_moves
     asyncio.run(handled(replace(pottery, service=stranger, topic=pottery.sold), {0: 1}, each=1))
     as_potter(guarded, monkeypatch)
     rights = allowed(pottery.module, "--for", "administrator")
-    move = ["positions", "move", pottery.service, "--module", pottery.module, "--topic", pottery.topic]
+    move = ["offsets", "reset", pottery.service, "--module", pottery.module, "--topic", pottery.topic]
     move += ["--to", "earliest", "--who", "ada", "--why", "again"]
     pottery.agree(pottery.sold, partitions=2, retention_days=3)
     changed = saga("topics", "apply", pottery.declare(memory_days=30))

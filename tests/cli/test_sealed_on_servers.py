@@ -166,6 +166,6 @@ def test_a_customer_whom_nothing_can_be_read_of_once_she_is_forgotten(
 
     assert [secret.encode() in value for value in read()] == [True, False]
     assert b"for Ada-" in read()[1]
-    assert saga("forget", "customer-1", *WHO).exit_code == 0
+    assert saga("keys", "forget", "customer-1", *WHO).exit_code == 0
     assert [b"erased" in value for value in read()] == [True, True]
     assert [path for path in (keys.folder / "subjects").rglob("*.json") if b"wrapped" in path.read_bytes()] == []

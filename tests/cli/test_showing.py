@@ -1,4 +1,4 @@
-"""`saga show` of compensations that fail, of parts that are left over, and of the fields of events."""
+"""`saga sagas show` of compensations that fail, of parts that are left over, and of the fields of events."""
 
 import asyncio
 import json
@@ -77,19 +77,19 @@ def escalate(shop: Path) -> None:
 def test_a_compensation_that_fails_is_shown_by_its_own_name_with_the_last_reason(shop: Path, saga: Call) -> None:
     edit(shop, "payment", "order-1", intents=(undoing(),))
     escalate(shop)
-    still_open = saga("show", "order-1").stdout.partition("still open:\n")[2]
+    still_open = saga("sagas", "show", "order-1").stdout.partition("still open:\n")[2]
     assert still_open == (
         "  payment: release undoes what reserve did, because of OrderCancelled, and fails: "
         "16 attempts failed, the last with OSError: the bank is shut\n"
     )
-    assert json.loads(saga("show", "order-1", "--json").stdout)["failing"] == {
+    assert json.loads(saga("sagas", "show", "order-1", "--json").stdout)["failing"] == {
         "reserved-1": "16 attempts failed, the last with OSError: the bank is shut"
     }
 
 
 def test_a_compensation_is_shown_though_the_log_cannot_be_asked(shop: Path, saga: Call) -> None:
     edit(shop, "payment", "order-1", intents=(undoing(name=""),))
-    shown = saga("show", "order-1")
+    shown = saga("sagas", "show", "order-1")
     assert shown.exit_code == 0
     assert "why a compensation does not come to its end is not known: no file" in shown.stderr
     told = "payment: the compensation of reserve undoes what reserve did, because of OrderCancelled\n"
@@ -102,7 +102,7 @@ def test_a_call_of_which_nobody_knows_what_became_is_shown_with_its_run(shop: Pa
     begun = replace(undoing(), kind="do", begins=call, calls=(first,))
     edit(shop, "payment", "order-1", intents=(replace(undoing(), begins=call), begun, replace(begun, begins=first)))
     unknown = 'step refund("charge-1", 7) has no answer'
-    assert saga("show", "order-1").stdout.partition("still open:\n")[2].splitlines() == [
+    assert saga("sagas", "show", "order-1").stdout.partition("still open:\n")[2].splitlines() == [
         f"  payment: release undoes what reserve did, because of OrderCancelled; {unknown}",
         f"  payment: reserve has begun on OrderCancelled; {unknown}",
         "  payment: reserve has begun on OrderCancelled",
@@ -119,16 +119,16 @@ def test_a_compensation_that_is_parked_is_shown_by_its_own_name_with_why_and_unt
     transitions = (*p.transitions, Raw(encode(entry)))
     edit(shop, "payment", "order-1", compensating=(failed,), transitions=transitions, n=p.n + 1)
     escalate(shop)
-    shown = saga("show", "order-1").stdout
+    shown = saga("sagas", "show", "order-1").stdout
     assert shown.partition("still open:\n")[2] == (
         "  payment: release, which undoes what reserve did, is tried again at 2100-01-01T00:00:00.000Z: 20 attempts "
         f"failed since {decode_transition(p.transitions[0]).time}; the last said: {why}\n"
     )
     assert f"    attempt 20 failed at 2026-01-01T00:00:00.000Z after 7 ms on a:1: {why}\n" in shown
-    open_ = next(line for line in saga("list", "--open").stdout.splitlines() if line.startswith("order-1 "))
+    open_ = next(line for line in saga("sagas", "list", "--open").stdout.splitlines() if line.startswith("order-1 "))
     assert "parked:1" in open_
     assert "payment:retrying" in open_
-    dead = json.loads(saga("list", "--dead", "--json").stdout)["letters"]
+    dead = json.loads(saga("sagas", "list", "--dead", "--json").stdout)["letters"]
     assert ("release", "escalation", "reserved-1") in {(each["handler"], each["what"], each["undoes"]) for each in dead}
 
 
@@ -136,10 +136,10 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
     p = edit(shop, "payment", "order-1")
     entry = decode_transition(p.transitions[0])
     [call] = entry.calls
-    plain = saga("show", "order-1", "--service", "payment", "--steps").stdout
+    plain = saga("sagas", "show", "order-1", "--service", "payment", "--steps").stdout
     said = f"    step {call.name}: {call.ms} ms, input {call.input}, gave {len(bytes(call.value))} bytes\n"
     assert said in plain
-    assert said not in saga("show", "order-1", "--service", "payment").stdout
+    assert said not in saga("sagas", "show", "order-1", "--service", "payment").stdout
     calls = (
         replace(call, value=Raw(b"null"), claim="abc", ms=1234, arguments='"order-1", 7'),
         replace(call, number=2, answer="Declined", by="eve"),
@@ -147,7 +147,7 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
         replace(call, kind="read", name="stock", document="stock/tea"),
     )
     edit(shop, "payment", "order-1", transitions=(Raw(encode(replace(entry, calls=calls))), *p.transitions[1:]))
-    told = saga("show", "order-1", "--service", "payment", "--steps").stdout.splitlines()
+    told = saga("sagas", "show", "order-1", "--service", "payment", "--steps").stdout.splitlines()
     shown = [line.replace(call.input, "d") for line in told if call.input in line]
     gave = f"input d, gave {len(bytes(call.value))} bytes"
     assert shown == [
@@ -156,12 +156,14 @@ def test_of_each_step_is_shown_how_long_it_took_and_what_it_gave_or_where_that_l
         f"    update set_aside of stock/tea: {gave}",
         f"    read stock: {gave}",
     ]
-    one = saga("show", "order-1", "--service", "payment", "--transition", "0", "--steps").stdout
+    one = saga("sagas", "show", "order-1", "--service", "payment", "--transition", "0", "--steps").stdout
     assert "1234 ms" in one
-    made = json.loads(saga("show", "order-1", "--service", "payment", "--json").stdout)["timeline"][0]["calls"][0]
+    made = json.loads(saga("sagas", "show", "order-1", "--service", "payment", "--json").stdout)["timeline"][0][
+        "calls"
+    ][0]
     assert (made["ms"], made["bytes"], made["claim"]) == (1234, 0, "payment|claim::order-1::abc")
     assert made["arguments"] == '"order-1", 7'
-    refused = saga("show", "order-1", "--steps", "--follow")
+    refused = saga("sagas", "show", "order-1", "--steps", "--follow")
     assert (refused.exit_code, "--steps is for what was" in refused.stderr) == (2, True)
 
 
@@ -175,14 +177,14 @@ def test_who_follows_sees_each_attempt_that_failed(shop: Path, saga: Call, monke
         yield build_timeline([history])
 
     monkeypatch.setattr("saga.cli.sagas.follow_saga", once)
-    told = saga("show", "order-1", "--follow").stdout.splitlines()
+    told = saga("sagas", "show", "order-1", "--follow").stdout.splitlines()
     assert told[1:] == ["    attempt 1 failed at 2026-01-01T00:00:00.000Z after 7 ms: OSError: shut"]
 
 
 def test_a_part_that_can_never_run_is_called_left_over(shop: Path, saga: Call) -> None:
     parts = (kept("book", a_message("A")), kept("other", a_message("B")))
     edit(shop, "shipping", "order-2", waiting=parts, closed=("book",))
-    still_open = saga("show", "order-2").stdout.partition("still open:\n")[2]
+    still_open = saga("sagas", "show", "order-2").stdout.partition("still open:\n")[2]
     assert still_open == ("  shipping: B for other is waiting\n  shipping: A for book is left over: it can never run\n")
 
 
@@ -207,9 +209,9 @@ def test_the_fields_of_events_are_shown_with_what_is_sensitive_hidden(saga: Call
     file, schema, charge = reserved
     charge["sensitive"] = True
     file.write_text(json.dumps(schema))
-    text = saga("show", "order-1", "--values").stdout
+    text = saga("sagas", "show", "order-1", "--values").stdout
     assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80"}\n' in text
-    timeline = json.loads(saga("show", "order-1", "--values", "--json").stdout)["timeline"]
+    timeline = json.loads(saga("sagas", "show", "order-1", "--values", "--json").stdout)["timeline"]
     [line] = [line for line in timeline if "PaymentReserved" in line["emitted"]]
     [value] = line["values"]
     assert value["fields"] == {"order_id": "order-1", "charge_id": HIDDEN, "amount": "9.80"}
@@ -226,7 +228,7 @@ def test_a_field_is_hidden_if_it_was_sensitive_when_it_was_written_or_is_now(
         charge["sensitive"] = is_sensitive
         first.with_name(f"PaymentReserved.v{number}.avsc").write_text(json.dumps(schema))
         schema["fields"].append({"name": "note", "type": "string", "default": ""})
-    text = saga("show", "order-1", "--values").stdout
+    text = saga("sagas", "show", "order-1", "--values").stdout
     assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80", "note": ""}\n' in text
 
 
@@ -236,7 +238,10 @@ def test_a_field_that_was_sensitive_is_hidden_under_its_new_name_too(saga: Call,
     first.write_text(json.dumps(schema))
     charge |= {"name": "charge", "aliases": ["charge_id"], "sensitive": False}
     first.with_name("PaymentReserved.v2.avsc").write_text(json.dumps(schema))
-    assert '    PaymentReserved {"order_id": "order-1", "charge": "***",' in saga("show", "order-1", "--values").stdout
+    assert (
+        '    PaymentReserved {"order_id": "order-1", "charge": "***",'
+        in saga("sagas", "show", "order-1", "--values").stdout
+    )
 
 
 def test_what_an_upcaster_reads_is_shown_as_it_was_written(saga: Call, reserved: Reserved) -> None:
@@ -246,7 +251,7 @@ def test_what_an_upcaster_reads_is_shown_as_it_was_written(saga: Call, reserved:
     schema["fields"].append({"name": "currency", "type": "string"})
     schema |= {"upcasts": [1], "compatible": "backward"}
     first.with_name("PaymentReserved.v2.avsc").write_text(json.dumps(schema))
-    text = saga("show", "order-1", "--values").stdout
+    text = saga("sagas", "show", "order-1", "--values").stdout
     assert '    PaymentReserved {"order_id": "order-1", "charge_id": "***", "amount": "9.80"}\n' in text
 
 
@@ -254,7 +259,7 @@ def test_without_contracts_no_value_is_shown_and_it_is_said_why(
     shop: Path, saga: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAGA_CONTRACTS", str(shop / "nowhere"))
-    shown = saga("show", "order-1", "--values")
+    shown = saga("sagas", "show", "order-1", "--values")
     assert shown.exit_code == 0
     assert "    PaymentReserved there are no contracts to read it by: SAGA_CONTRACTS is" in shown.stdout
     assert '"9.80"' not in shown.stdout
@@ -263,14 +268,14 @@ def test_without_contracts_no_value_is_shown_and_it_is_said_why(
 def test_an_event_of_contracts_that_are_not_here_is_shown_without_values(saga: Call, reserved: Reserved) -> None:
     file, *_ = reserved
     file.unlink()
-    shown = saga("show", "order-1", "--values").stdout
+    shown = saga("sagas", "show", "order-1", "--values").stdout
     assert "    PaymentReserved no schema in " in shown
     assert '    OrderConfirmed {"order_id": "order-1"' in shown
 
 
 def test_values_are_of_the_whole_timeline(shop: Path, saga: Call) -> None:
-    assert saga("show", "order-1", "--values", "--follow").exit_code == 2
-    assert saga("show", "order-1", "--values", "--transition", "0").exit_code == 2
+    assert saga("sagas", "show", "order-1", "--values", "--follow").exit_code == 2
+    assert saga("sagas", "show", "order-1", "--values", "--transition", "0").exit_code == 2
 
 
 def record(schema: dict[str, Any]) -> RecordType:

@@ -45,13 +45,13 @@ def release(pottery: Pottery, name: str, kind: str, change: str, migration: str 
 
 
 def shown(saga: Call, service: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(saga("show", "cup-1", "--json").stdout)["services"][service]
+    found: Mapping[str, Any] = json.loads(saga("sagas", "show", "cup-1", "--json").stdout)["services"][service]
     return {name: found[name] for name in ("fields", "version")}
 
 
 def handlers(saga: Call) -> list[str]:
     """Handlers that have handled something of the cup, as far as anybody knows it."""
-    told = saga("show", "cup-1", "--json")
+    told = saga("sagas", "show", "cup-1", "--json")
     lines = json.loads(told.stdout)["timeline"] if told.exit_code == 0 else []
     return [line["handler"] for line in lines if line["outcome"] == "handled"]
 
@@ -68,5 +68,5 @@ def test_a_release_with_another_state_goes_on_with_what_the_one_before_has_writt
     with running(release(pottery, "potter_after", "Cup", NEW, MIGRATION)):
         until(lambda: handlers(saga) == ["make", "forget"])
     assert shown(saga, pottery.service) == {"fields": {"grams": 251}, "version": 2}
-    verified = saga("verify-history")
+    verified = saga("sagas", "verify")
     assert verified.exit_code == 0, verified.output

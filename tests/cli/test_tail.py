@@ -1,4 +1,4 @@
-"""`saga tail`: what it shows of each kind of record, and of which, on both brokers; and that it goes on."""
+"""`saga topics tail`: what it shows of each kind of record, and of which, on both brokers; and that it goes on."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def with_topics(saga: Call, pottery: Pottery) -> None:
 def test_a_topic_is_told_record_by_record_with_the_fields_of_its_events(saga: Call, pottery_on: Pottery) -> None:
     with_topics(saga, pottery_on)
     published(saga, "cup-1", "cup-2", "cup-3")
-    told = saga("tail", pottery_on.topic, "--no-follow", "--json")
+    told = saga("topics", "tail", pottery_on.topic, "--no-follow", "--json")
     assert told.exit_code == 0, told.output
     records = [json.loads(line) for line in told.stdout.splitlines()]
     assert {record["key"]: record["fields"] for record in records} == {
@@ -44,7 +44,7 @@ def test_a_topic_is_told_record_by_record_with_the_fields_of_its_events(saga: Ca
     assert {(record["type"], record["source"], record["topic"]) for record in records} == {
         ("CupOrdered", "client", pottery_on.topic)
     }
-    text = saga("tail", pottery_on.topic, "--no-follow").stdout.splitlines()
+    text = saga("topics", "tail", pottery_on.topic, "--no-follow").stdout.splitlines()
     assert len(text) == 6
     [one] = [line for line in text if "  cup-2  CupOrdered from client  client|CupOrdered-" in line]
     assert f"  {pottery_on.topic}/" in one
@@ -55,13 +55,13 @@ def test_a_saga_is_told_from_all_topics_and_nothing_of_another(saga: Call, potte
     with_topics(saga, pottery_on)
     published(saga, "cup-1", "cup-2")
     write(Outgoing(pottery_on.sold, b"cup-2", b"{}", ()), Outgoing(pottery_on.sold, b"cup-1", b"{}", ()))
-    told = saga("tail", "cup-2", "--no-follow", "--json")
+    told = saga("topics", "tail", "cup-2", "--no-follow", "--json")
     assert told.exit_code == 0, told.output
     records = [json.loads(line) for line in told.stdout.splitlines()]
     assert sorted((record["topic"], record["key"]) for record in records) == [
         (pottery_on.topic, "cup-2"), (pottery_on.sold, "cup-2")
     ]  # fmt: skip
-    nobody = saga("tail", "cup-9", "--no-follow")
+    nobody = saga("topics", "tail", "cup-9", "--no-follow")
     assert (nobody.exit_code, nobody.stdout, nobody.stderr) == (1, "", "no record of cup-9 is there\n")
 
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedd
         ),
         topics=[Topic(topic, 1)],
     )
-    told = saga("tail", topic, "--no-follow", "--json")
+    told = saga("topics", "tail", topic, "--no-follow", "--json")
     records = [json.loads(line) for line in told.stdout.splitlines()]
     assert [record["offset"] for record in records] == [0, 1, 2, 3, 4]
     assert [record["fields"] for record in records] == [None, None, None, None, {"cup_id": "cup-1"}]
@@ -85,7 +85,7 @@ def test_what_cannot_be_read_says_why_and_the_others_are_told(saga: Call, embedd
     assert records[1]["problem"] == "it has no value: a tombstone, which says nothing"
     assert records[2]["problem"].startswith("no contract Nonsense is in ")
     assert "JSON" in records[3]["problem"]
-    text = saga("tail", topic, "--no-follow").stdout
+    text = saga("topics", "tail", topic, "--no-follow").stdout
     assert "\x1b" not in text
     assert "secret" not in text
 
@@ -94,7 +94,7 @@ def test_a_damaged_record_is_told_and_holds_up_nothing_else(saga: Call, embedded
     topic = embedded_pottery.topic
     write(topics=[Topic(topic, 2)])
     published(saga, *(f"cup-{n}" for n in range(20)))
-    whole = saga("tail", topic, "--no-follow", "--json").stdout.splitlines()
+    whole = saga("topics", "tail", topic, "--no-follow", "--json").stdout.splitlines()
 
     async def damaged() -> int:
         async with the_broker() as broker:
@@ -104,7 +104,7 @@ def test_a_damaged_record_is_told_and_holds_up_nothing_else(saga: Call, embedded
             return (await broker.bounds([topic]))[next(iter(await broker.bounds([topic])))].end
 
     behind = asyncio.run(damaged()) - 1
-    told = saga("tail", topic, "--no-follow", "--json")
+    told = saga("topics", "tail", topic, "--no-follow", "--json")
     assert told.exit_code == 0, told.output
     assert len(told.stdout.splitlines()) == len(whole) - behind
     assert f"{topic}/0" in told.stderr
@@ -127,11 +127,13 @@ def test_sensitive_values_are_hidden_and_letters_and_controls_are_told(saga: Cal
         Outgoing("payment.wake.now", b"order-9", b"[]", wake),
         topics=[Topic("payment.dead", 1), Topic("payment.wake.now", 1)],
     )
-    [placed] = [json.loads(line) for line in saga("tail", "order-9", "--no-follow", "--json").stdout.splitlines()]
+    [placed] = [
+        json.loads(line) for line in saga("topics", "tail", "order-9", "--no-follow", "--json").stdout.splitlines()
+    ]
     assert placed["fields"] == {**order, "card": "***", "address": "***"}
-    letter = saga("tail", "payment.dead", "--no-follow").stdout
+    letter = saga("topics", "tail", "payment.dead", "--no-follow").stdout
     assert "OrderPlaced from payment  dead-1\n    (dead letter: the bank is gone)\n" in letter
-    wakes = saga("tail", "payment.wake.now", "--no-follow").stdout
+    wakes = saga("topics", "tail", "payment.wake.now", "--no-follow").stdout
     assert '    {"due_ms": 17}\n' in wakes
     assert "    (its value is no JSON object)\n" in wakes
     assert "4242-4242" not in letter + wakes
@@ -140,15 +142,18 @@ def test_sensitive_values_are_hidden_and_letters_and_controls_are_told(saga: Cal
 def test_since_leaves_out_what_is_older(saga: Call, pottery_on: Pottery) -> None:
     with_topics(saga, pottery_on)
     published(saga, "cup-1")
-    record = json.loads(saga("tail", "cup-1", "--no-follow", "--json").stdout)
+    record = json.loads(saga("topics", "tail", "cup-1", "--no-follow", "--json").stdout)
     asyncio.run(CLOCK.sleep(0.01))  # the log's times are milliseconds
     published(saga, "cup-2")
     later = iso(from_iso(record["time"]) + 1)
-    [told] = saga("tail", pottery_on.topic, "--no-follow", "--since", later, "--json").stdout.splitlines()
+    [told] = saga("topics", "tail", pottery_on.topic, "--no-follow", "--since", later, "--json").stdout.splitlines()
     assert json.loads(told)["key"] == "cup-2"
-    assert saga("tail", pottery_on.topic, "--no-follow", "--since", "1h").exit_code == 0
-    assert saga("tail", pottery_on.topic, "--no-follow", "--since", iso(CLOCK.now_ms() + 3_600_000)).exit_code == 1
-    assert "--since soon: give a time" in saga("tail", pottery_on.topic, "--since", "soon").stderr
+    assert saga("topics", "tail", pottery_on.topic, "--no-follow", "--since", "1h").exit_code == 0
+    assert (
+        saga("topics", "tail", pottery_on.topic, "--no-follow", "--since", iso(CLOCK.now_ms() + 3_600_000)).exit_code
+        == 1
+    )
+    assert "--since soon: give a time" in saga("topics", "tail", pottery_on.topic, "--since", "soon").stderr
 
 
 def test_it_goes_on_with_what_comes_until_it_is_left(saga: Call, pottery_on: Pottery, tmp_path: Path) -> None:
@@ -156,7 +161,7 @@ def test_it_goes_on_with_what_comes_until_it_is_left(saga: Call, pottery_on: Pot
     published(saga, "cup-1")
     out = tmp_path / "out"
     with out.open("wb") as file:
-        process = subprocess.Popen(command("tail", "cup-1", "--json"), stdout=file, env=environment())
+        process = subprocess.Popen(command("topics", "tail", "cup-1", "--json"), stdout=file, env=environment())
     try:
         until(lambda: len(out.read_text().splitlines()) == 1)
         published(saga, "cup-2")
@@ -171,10 +176,10 @@ def test_it_goes_on_with_what_comes_until_it_is_left(saga: Call, pottery_on: Pot
 
 
 def test_what_is_neither_a_topic_nor_a_saga_is_said(saga: Call, embedded_pottery: Pottery) -> None:
-    missing = saga("tail", "cups")
+    missing = saga("topics", "tail", "cups")
     assert (missing.exit_code, "there is no file" in missing.stderr) == (2, True)
     write(topics=[Topic("elsewhere", 1)])
-    told = saga("tail", "cup-1")
+    told = saga("topics", "tail", "cup-1")
     assert told.exit_code == 2
     assert f"there is no topic cup-1, and none of those of the contracts in {embedded_pottery.folder}" in told.stderr
 
@@ -182,6 +187,6 @@ def test_what_is_neither_a_topic_nor_a_saga_is_said(saga: Call, embedded_pottery
 def test_a_saga_that_is_called_like_a_topic_is_meant_with_its_option(saga: Call, embedded_pottery: Pottery) -> None:
     write(topics=[Topic("cup-1", 1)])
     published(saga, "cup-1")
-    assert saga("tail", "cup-1", "--no-follow").exit_code == 1, "the topic is empty"
-    told = saga("tail", "cup-1", "--saga", "--no-follow", "--json")
+    assert saga("topics", "tail", "cup-1", "--no-follow").exit_code == 1, "the topic is empty"
+    told = saga("topics", "tail", "cup-1", "--saga", "--no-follow", "--json")
     assert json.loads(told.stdout)["topic"] == embedded_pottery.topic

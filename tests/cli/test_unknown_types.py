@@ -67,7 +67,7 @@ def test_the_doctor_looks_at_the_newest_records_only(
 
     saga("topics", "apply", pottery.module)
     asyncio.run(published(3, *said))
-    moved = saga("positions", "move", pottery.service, "--topic", pottery.topic, "--to", "latest",
+    moved = saga("offsets", "reset", pottery.service, "--topic", pottery.topic, "--to", "latest",
                  "--who", "ada", "--why", "it is new")  # fmt: skip
     assert moved.exit_code == 0, moved.output
     [found] = wrong(found_by(saga, pottery.module, exit_code=0))

@@ -1,4 +1,4 @@
-"""`saga verify-history` with its witness: damage on files that agree with themselves, and what is no damage."""
+"""`saga sagas verify` with its witness: damage on files that agree with themselves, and what is no damage."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.engine.test_telling import payment
 
 ADDRESSES = ("--store", "sqlite:///store.db", "--broker", "embedded:///broker.db")
 KEY = "payment::order-1"
-AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga rebuild"
+AGAIN = "restore it from a backup that has it, or have it made anew from the messages: saga sagas rebuild"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def remove(key: str = KEY) -> None:
 
 
 def verified(saga: Call, *args: str, exit_code: int = 1) -> dict[str, Any]:
-    result = saga("verify-history", "--json", *ADDRESSES, *args)
+    result = saga("sagas", "verify", "--json", *ADDRESSES, *args)
     assert result.exit_code == exit_code, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -116,7 +116,7 @@ def test_what_was_told_is_what_is_there(told: Told, saga: Call) -> None:
     found = verified(saga, exit_code=0)
     assert (found["histories"], found["witnessed"], found["in_part"], found["strange"]) == (2, 2, 0, 0)
     assert (found["broken"], found["alone"]) == ([], None)
-    lines = saga("verify-history", *ADDRESSES).stdout.splitlines()
+    lines = saga("sagas", "verify", *ADDRESSES).stdout.splitlines()
     assert lines[1:] == [
         "as told on saga.transitions: 2 to their last transition, 0 in part, 0 not at all: it was not told, or is not "
         "kept any more"
@@ -132,7 +132,7 @@ def test_an_earlier_version_in_the_place_of_a_later_one_is_found(told: Told, sag
     assert broken["todo"] == AGAIN
     assert verified(saga, "order-1")["broken"] == [broken]
     assert verified(saga, "order-2", exit_code=0)["witnessed"] == 1
-    shown = saga("verify-history", *ADDRESSES).stdout
+    shown = saga("sagas", "verify", *ADDRESSES).stdout
     assert f"\n  to do: {AGAIN}\n" in shown
 
 
@@ -180,7 +180,7 @@ def test_a_history_that_was_not_told_to_its_end_or_not_at_all_is_no_damage_and_c
     asyncio.run(untold())
     found = verified(saga, exit_code=0)
     assert (found["histories"], found["witnessed"], found["in_part"]) == (3, 1, 1)
-    assert "1 to their last transition, 1 in part, 1 not at all" in saga("verify-history", *ADDRESSES).stdout
+    assert "1 to their last transition, 1 in part, 1 not at all" in saga("sagas", "verify", *ADDRESSES).stdout
 
 
 def test_what_somebody_else_writes_to_the_topic_is_counted_and_accuses_nobody(told: Told, saga: Call) -> None:
@@ -191,7 +191,7 @@ def test_what_somebody_else_writes_to_the_topic_is_counted_and_accuses_nobody(to
     )
     found = verified(saga, exit_code=0)
     assert (found["strange"], found["broken"]) == (3, [])
-    shown = saga("verify-history", *ADDRESSES).stdout
+    shown = saga("sagas", "verify", *ADDRESSES).stdout
     assert "3 records on saga.transitions are no transitions: somebody else writes there" in shown
 
 
@@ -203,6 +203,6 @@ def test_without_a_witness_it_is_said_what_cannot_be_found(
     assert verified(saga, exit_code=0)["alone"] == "SAGA_TRANSITIONS is off"
     monkeypatch.delenv("SAGA_TRANSITIONS")
     Path("broker.db").unlink()
-    shown = saga("verify-history", *ADDRESSES)
+    shown = saga("sagas", "verify", *ADDRESSES)
     assert shown.exit_code == 0
     assert "without a witness (no file broker.db: say with SAGA_BROKER where the log is)" in shown.stdout

@@ -122,7 +122,7 @@ def test_the_tutorial_does_what_it_says(shell: Shell, environment: Environment, 
         elif block.language == "sh":
             if "pytest" in block.body:  # all before it runs without
                 environment.require("saga-choreography", "testing")
-            only_looks = all(line.startswith("saga show ") for line in block.body.splitlines())
+            only_looks = all(line.startswith("saga sagas show ") for line in block.body.splitlines())
             script, printed = block.body, (shell.look if only_looks else shell.call)(block.body)
         elif block.language == "text":
             until = time.monotonic() + SHOWS_WITHIN_S

@@ -174,7 +174,7 @@ def test_what_we_say_is_bounded_whatever_a_handler_said() -> None:
     headers = texts_of(letter.headers)
     assert headers["dead_reason"].endswith("ü ...")
     assert all(text.isprintable() for name, text in headers.items())
-    assert headers["dead_call"] == f"and {10_000 - 26} more: saga show tells all"
+    assert headers["dead_call"] == f"and {10_000 - 26} more: saga sagas show tells all"
     assert len(letter.value or b"") == len(VALUE)
 
 

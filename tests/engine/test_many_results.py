@@ -233,7 +233,7 @@ async def test_a_job_of_many_turns_that_is_closed_tells_of_its_last_calls_and_ho
         [letter] = (await worker.history())[-1].letters
         assert list(letter.calls) == [
             *["step post ran"] * 3,
-            "and 28 before these, which `saga show --steps` tells, ran",
+            "and 28 before these, which `saga sagas show --steps` tells, ran",
         ]
 
 

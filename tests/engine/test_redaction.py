@@ -222,8 +222,10 @@ def test_no_sensitive_value_is_in_anything_that_people_see(tmp_path: Path, monke
     sagas = [f"order-{end}" for end in (*SKUS, "declined", "away", "stuck", "paid")]
     commands = [("list",), ("list", "--json"), ("dead", "list"), ("dead", "list", "--json")]
     commands += [("dead", "show", letter.id) for letter in letters]
-    commands += [("show", saga, *more) for saga in sagas for more in SHOWN]
-    commands += [("show", f"order-{sku}", "--service", "payment", "--transition", "0", "--json") for sku in SKUS]
+    commands += [("sagas", "show", saga, *more) for saga in sagas for more in SHOWN]
+    commands += [
+        ("sagas", "show", f"order-{sku}", "--service", "payment", "--transition", "0", "--json") for sku in SKUS
+    ]
     for command in commands:
         done = CliRunner().invoke(main, command, catch_exceptions=False, prog_name="saga")
         assert done.exit_code in (0, 1), (command, done.output)

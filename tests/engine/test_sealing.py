@@ -188,7 +188,7 @@ async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_
         everyone = keys_in(tmp_path, place)
         names = find_key_names(record.value or b"")
         assert [await everyone.named(name) for name in names] == [None]
-        with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga forget\), which is for good"):
+        with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga keys forget\), which is for good"):
             await said(place, everyone, order_of())
     content = b"".join(path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file())
     assert b'"wrapped"' not in content

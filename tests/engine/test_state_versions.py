@@ -172,14 +172,14 @@ async def test_people_are_shown_the_state_in_the_version_of_then(tmp_path: Path)
         assert said.exit_code == 0, said.output
         return said.output
 
-    assert "known to payment (state version 2)" in await told("show", SAGA)
-    services = json.loads(await told("show", SAGA, "--json"))["services"]
+    assert "known to payment (state version 2)" in await told("sagas", "show", SAGA)
+    services = json.loads(await told("sagas", "show", SAGA, "--json"))["services"]
     assert services["payment"]["version"] == 2
-    (listed,) = json.loads(await told("list", "--json"))["sagas"]
+    (listed,) = json.loads(await told("sagas", "list", "--json"))["sagas"]
     assert listed["services"]["payment"]["version"] == 2
-    assert 'state after transition 0: {\n  "total": "9.80"\n}' in await told("show", SAGA, "--transition", "0")
-    assert "state after transition 1, version 2: {" in await told("show", SAGA, "--transition", "1")
-    assert "unchanged" in await told("verify-history", SAGA)
+    assert 'state after transition 0: {\n  "total": "9.80"\n}' in await told("sagas", "show", SAGA, "--transition", "0")
+    assert "state after transition 1, version 2: {" in await told("sagas", "show", SAGA, "--transition", "1")
+    assert "unchanged" in await told("sagas", "verify", SAGA)
 
 
 async def test_what_only_waits_stays_as_the_release_before_can_read_it(tmp_path: Path) -> None:

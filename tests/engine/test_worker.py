@@ -207,7 +207,7 @@ async def test_a_long_history_is_archived_and_verified_as_a_whole(tmp_path: Path
     (tmp_path / "store.db").rename(tmp_path / "payment.db")
     environment = {"SAGA_STORE": f"sqlite:///{tmp_path}/{{service}}.db"}
     told = await asyncio.to_thread(
-        CliRunner().invoke, main, ["verify-history", SAGA], env=environment, catch_exceptions=False
+        CliRunner().invoke, main, ["sagas", "verify", SAGA], env=environment, catch_exceptions=False
     )
     assert told.exit_code == 0, told.output
     assert "unchanged" in told.output

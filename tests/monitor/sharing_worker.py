@@ -1,5 +1,5 @@
-"""Worker of a shared monitor as tests start it: `saga monitor` with a topic of the test's own, in whose group the dead
-are missed sooner."""
+"""Worker of a shared monitor as tests start it: `saga monitor run` with a topic of the test's own, in whose group the
+dead are missed sooner."""
 
 import sys
 

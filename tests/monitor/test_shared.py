@@ -178,7 +178,7 @@ def test_two_workers_answer_as_one_monitor_that_reads_everything_whoever_of_them
             dying, other = ports[round_ % 2], ports[1 - round_ % 2]
             ground.tell(some(range(3 + 2 * round_, 4 + 2 * round_)))
             workers[dying].kill()
-            told_missing(saga("rates", "--monitor", f"127.0.0.1:{other}").stderr, ground, dying)
+            told_missing(saga("monitor", "rates", "--monitor", f"127.0.0.1:{other}").stderr, ground, dying)
             ground.tell(some(range(4 + 2 * round_, 5 + 2 * round_)))
             until_equal(ground, ground.answers(), other)
             if round_ < ROUNDS - 1:

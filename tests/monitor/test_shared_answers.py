@@ -1,4 +1,4 @@
-"""Answers of a shared monitor: what is missing is said; and refusals of `saga monitor --shared`."""
+"""Answers of a shared monitor: what is missing is said; and refusals of `saga monitor run --shared`."""
 
 import asyncio
 import socket
@@ -105,11 +105,11 @@ def test_a_worker_tells_others_what_its_parts_hold_and_refuses_what_is_no_questi
 
 
 def test_it_has_no_page_and_says_where_there_is_one() -> None:
-    assert "The page is served by a monitor that is not shared: saga monitor." in asked(Known({}), "/").text
+    assert "The page is served by a monitor that is not shared: saga monitor run." in asked(Known({}), "/").text
 
 
 def test_on_the_embedded_broker_it_is_refused(saga: Call, folder: Path) -> None:
-    result = saga("monitor", "--shared", "shop")
+    result = saga("monitor", "run", "--shared", "shop")
     assert result.exit_code == 2
     assert "several processes share a monitor on Kafka, and SAGA_BROKER is embedded:" in result.stderr
     assert "leave out --shared" in result.stderr
@@ -124,5 +124,5 @@ def test_on_the_embedded_broker_it_is_refused(saga: Call, folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_shared_is_refused(saga: Call, folder: Path, given: tuple[str, ...], said: str) -> None:
-    result = saga("monitor", *given)
+    result = saga("monitor", "run", *given)
     assert (result.exit_code, said in result.stderr) == (2, True), result.stderr

@@ -123,7 +123,7 @@ def _recorded(saga: Call) -> None:
     assert outcomes(saga, "cup-1") == ["dead", "replayed", "handled"]
     assert outcomes(saga, "cup-2") == ["dead", "replayed", "dead", "discarded"]
     assert blocked(saga) == {"cup-3"}
-    lines = json.loads(saga("show", "cup-2", "--json").stdout)["timeline"]
+    lines = json.loads(saga("sagas", "show", "cup-2", "--json").stdout)["timeline"]
     assert "ada wants it: it is broken" in lines[-1]["reason"]
 
 

@@ -60,7 +60,7 @@ NOT_FOUND = {
     ("told", "alter"),
     ("principal", "remove"),
 }
-"""The edits of a field that may be overlooked: `saga verify-history --help` says so."""
+"""The edits of a field that may be overlooked: `saga sagas verify --help` says so."""
 FAILED = frozenset("F")
 
 

@@ -1,4 +1,4 @@
-"""Work of a saga that no message sets off any more: what `saga repair` finds in a progress."""
+"""Work of a saga that no message sets off any more: what `saga sagas repair` finds in a progress."""
 
 from msgspec.structs import replace
 

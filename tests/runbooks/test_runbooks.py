@@ -59,7 +59,7 @@ def place(tmp_path: Path, guarded: Guarded) -> Iterator[Place]:
 
 def handled(place: Place) -> None:
     """Wait until the service runs, and all that came is handled."""
-    place.shows("saga positions show payment", HANDLED)
+    place.shows("saga offsets show payment", HANDLED)
 
 
 def test_every_page_is_run_and_listed() -> None:
@@ -115,7 +115,7 @@ def test_the_command_line_takes_every_command_in_the_scripts_of_a_page_for_opera
 
 def test_a_command_that_the_command_line_does_not_take_is_found() -> None:
     [problem] = refused(commands_in_scripts("```sh\nsaga show order-17 --nothing   # one saga\nsaga list\n```\n"))
-    assert problem.startswith("saga show order-17 --nothing")
+    assert problem.startswith("saga sagas show order-17 --nothing")
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ def test_log_lost(place: Place, guarded: Guarded) -> None:
         place.start()
         handled(place)
         place.publish("order-17")
-        place.shows("saga list", "order-17 ...")
+        place.shows("saga sagas list", "order-17 ...")
         handled(place)
         place.stop()
         asyncio.run(created_again(guarded.kafka.address, "payments", Topic("payments").partitions))

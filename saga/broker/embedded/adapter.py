@@ -23,7 +23,7 @@ class EmbeddedOptions:
 
     embedded_away_days: float = 30.0
     """Days for which the broker file keeps records, beyond the retention of their topic, for a service that does not
-    run. `saga doctor` names such services; `saga positions forget` forgets one that never comes back."""
+    run. `saga doctor` names such services; `saga offsets delete` forgets one that never comes back."""
 
 
 class EmbeddedAdapter:

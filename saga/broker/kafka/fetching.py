@@ -185,7 +185,7 @@ class IsolatingFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         reason = (
             f"{place.topic}/{place.partition} stands at offset {offset}: the brokers have records up to {stable - 1}, "
             "and hand out none of them, as they do if what they have stored is damaged: have it restored, or step over "
-            "it with `saga positions skip`"
+            "it with `saga offsets skip`"
         )
         self._stands(assignment, place, FetchFailure(offset, reason, PATIENCE_S), rests=alone)
 
@@ -228,7 +228,7 @@ def find_unreadable_range(place: TopicPartition, offset: int, why: Exception) ->
     said = " ".join(str(part) for part in why.args) if isinstance(why, KafkaError) else f"{type(why).__name__}: {why}"
     return (
         f"{place.topic}/{place.partition} stands at offset {offset}, which cannot be read: {said[:300]}; it is tried "
-        "again: have the topic's data restored, or step over it with `saga positions skip`"
+        "again: have the topic's data restored, or step over it with `saga offsets skip`"
     )
 
 
@@ -371,7 +371,7 @@ class Prefetch:
         if at is None:  # it is somebody else's by now
             return
         said = f"{partition.topic}/{partition.number} cannot be read from offset {at} on: {type(why).__name__}: {why}"
-        advice = "it is tried again: report it with this message; `saga positions skip` may step over what is there"
+        advice = "it is tried again: report it with this message; `saga offsets skip` may step over what is there"
         self._set_standstills(
             self.standstills | {partition: StalledPartition(*partition, at, f"{said[:300]}: {advice}")}
         )

@@ -121,6 +121,6 @@ async def _was_applied(service: ServiceRuntime, turn: ProcessingState, intent: I
 
 def _describe(call: StepRecord, what: str) -> str:
     if not call.name:
-        return f"and {call.number} before these, which `saga show --steps` tells, {what}"
+        return f"and {call.number} before these, which `saga sagas show --steps` tells, {what}"
     where = f" on {call.document}" if call.document else ""
     return f"{call.in_words}{where} {what}"

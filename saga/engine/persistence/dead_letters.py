@@ -184,7 +184,7 @@ def _calls(calls: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         header = _header("dead_call", call, CALL_BYTES_MAX)
         left -= len(header[1])
         if left < 0:
-            yield _header("dead_call", f"and {len(calls) - n} more: saga show tells all")
+            yield _header("dead_call", f"and {len(calls) - n} more: saga sagas show tells all")
             return
         yield header
 

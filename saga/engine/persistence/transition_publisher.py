@@ -115,7 +115,7 @@ class Telling:
         for raw in p.transitions[first - p.first :]:
             try:
                 entry = decode_transition(raw)
-            except UNREADABLE:  # `saga verify-history` names it: the saga goes on
+            except UNREADABLE:  # `saga sagas verify` names it: the saga goes on
                 continue
             self._note(p, known, told_of(self.service, self.worker, p, entry, sha256(bytes(raw)).hexdigest()))
 

@@ -15,7 +15,7 @@ from saga.monitor.web.guards import Guarded
 QUESTION_BYTES_MAX = 16 << 20
 NO_PAGE = (
     "This monitor is shared by several processes, and answers in JSON: /api/stuck, /api/rates, /api/errors, /api/hot, "
-    "/api/trace/SAGA.\nThe page is served by a monitor that is not shared: saga monitor.\n"
+    "/api/trace/SAGA.\nThe page is served by a monitor that is not shared: saga monitor run.\n"
 )
 
 

@@ -1,6 +1,7 @@
 """Desk of the page: reads what services have written down, and tells services what a person wants.
 
-It reads as `saga dead`, `saga show` and `saga audit` do, and acts as they do: through the services' topics of commands.
+It reads as `saga dead`, `saga sagas show` and `saga audit` do, and acts as they do: through the services' topics of
+commands.
 Reading what needs a person costs as much as there is on these topics; so that is done aside, and kept for a moment.
 """
 

@@ -23,8 +23,8 @@ OUTCOMES: Mapping[str, Literal["none", "success", "failure"]] = {
 }
 STATES = ("open", "dead", "escalated", "stuck")
 ROWS_MAX = 200
-"""Handlers, or stuck sagas, on a page, at most: a thousand take longer than the page may. `saga rates` and `saga stuck`
-have more."""
+"""Handlers, or stuck sagas, on a page, at most: a thousand take longer than the page may. `saga monitor rates` and
+`saga monitor stuck` have more."""
 
 
 def views_of(site: Site) -> Views:

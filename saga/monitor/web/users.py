@@ -103,7 +103,7 @@ def users_in(file: str) -> Mapping[str, Hashed]:
         name, _, rest = line.strip().partition(":")
         hashed = _hashed(rest)
         if NAME.fullmatch(name) is None or hashed is None:  # nothing of the line is shown: it may be a password
-            problems.append(f"{file}, line {number}: it is no user; `saga password NAME` prints such a line")
+            problems.append(f"{file}, line {number}: it is no user; `saga monitor password NAME` prints such a line")
         elif name in found:
             problems.append(f"{file}, line {number}: {name} is there twice; keep one")
         else:

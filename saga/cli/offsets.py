@@ -1,4 +1,4 @@
-"""`saga positions`: positions of services in the log, and moving them by hand."""
+"""`saga offsets`: show, reset, skip and delete the consumer offsets of services."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ from saga.support.printable import counted
 
 
 @click.group()
-def positions() -> None:
-    """See how far services are in the log, or move that by hand.
+def offsets() -> None:
+    """Show, reset, skip and delete the consumer offsets of services.
 
     A service's position in a partition is the offset of the first record that it has not handled.
 
@@ -44,7 +44,7 @@ def positions() -> None:
 # -------------------------------------------------------------------- show
 
 
-@positions.command()
+@offsets.command()
 @click.argument("services", nargs=-1, required=True)
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
@@ -52,7 +52,7 @@ def show(services: tuple[str, ...], broker: str | None, as_json: bool) -> None:
     """Show of SERVICES, by their names, members, positions, and how many records they have not handled. Wakes, which
     lie on topics <service>.wake.<tier> until the time of a saga that is parked, are counted apart.
 
-    For example `saga positions show payment order`.
+    For example `saga offsets show payment order`.
 
     \b
     Exit code 0: shown.
@@ -118,7 +118,7 @@ class _Target:
     module: str | None
 
 
-@positions.command()
+@offsets.command()
 @click.argument("service")
 @packed(
     "target",
@@ -131,11 +131,11 @@ class _Target:
 @record_options
 @broker_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-def move(service: str, target: _Target, operator: Operator, broker: str | None, as_json: bool) -> None:
+def reset(service: str, target: _Target, operator: Operator, broker: str | None, as_json: bool) -> None:
     """Move the positions of SERVICE in a topic, while none of its processes runs.
 
     \b
-    saga positions move payment --module services.payment --topic orders \\
+    saga offsets reset payment --module services.payment --topic orders \\
         --to 2026-11-21T08:00:00Z --who ada --why "store restored from the copy of 8:00"
 
     A message that comes again and was handled is known and ignored while the service remembers its saga (memory=). So
@@ -168,10 +168,10 @@ def move(service: str, target: _Target, operator: Operator, broker: str | None, 
 # -------------------------------------------------------------------- forget
 
 
-@positions.command()
+@offsets.command()
 @click.argument("service")
 @broker_option
-def forget(service: str, broker: str | None) -> None:
+def delete(service: str, broker: str | None) -> None:
     """Forget how far SERVICE came, which never comes back: records are kept for it no more.
 
     Only for broker files: Kafka forgets by itself. Should the service come again, it begins at the oldest record.
@@ -191,7 +191,7 @@ def forget(service: str, broker: str | None) -> None:
 # -------------------------------------------------------------------- skip
 
 
-@positions.command()
+@offsets.command()
 @click.argument("service")
 @click.option("--topic", required=True, help="The topic in which it stands.")
 @click.option("--partition", type=click.IntRange(0), required=True, help="The partition that stands.")
@@ -202,7 +202,7 @@ def skip(service: str, topic: str, partition: int, operator: Operator, broker: s
     """Step over what cannot be read where SERVICE stands, while none of its processes runs.
 
     \b
-    saga positions skip payment --topic orders --partition 3 --who ada --why "lost with disk 2; told the customers"
+    saga offsets skip payment --topic orders --partition 3 --who ada --why "lost with disk 2; told the customers"
 
     What a record said that cannot be read is lost to the service: have the topic's data restored if you can. Only what
     cannot be read is stepped over: it is refused where the next record can be read.
