@@ -159,7 +159,7 @@ def test_the_commands_in_the_documents_are_those_of_the_command_line() -> None:
 
     text = "\n".join(document.read_text("utf-8") for document in DOCUMENTS)
     named = set(re.findall(r"(?:^|`)saga ([a-z][a-z-]+)", text, re.MULTILINE))
-    assert named >= {"run", "publish", "show"}
+    assert named >= {"run", "publish", "sagas"}
     assert named <= set(COMMANDS)
 
 
