@@ -243,7 +243,8 @@ def _about_rights(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Findi
                 wanted.topic.name,
                 f"this user may not {right} it, and {names} has to",
                 "the service stands still, or does not start",
-                f"{grant_command(AclRight(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as the "
+                f"{grant_command(AclRight(right.capitalize(), 'topic', wanted.topic.name))}; or run saga doctor as "
+                "the "
                 "user of the service",
             )
 
