@@ -18,7 +18,7 @@ from benchmarks.parts import Figure
 from saga import Event, Later, Saga, Service
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
-from saga.engine.isolated_ports import Documents, Forgetful, Undisturbed
+from saga.engine.isolated_ports import DiscardingPublisher, RecordedDocuments, StaticAssignment
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
@@ -89,7 +89,7 @@ class Turn(NamedTuple):
     document_bytes: int
 
 
-class Weighed(Documents):
+class Weighed(RecordedDocuments):
     """Documents in memory, weighed as they are written."""
 
     written = progress = 0
@@ -148,10 +148,10 @@ async def _worker(service: Service[Any], stack: AsyncExitStack) -> Worker:
     clock, documents = SystemClock(), Weighed(BYTES_MAX)
     ports = Ports(
         store=cast(Store, documents),  # what a turn uses of a store
-        publisher=Forgetful(2**20),
+        publisher=DiscardingPublisher(2**20),
         clock=clock,
         outage_watch=OutageWatch("echo", clock, lambda moment: None),
-        assignment=Undisturbed(),
+        assignment=StaticAssignment(),
         batch=cast(Any, None),  # of updates of business documents, which nobody makes here
         overflow_cache=OverflowCache(),
     )

@@ -11,13 +11,12 @@ from typing import Any, Literal, cast
 from saga import Service
 from saga.contracts.library import Contract, Library, Version
 from saga.declarations.values import Declared, DocumentKind, Reaction
-from saga.engine.isolated_ports import SetClock, Undisturbed
-from saga.engine.known_controls import KnownControls
+from saga.engine.isolated_ports import FixedClock, StaticAssignment
 from saga.engine.known_schemas import KnownSchemas
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
 from saga.engine.progress_cache import OverflowCache
-from saga.engine.service_runtime import ServiceRuntime
+from saga.engine.service_runtime import KnownControls, ServiceRuntime
 from saga.errors import BadInput, UnknownSchema
 from saga.messages import Event, Message
 from saga.messaging.message_ids import identity, identity_of_declared
@@ -188,14 +187,14 @@ def ages_at(time: str) -> int:
     return (from_iso(time) - NOW_MS) // AGE_MS
 
 
-def explored_ports(store: ExploredStore, clock: SetClock, other: OtherLane) -> Ports:
+def explored_ports(store: ExploredStore, clock: FixedClock, other: OtherLane) -> Ports:
     """The ports of a turn, each await a choice point."""
     return Ports(
         store=cast(Store, store),
         publisher=ExploredLog(),
         clock=clock,
         outage_watch=OutageWatch(SERVICE, clock, lambda moment: None),
-        assignment=Undisturbed(
+        assignment=StaticAssignment(
             is_committed=lambda position: position in store.committed,
             is_of_current_log=lambda position: (position.topic, position.log_id) in store.logs,
             handled=lambda due_ms: store.handled_ms,

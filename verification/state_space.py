@@ -11,7 +11,7 @@ import msgspec
 
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
-from saga.engine.isolated_ports import SetClock
+from saga.engine.isolated_ports import FixedClock
 from saga.engine.processing_state import ProcessingState
 from saga.errors import SagaError
 from saga.messages import Message
@@ -97,7 +97,7 @@ class StateSpace(Contents):
         tick after it was published, for a worker holds it by a clock that is never ahead, whatever its date."""
         self.counts_calls, self.stranger = counts_calls, stranger
         self.explored, self.steady = explored, steady
-        self.store, self.clock, other = ExploredStore(), SetClock(ms_after(0)), OtherLane()
+        self.store, self.clock, other = ExploredStore(), FixedClock(ms_after(0)), OtherLane()
         ports = explored_ports(self.store, self.clock, other)
         super().__init__(
             [participant(explored, ports, r, controlled=bool(books)) for r in range(len(explored.releases))],

@@ -50,7 +50,7 @@ class Library:
     """Readers of other versions than a class's own, by class and header: one for each that was met."""
     types: dict[bytes, "MeantType | None"] = field(default_factory=dict, repr=False, compare=False)
     """Types that records had in their headers, with the contract that each means: see
-    `saga.engine.consumer.event_recognition`."""
+    `saga.engine.consumer.record_router`."""
 
     @classmethod
     def load(cls, folder: Path, schemas: str = URN) -> Self:

@@ -24,14 +24,14 @@ WriterOf: TypeAlias = Callable[[int], Writer | None]
 """What a registry says of an id; `None`: it was not asked."""
 
 
-def taken(message: Message, writer: Writer | None, library: Library) -> Message:
+def to_single_object(message: Message, writer: Writer | None, library: Library) -> Message:
     """The message with a single object as its value. One that cannot be made such stays as it came, without a reason:
     that is found anew whenever it is looked at, for registry, schemas and keys may be others by then. `writer`: schema
     that a registry has for it."""
     if message.value[:2] == MARKER:
         return message
     try:
-        return replace(message, value=single_object(message, library, lambda _: writer))
+        return replace(message, value=decode_single_object(message, library, lambda _: writer))
     except (BadInput, SchemaUnasked):
         return message
 
@@ -49,7 +49,7 @@ def identify_message(message: Message, topic: str, contract: Contract, library: 
     return replace(message, id=declared_identity(topic, message.type, source, id_))
 
 
-def single_object(message: Message, library: Library, writer_of: WriterOf) -> bytes:
+def decode_single_object(message: Message, library: Library, writer_of: WriterOf) -> bytes:
     """Value of a message that was taken in, as `codec.decode` takes it. `writer_of`: what a registry says of an id, as
     far as it was asked. Raises `BadInput`; `UnknownSchema` for what a version may explain that is not deployed here
     yet; and `SchemaUnasked` where a registry has to be asked first."""

@@ -18,11 +18,11 @@ from saga.store.port import Document, Store
 from saga.support.clock import SystemClock
 
 
-class Asked(Halted):
+class NotIsolated(Halted):
     """End of a run that asks for the outside."""
 
 
-class Documents:
+class RecordedDocuments:
     """Store in memory of one saga. It has no business documents: whoever asks for one asks for the outside."""
 
     def __init__(self, document_bytes_max: int) -> None:
@@ -33,7 +33,7 @@ class Documents:
 
     async def get(self, collection: str, key: str) -> Document | None:
         if collection not in (PROGRESS, ARCHIVES):
-            raise Asked
+            raise NotIsolated
         found = self.there.get((collection, key))
         return None if found is None else found[0]
 
@@ -52,12 +52,12 @@ class Documents:
 
     def _put(self, collection: str, key: str, content: bytes, cas: int, expiry_s: float | None) -> int:
         if self.trying:
-            raise Asked
+            raise NotIsolated
         self.there[collection, key] = Document(content, cas), expiry_s
         return cas
 
 
-class Then(SystemClock):
+class RecordedClock(SystemClock):
     """Clock of the time at which a message was handled."""
 
     at_ms = 0
@@ -67,7 +67,7 @@ class Then(SystemClock):
 
 
 @dataclass(frozen=True, slots=True)
-class Forgetful:
+class DiscardingPublisher:
     """Log that forgets: what is published while a progress is made anew is there already, or published later."""
 
     record_bytes_max: int
@@ -76,7 +76,7 @@ class Forgetful:
         return None
 
 
-class Alone:
+class IsolatedAssignment:
     """Assignment that nobody takes away, and in which nobody waits."""
 
     def is_committed(self, position: Position, /) -> bool:
@@ -95,24 +95,24 @@ class Alone:
         return True
 
     async def pause(self, seconds: float, position: Position, /) -> Never:
-        raise Asked
+        raise NotIsolated
 
 
 async def asked(*what: object) -> Any:
     """Raise `Asked`, whatever is asked for."""
-    raise Asked
+    raise NotIsolated
 
 
-def ports_alone(
-    service: str, documents: Documents, clock: Then, record_bytes_max: int, keys: Keys | None = None
+def make_isolated_ports(
+    service: str, documents: RecordedDocuments, clock: RecordedClock, record_bytes_max: int, keys: Keys | None = None
 ) -> Ports:
     """Ports that raise `Asked` wherever a run asks for the outside."""
     return Ports(
         store=cast(Store, documents),  # what a turn uses of a store
-        publisher=Forgetful(record_bytes_max),
+        publisher=DiscardingPublisher(record_bytes_max),
         clock=clock,
         outage_watch=OutageWatch(service, clock, lambda moment: None),
-        assignment=Alone(),
+        assignment=IsolatedAssignment(),
         batch=asked,
         overflow_cache=OverflowCache(bytes_max=0),
         worker="rebuild",
@@ -128,7 +128,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class SetClock:
+class FixedClock:
     """Clock on which no time passes, but where `now` is set: what is recorded does not depend on when it runs."""
 
     now: int = 0
@@ -154,7 +154,7 @@ async def at_once(seconds: float, position: Position) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
+class StaticAssignment:
     """See `saga.engine.ports.Assignment` for the promises. No worker stops, and no partition goes."""
 
     pause: Callable[[float, Position], Awaitable[None]] = at_once
@@ -175,7 +175,7 @@ class Undisturbed:
 
 
 @dataclass
-class Published:
+class RecordingPublisher:
     """See `saga.engine.ports.EventPublisher` for the promises. It keeps what is published, in order."""
 
     messages: list[Outgoing] = field(default_factory=list)

@@ -32,9 +32,8 @@ from saga.engine.persistence.service_record import (
 )
 from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.ports import CallExternal, ExternalCall
-from saga.engine.prepared_service import PreparedService, relayed_by
+from saga.engine.prepared_service import PreparedService, find_conflicting_times, relayed_by
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
-from saga.engine.time_limits import misfits
 from saga.engine.worker import Worker
 from saga.errors import ConfigurationError, DeclarationError
 from saga.messages import Topic
@@ -118,7 +117,7 @@ async def serve(
             sources = WorkerSources([events])
             log_ids = broker.log_ids if options.compares_logs else None
             worker = Worker(service, assignment, options.limits, tasks, sources, telling, log_ids)
-            for what in misfits(declared):
+            for what in find_conflicting_times(declared):
                 report(Misfit(service=declared.name, what=what))
             report(Started(service=declared.name, topics=tuple(sorted(service.topics))))
             relaying = None if relay is None else tasks.create_task(relay.run(options.stop), name="relay")

@@ -1,8 +1,9 @@
 """Declarations of one service, made ready for the runtime: made once for each declaration, whoever runs it then. And
 the topics that follow from them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -18,12 +19,13 @@ from saga.declarations.changes import change_of, is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
 from saga.encryption.sensitive_fields import SensitiveMarks, find_marks, unwrap_marked
-from saga.engine.foreign_values import single_object
+from saga.engine.foreign_values import decode_single_object
 from saga.engine.known_schemas import KnownSchemas
 from saga.errors import BadInput, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Topic, name_of
 from saga.messaging.names import commands_of, dead_letters_of
 from saga.messaging.timers import Tier, tiers_of
+from saga.policies.retry import RETRY, Retry
 from saga.progress import overflow
 from saga.progress.handlers import CompensationRole, HandlerRole, HandlerRoles
 from saga.progress.overflow import OverflowBounds
@@ -99,7 +101,7 @@ class PreparedService:
         value = (
             message.value
             if message.value[:2] == codec.MARKER
-            else single_object(message, library, self.schemas.writers.get)
+            else decode_single_object(message, library, self.schemas.writers.get)
         )
         event = codec.decode(value, self.classes[handler][message.type], library)
         contract = self.contracts[message.type]
@@ -255,7 +257,7 @@ def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
     return is_last and handler.says_one and all(contracts[n].outcome for n in _names(handler.emits))
 
 
-def yields_of(service: PreparedService) -> tuple[frozenset[str], frozenset[str]]:
+def find_low_priority_types(service: PreparedService) -> tuple[frozenset[str], frozenset[str]]:
     """Types of messages that only handlers which may wait are for, and the topics of which no other type is read."""
     busy = {n for h in service.declared.reactions if not h.deferrable for n in _names(h.hears)}
     types = service.consumed - busy
@@ -321,3 +323,66 @@ def needs_of(services: Iterable[Declared], told: Topic | None = None) -> BrokerU
         groups=frozenset(declared.name for declared in several),
         topics=frozenset(topic.name for declared in several for topic in topics_of(declared)) | more,
     )
+
+
+# -------------------------------------------------------------------- time limits
+
+
+DAY_S = 86_400
+
+
+def find_conflicting_times(declared: Declared) -> tuple[str, ...]:
+    """All of them, for people: nothing is lost here, but others have forgotten the saga, or this service has."""
+    return (*_long_waits(declared), *_long_topics(declared))
+
+
+def retry_span_s(retry: Retry) -> float:
+    """Seconds that all attempts take together, without what each takes.
+
+    >>> retry_span_s(Retry(attempts_max=4, delay_s_first=1, delay_s_max=2)), retry_span_s(Retry(attempts_max=1))
+    (5.0, 0.0)
+    """
+    delays = (retry.delay_s_first * 2.0 ** min(before, 64) for before in range(min(retry.attempts_max, 10_000) - 1))
+    return float(sum(min(delay, retry.delay_s_max) for delay in delays))
+
+
+def _long_waits(declared: Declared) -> Iterator[str]:
+    """Attempts of handlers; a deadline that is longer is refused where it is declared."""
+    memory = declared.memory
+    for handler in declared.reactions:
+        wait = timedelta(seconds=sum(retry_span_s(retry) for retry in _rules_of(declared, handler)))
+        if handler.undoes is None and wait >= memory:
+            yield (
+                f"the attempts of {handler.name} take up to {wait}, and {declared.name} remembers a saga for {memory}: "
+                "what it says then is of a saga that others may have forgotten; raise memory=, or let it fail sooner"
+            )
+
+
+def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
+    """Rules under which its attempts may fail. Those of each are counted apart: they can follow one another."""
+    rules = [handler.retry or declared.retry or RETRY]
+    if handler.retry is None:
+        taken = {parameter.gives for parameter in handler.parameters if parameter.role == "resource"}
+        rules += [r.retry for r in declared.resources if r.retry is not None and r.gives in taken]
+    for rule in rules:
+        yield rule
+        yield from rule.by.values()
+
+
+def _long_topics(declared: Declared) -> Iterator[str]:
+    topics = {name: topic for h in declared.reactions for e in h.hears for name, topic in _topics_of(e).items()}
+    memory_s = declared.memory.total_seconds()
+    for name in sorted(reads_of(declared) & topics.keys()):
+        days = topics[name]
+        if days is None or days * DAY_S > memory_s:
+            kept = "for ever" if days is None else f"for {days:g} days"
+            yield (
+                f"the topic {name} keeps records {kept}, and {declared.name} remembers a saga for {declared.memory}: "
+                "whoever reads it anew has it handled twice; raise memory=, or lower retention_days in its topic.json"
+            )
+
+
+def _topics_of(event: type) -> dict[str, float | None]:
+    binding = binding_of(event)
+    name = binding.contract.topic
+    return {name: binding.library.topics[name].retention_days}

@@ -19,7 +19,7 @@ from saga.encryption.port import Keys
 from saga.engine.execution import handler_runner, value_codec
 from saga.engine.execution.beginning import begin, read_progress
 from saga.engine.execution.failure_handling import RunRequest
-from saga.engine.isolated_ports import Asked, Documents, Then, ports_alone
+from saga.engine.isolated_ports import NotIsolated, RecordedClock, RecordedDocuments, make_isolated_ports
 from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.prepared_service import PreparedService
 from saga.engine.processing_state import ProcessingState
@@ -71,7 +71,7 @@ class Unknowable(SagaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ReceivedMessage:
     """A message that the service had taken from the log."""
 
     message: Message
@@ -81,7 +81,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anew:
+class RebuiltProgress:
     """A progress made anew, and what has to be done with it."""
 
     snapshot: SagaProgress
@@ -99,8 +99,8 @@ class _Rebuilding:
 
     service: ServiceRuntime
     saga: str
-    documents: Documents
-    clock: Then
+    documents: RecordedDocuments
+    clock: RecordedClock
     said: Mapping[str, Message]
     """Events of this service in the log, by id."""
     now_ms: int
@@ -109,7 +109,7 @@ class _Rebuilding:
     emitted: dict[str, Message] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
 
-    async def take(self, taken: Taken) -> None:
+    async def take(self, taken: ReceivedMessage) -> None:
         """Take a message to its end."""
         self.clock.at_ms = max(self.clock.at_ms, taken.time_ms)
         message = await value_codec.encrypt_message(self.service, taken.message, taken.position)
@@ -214,7 +214,7 @@ class _Rebuilding:
         self.documents.trying = True
         try:
             events, delta, _ = await handler_runner.call_handler(self.service, ask, action.parts, saga)
-        except Asked:
+        except NotIsolated:
             return None
         except Exception as why:
             raise Unknowable(f"{ask.handler.name} fails on {action.message.type}: {saga.words_of(why)}") from why
@@ -268,21 +268,21 @@ class Around(NamedTuple):
     """Keys of sealed values; `None`: nothing is sealed."""
 
 
-async def rebuilt(
+async def rebuild_progress(
     service: PreparedService,
     saga: str,
-    taken: Sequence[Taken],
+    taken: Sequence[ReceivedMessage],
     said: Mapping[str, Message],
     now_ms: int,
     around: Around,
-) -> Anew | None:
+) -> RebuiltProgress | None:
     """The progress of a saga, from the messages that the service had taken, and from what it has said; `None`: it had
     none. Raises `Unknowable`.
 
     Between topics the log has no order. Three are tried, and the first one counts that leads to all that was said and
     to nothing else; else the first one that leads to all of it.
     """
-    found, why = list[Anew | None](), list[Unknowable]()
+    found, why = list[RebuiltProgress | None](), list[Unknowable]()
     for order in ORDERS:
         try:
             anew = await _made(service, saga, taken, said, now_ms, around, order)
@@ -300,14 +300,14 @@ async def rebuilt(
 async def _made(  # see above; and the order
     service: PreparedService,
     saga: str,
-    taken: Sequence[Taken],
+    taken: Sequence[ReceivedMessage],
     said: Mapping[str, Message],
     now_ms: int,
     around: Around,
     order: Order,
-) -> Anew | None:
-    documents, clock = Documents(around.document_bytes_max), Then()
-    ports = ports_alone(service.name, documents, clock, around.record_bytes_max, around.keys)
+) -> RebuiltProgress | None:
+    documents, clock = RecordedDocuments(around.document_bytes_max), RecordedClock()
+    ports = make_isolated_ports(service.name, documents, clock, around.record_bytes_max, around.keys)
     service = dataclasses.replace(service, is_all_at_once=True)
     one = _Rebuilding(make_service_runtime(service, {}, ports), saga, documents, clock, said, now_ms)
     try:
@@ -315,7 +315,7 @@ async def _made(  # see above; and the order
             await one.take(each)
     except TooLarge as why:
         raise Unknowable(str(why)) from why
-    except Asked as why:
+    except NotIsolated as why:
         raise Unknowable("it asks for the outside where no run does") from why
     lost = [f"{event.type} {event.id}" for event in said.values() if event.id not in one.emitted]
     if lost:
@@ -327,7 +327,7 @@ async def _made(  # see above; and the order
         return None
     key = PROGRESS, next(iter(key for collection, key in documents.there if collection == PROGRESS))
     ordered = [at for at in documents.there if at != key] + [key]
-    return Anew(
+    return RebuiltProgress(
         snapshot=decode_progress(documents.there[key][0].content),
         documents={at: (documents.there[at][0].content, documents.there[at][1]) for at in ordered},
         unsaid=[event for id_, event in one.emitted.items() if id_ not in said],
@@ -335,9 +335,9 @@ async def _made(  # see above; and the order
     )
 
 
-def _in_order(one: _Rebuilding, taken: Sequence[Taken], order: Order) -> list[Taken]:
+def _in_order(one: _Rebuilding, taken: Sequence[ReceivedMessage], order: Order) -> list[ReceivedMessage]:
     """Messages in one of the orders. A deadline that has run gets the wake that set it off."""
-    timed: list[tuple[int, Taken]] = []
+    timed: list[tuple[int, ReceivedMessage]] = []
     last: dict[tuple[str, int], int] = {}
     ended_ms = max([from_iso(event.time) for event in one.said.values()], default=0)
     for each in sorted(taken, key=lambda t: (t.position.topic, t.position.partition, t.position.offset)):
@@ -351,12 +351,12 @@ def _in_order(one: _Rebuilding, taken: Sequence[Taken], order: Order) -> list[Ta
             at_ms = max(at_ms, ended_ms)
         place = each.position.topic, each.position.partition
         at_ms = last[place] = max(at_ms, last.get(place, 0))
-        timed.append((at_ms, Taken(each.message, each.position, at_ms)))
+        timed.append((at_ms, ReceivedMessage(each.message, each.position, at_ms)))
         for role in one.service.roles.opening.get(each.message.type, ()):
             ran = one.said_by(role.name, each.message.id)
             if ran:
                 ran_ms = from_iso(ran[0].time)
-                timed.append((ran_ms, Taken(_wake(one, ran_ms), Position("", 0, 0), ran_ms)))
+                timed.append((ran_ms, ReceivedMessage(_wake(one, ran_ms), Position("", 0, 0), ran_ms)))
     return [each for _, each in sorted(timed, key=lambda one: (one[0], one[1].position))]
 
 

@@ -1,6 +1,7 @@
-"""Values as they are recorded, as JSON: state, results and answers."""
+"""Encode what a run records as JSON: state, results and answers of steps; and migrate states of older versions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -10,9 +11,11 @@ from msgspec.structs import replace
 
 from saga.declarations.annotations import spelt
 from saga.declarations.answers import check_recorded, declared_answer
-from saga.encryption.sensitive_fields import find_marks, mark, unwrap_marked
-from saga.errors import Permanent
-from saga.progress.document import UNENCODABLE, StepRecord
+from saga.declarations.values import Migration
+from saga.encryption.sensitive_fields import collect_texts, find_marks, mark, redact_text, unwrap_marked
+from saga.engine.prepared_service import PreparedService
+from saga.errors import Permanent, SagaError
+from saga.progress.document import UNENCODABLE, SagaProgress, StepRecord, compute_format
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -38,7 +41,7 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
     changed = {name: value for name, value in fields_of(state).items() if before[name] != value}
     if not changed:
         return {}
-    written = {n: msgspec.json.decode(recorded(value, n, "saga.state's")) for n, value in changed.items()}
+    written = {n: msgspec.json.decode(encode_recorded(value, n, "saga.state's")) for n, value in changed.items()}
     try:
         again = read(written)
     except (msgspec.ValidationError, TypeError, ValueError):
@@ -52,7 +55,7 @@ def changed_fields(before: Mapping[str, Any], state: Any, read: Callable[[dict[s
     return written
 
 
-def recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
+def encode_recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
     """A value as it is recorded. `type_`: says what of it is sensitive. Raises `Permanent` for one that cannot be."""
     try:
         if type_ is not None and (marks := find_marks(type_)) is not None:
@@ -62,21 +65,21 @@ def recorded(value: object, name: str, what: str, type_: Any = None) -> Raw:
         raise Permanent(f"{what} {name!r} cannot be recorded: {why}; return plain values or dataclasses") from why
 
 
-def recorded_answer(asked: StepRecord, why: Exception, answers: tuple[type[Exception], ...]) -> StepRecord:
+def record_answer(asked: StepRecord, why: Exception, answers: tuple[type[Exception], ...]) -> StepRecord:
     """An exception that is an answer to a call, as it is recorded. Raises `Permanent` for one that cannot be."""
     answer = declared_answer(why, answers)
-    value = recorded(why.args, asked.name, "the answer of")
+    value = encode_recorded(why.args, asked.name, "the answer of")
     check_recorded(answer, why, value, asked.name)
     return replace(asked, answer=answer.__name__, value=value)
 
 
-def given_back(handler: str, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
+def replay_result(handler: str, call: StepRecord, type_: Any, answers: tuple[type[Exception], ...]) -> Any:
     """Give a recorded result, as the first run and every rerun see it: a declared answer is raised. Raises `Permanent`
     for one that this version cannot read."""
     if call.answer is not None:
         for answer in answers:
             if answer.__name__ == call.answer:
-                raise _made_again(answer, call)
+                raise _rebuild_answer(answer, call)
         raise Permanent(
             f"{handler} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
             "any more: put it back until no saga is open"
@@ -99,7 +102,7 @@ def given_back(handler: str, call: StepRecord, type_: Any, answers: tuple[type[E
         ) from why
 
 
-def _made_again(answer: type[Exception], call: StepRecord) -> Exception:
+def _rebuild_answer(answer: type[Exception], call: StepRecord) -> Exception:
     """The exception by which a call answered. Raises `Permanent` for arguments, of a person perhaps, that make none."""
     try:
         return answer(*msgspec.json.decode(call.value))
@@ -111,12 +114,12 @@ def _made_again(answer: type[Exception], call: StepRecord) -> Exception:
         ) from why
 
 
-def which(call: StepRecord) -> tuple[str, str, int]:
+def identify_call(call: StepRecord) -> tuple[str, str, int]:
     """Call of a run, whatever its arguments."""
     return call.kind, call.name, call.number
 
 
-def disputable(calls: Iterable[StepRecord]) -> tuple[tuple[str, int], ...]:
+def list_answerable_calls(calls: Iterable[StepRecord]) -> tuple[tuple[str, int], ...]:
     """Those of these calls, by name and number, that a person may answer: of an update its document knows."""
     return tuple(dict.fromkeys((call.name, call.number) for call in calls if call.kind != "update"))
 
@@ -136,9 +139,76 @@ def is_flag(call: StepRecord) -> bool:
     return call.kind == "read" and call.name.startswith(_FLAG)
 
 
-def past_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None) -> int:
+def skip_flags(calls: Sequence[StepRecord], place: int, asked: StepRecord | None) -> int:
     """Place of the first call from there on that is no flag, or is the one that is asked for."""
-    wanted = None if asked is None else which(asked)
-    while place < len(calls) and is_flag(calls[place]) and which(calls[place]) != wanted:
+    wanted = None if asked is None else identify_call(asked)
+    while place < len(calls) and is_flag(calls[place]) and identify_call(calls[place]) != wanted:
         place += 1
     return place
+
+
+# -------------------------------------------------------------------- state migration
+
+
+def migrate_fields(service: PreparedService, fields: dict[str, Any], version: int, saga: str) -> dict[str, Any]:
+    """Migrate the recorded fields of a state from an older version of the service to the current one.
+
+    Nothing is written here: the end of the run writes the migrated state with its version, in one compare-and-swap. So
+    a migration takes effect once, however often it is computed. Raises `SagaError` if a migration fails: the saga
+    waits, and the error is reported.
+    """
+    for migration in service.migrations[version - 1 :]:
+        try:
+            fields = _migrate_once(migration, fields)
+        except Exception as why:
+            words = redact_text(f"{type(why).__name__}: {why}", _secrets(migration, fields))
+            raise SagaError(
+                f"the state of saga {saga!r} cannot be migrated from version {migration.version}, by "
+                f"{service.name}.{migration.name}: {words}; mend it and deploy, or roll back: nothing of it is written"
+            ) from why
+    return fields
+
+
+def _migrate_once(migration: Migration, fields: Mapping[str, Any]) -> dict[str, Any]:
+    made = migration.function(msgspec.convert(unwrap_marked(dict(fields)), migration.takes, strict=False))
+    if type(made) is not migration.gives:
+        raise TypeError(f"it returned {made!r}, and is to return a {migration.gives.__name__}")
+    marks = find_marks(migration.gives)
+    written: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(made)))
+    if msgspec.convert(written, migration.gives, strict=False) != made:
+        shown = repr(made) if marks is None else f"a {migration.gives.__name__}"
+        raise ValueError(f"it returned {shown}, which is not the same when it is read back")
+    return written if marks is None else marks.changed(made, written, mark)
+
+
+def _secrets(migration: Migration, fields: Mapping[str, Any]) -> list[str]:
+    """Texts of a state of before that its migration may quote."""
+    marks = find_marks(migration.takes)
+    with suppress(msgspec.ValidationError):
+        return (
+            []
+            if marks is None
+            else marks.texts(msgspec.convert(unwrap_marked(dict(fields)), migration.takes, strict=False))
+        )
+    return list(collect_texts(unwrap_marked(dict(fields))))
+
+
+def migrate_progress(
+    service: PreparedService,
+    p: SagaProgress,
+    delta: dict[str, Any],
+    older: Mapping[str, Any],
+    close: Callable[[Any], Any],
+) -> tuple[SagaProgress, dict[str, Any]]:
+    """Return the progress with its state in the current version, and the fields that a run has changed: all of them if
+    the state was migrated.
+
+    `older` is the state before, decrypted; `close` encrypts the sensitive parts of the new one. Raises `SagaError`.
+    """
+    if p.version == service.version:
+        return p, delta
+    state = close(migrate_fields(service, dict(older), p.version, p.saga))
+    p = replace(
+        p, state=state, version=service.version, format=compute_format(p.pages, p.deadlines, p.later, service.version)
+    )
+    return p, {**state, **delta}

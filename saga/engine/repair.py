@@ -41,7 +41,7 @@ def may_act(
     assignment.trackers[Partition(NOWHERE.topic, NOWHERE.partition)] = OffsetTracker(0)
 
 
-async def repaired(
+async def republish_saga(
     service: ServiceRuntime, saga: str, triggers: Sequence[Message] = ()
 ) -> list[tuple[str, str, str | None]]:
     """Go on with the saga until nothing is ready, and send its wake on: handler, outcome and reason of each transition
@@ -65,7 +65,7 @@ async def repaired(
         return stages.outcomes
 
 
-async def woken_again(service: ServiceRuntime, saga: str) -> None:
+async def republish_timer(service: ServiceRuntime, saga: str) -> None:
     """Send the current wake of the saga again, for the earliest time for which something waits. Who reads it goes on
     with all that is due by then; nothing runs here. Raises `SagaError` as above."""
     turn = await progress_repository.load(service, _without_message(service, saga, Measurements()))

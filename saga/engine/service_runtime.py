@@ -1,7 +1,9 @@
 """Service as it runs: prepared declarations with open resources and ports."""
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import NamedTuple
 
 from msgspec import Raw
@@ -11,14 +13,13 @@ from saga.contracts import codec
 from saga.declarations.flags import flags_asked
 from saga.declarations.limits import Limits
 from saga.declarations.values import Resource
-from saga.engine.known_controls import KnownControls
 from saga.engine.known_schemas import KnownSchemas
 from saga.engine.limits import CallGates, Limiter
 from saga.engine.ports import Ports
 from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput, Permanent
 from saga.messages import Event, name_of
-from saga.messaging.active_controls import Names, Target
+from saga.messaging.active_controls import InForce, Names, Target
 from saga.messaging.controls import Noted
 from saga.policies.remembering import Memory, Remembered
 
@@ -29,6 +30,27 @@ class UsedResource(NamedTuple):
     resource: Resource
     limiter: Limiter
     """Its limits."""
+
+
+READ_S = 5.0
+"""How long a cached copy of the control log is valid. Changes take effect everywhere within this time."""
+
+
+@dataclass(slots=True)
+class KnownControls:
+    """Cached copy of the control log of a service."""
+
+    in_force: InForce = field(default_factory=InForce)
+    until_s: float = -inf
+    """Monotonic time until which the copy is valid."""
+    stops: bool = False
+    """True if anything is paused, limited or routed; otherwise no run has to check."""
+    gate: AbstractAsyncContextManager[object] | None = None
+    """Lets one task read at a time; the others wait for its result, because the copy may be very old."""
+    cas: int | None = None
+    """Version of the control log that was read; 0: there is none."""
+    told: Mapping[Target, Noted] = field(default_factory=dict)
+    """Active controls that were reported last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from saga.engine.consumer.sources import WorkerSources
 from saga.engine.consumer.timer_buffer import TimerBuffer
 from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.persistence.transition_publisher import Telling
-from saga.engine.prepared_service import yields_of
+from saga.engine.prepared_service import find_low_priority_types
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Broken, StoreUnavailable
 from saga.messages import Partition, StalledPartition
@@ -64,7 +64,7 @@ class Worker:
             self.assignment.fence = fence
         self.timers = TimerBuffer(clock, self.executor, self.limits.inflight_max, look_again, fence)
         room = FlowControl(self.limits, self.assignment, self.executor, self.timers)
-        types, topics = yields_of(self.service)
+        types, topics = find_low_priority_types(self.service)
         if types:
             most = held_max(self.limits.inflight_max)
             room.low_priority = LowPriorityBuffer(

@@ -12,8 +12,8 @@ from saga.contracts.library import Library, Version, find
 from saga.contracts.sealing import opened
 from saga.encryption.port import Keys
 from saga.encryption.text import find_key_names
-from saga.engine.consumer.event_recognition import Recognition, recognize
-from saga.engine.foreign_values import identify_message, single_object, taken
+from saga.engine.consumer.record_router import Recognition, recognize
+from saga.engine.foreign_values import decode_single_object, identify_message, to_single_object
 from saga.errors import BadInput, ContractError, DeclarationError, KeyMissing
 from saga.messages import Event, Message, Record, Writer
 from saga.messaging import envelope
@@ -133,9 +133,9 @@ def decode_message(record: Record, library: Library) -> Message:
         raise BadInput(found.doubt)
     contract = library.contracts[found.name]
     message = envelope.to_message(record, type_=found.name, schema=found.schema, contract=contract)
-    return identify_message(taken(message, record.writer, library), record.topic, contract, library)
+    return identify_message(to_single_object(message, record.writer, library), record.topic, contract, library)
 
 
 def decode_value(message: Message, writer: Writer | None, library: Library) -> bytes:
     """Value of a message as a single object. `writer`: of its record. Raises `BadInput`."""
-    return single_object(message, library, lambda id_: writer or registered.writer_without_registry(id_))
+    return decode_single_object(message, library, lambda id_: writer or registered.writer_without_registry(id_))

@@ -19,10 +19,10 @@ from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys
 from saga.engine.consumer.record_router import route_record
-from saga.engine.foreign_values import taken
+from saga.engine.foreign_values import to_single_object
 from saga.engine.persistence.transition_publisher import told_of
 from saga.engine.prepared_service import PreparedService, prepare
-from saga.engine.rebuild import Anew, Around, Taken, Unknowable, rebuilt
+from saga.engine.rebuild import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
 from saga.errors import BadInput, ConfigurationError, Exists
 from saga.messages import Message, Outgoing, Partition, Position, Record
 from saga.messaging import envelope, timers
@@ -62,7 +62,7 @@ class RebuiltSaga:
 class _FoundMessages:
     """Records of one saga."""
 
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[ReceivedMessage] = field(default_factory=list)
     said: dict[str, Message] = field(default_factory=dict)
     commanded: bool = False
     places: Sequence[Partition] = ()
@@ -171,7 +171,7 @@ def _sort(service: PreparedService, record: Record, of: _FoundMessages, position
         taken = route_record(record, service)
         if isinstance(taken, Message):
             position = Position(*record[:3], record.log_id)
-            of.taken.append(Taken(taken, position, record.time_ms))
+            of.taken.append(ReceivedMessage(taken, position, record.time_ms))
 
 
 def _decode_own(service: PreparedService, record: Record) -> Message | None:
@@ -183,7 +183,7 @@ def _decode_own(service: PreparedService, record: Record) -> Message | None:
         message = envelope.to_message(record, type_=type_, schema="", contract=service.contracts[type_])
     except BadInput:
         return None
-    message = taken(message, record.writer, service.schemas.library)
+    message = to_single_object(message, record.writer, service.schemas.library)
     return message if message.source == service.name and could_be_own(message.id, type_) else None
 
 
@@ -215,7 +215,7 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
         if found.commanded:
             raise Unknowable("a person has decided about it, by commands: what became of them is not in the topics")
         around = Around(place.broker.record_bytes_max, place.store.document_bytes_max, place.keys)
-        anew = await rebuilt(service, saga, found.taken, found.said, place.clock.now_ms(), around)
+        anew = await rebuild_progress(service, saga, found.taken, found.said, place.clock.now_ms(), around)
         if anew is None or _is_forgotten(place, anew, found):
             return None
         _check_begun(place, anew, found)
@@ -227,13 +227,13 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
     return told
 
 
-def _is_forgotten(place: _RebuildTarget, anew: Anew, found: _FoundMessages) -> bool:
+def _is_forgotten(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> bool:
     """True if the progress is gone because its time is over: that is no loss."""
     last_ms = max(each.time_ms for each in found.taken)
     return not anew.snapshot.is_open and last_ms + place.service.memory_s * 1000 < place.clock.now_ms()
 
 
-def _check_begun(place: _RebuildTarget, anew: Anew, found: _FoundMessages) -> None:
+def _check_begun(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> None:
     """Check that the log has all of the saga. Raises `Unknowable`."""
     started = anew.snapshot.started
     if started is None:
@@ -248,7 +248,7 @@ def _check_begun(place: _RebuildTarget, anew: Anew, found: _FoundMessages) -> No
             )
 
 
-def _describe(service: PreparedService, saga: str, anew: Anew) -> RebuiltSaga:
+def _describe(service: PreparedService, saga: str, anew: RebuiltProgress) -> RebuiltSaga:
     entries = [decode_transition(raw) for raw in anew.snapshot.transitions]
     return RebuiltSaga(
         service=service.name,
@@ -260,7 +260,7 @@ def _describe(service: PreparedService, saga: str, anew: Anew) -> RebuiltSaga:
     )
 
 
-async def _write(place: _RebuildTarget, saga: str, anew: Anew) -> None:
+async def _write(place: _RebuildTarget, saga: str, anew: RebuiltProgress) -> None:
     """Publish what was never said, then insert the progress behind its archives, and have the service look at it.
     Raises `Exists` if there is one by now.
 
@@ -285,7 +285,7 @@ async def _write(place: _RebuildTarget, saga: str, anew: Anew) -> None:
     await place.broker.publish([_timer(place, saga, 0)])
 
 
-def _transitions(place: _RebuildTarget, anew: Anew) -> Iterator[Told]:
+def _transitions(place: _RebuildTarget, anew: RebuiltProgress) -> Iterator[Told]:
     """All transitions that were made, as a worker would tell them; the first one says that they were."""
     p, raws = anew.snapshot, list[Raw]()
     while len(raws) < p.first:

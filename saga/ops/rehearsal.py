@@ -13,12 +13,12 @@ import msgspec
 from saga.declarations.values import Declared
 from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import hide_marked, redact_text
-from saga.engine.consumer.batching import Batcher
+from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.errors import Halted
 from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
-from saga.engine.isolated_ports import Published, Undisturbed
+from saga.engine.isolated_ports import RecordingPublisher, StaticAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import ExternalCall, Ports
 from saga.engine.prepared_service import PreparedService, prepare
@@ -89,7 +89,7 @@ async def rehearse(
         SagaError: This version cannot decide about the saga, or the store cannot be read.
     """
     declared, store, clock, keys = setup.declared, setup.store, setup.clock, setup.keys
-    saga, copy, log = letter.saga, StoreOverlay(store), Published()
+    saga, copy, log = letter.saga, StoreOverlay(store), RecordingPublisher()
     if not saga:
         raise BadInput(f"dead letter {letter.id} belongs to no saga")
     service = _make_runtime(declared, copy, log, clock, keys)
@@ -195,7 +195,7 @@ class StoreOverlay:
 
 
 def _make_runtime(
-    declared: Declared, copy: StoreOverlay, log: Published, clock: Clock, keys: Keys | None
+    declared: Declared, copy: StoreOverlay, log: RecordingPublisher, clock: Clock, keys: Keys | None
 ) -> ServiceRuntime:
     async def unreachable(seconds: float, position: Position) -> NoReturn:
         raise SagaError("the store cannot be read, or the rehearsal waits for something: nothing more can be told")
@@ -205,7 +205,7 @@ def _make_runtime(
         publisher=log,
         clock=clock,
         outage_watch=OutageWatch(declared.name, clock, lambda moment: None),
-        assignment=Undisturbed(unreachable),
+        assignment=StaticAssignment(unreachable),
         batch=Batcher().submit,
         overflow_cache=OverflowCache(bytes_max=0),
         call_external=_stop,

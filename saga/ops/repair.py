@@ -16,7 +16,7 @@ from saga.engine.persistence.progress_repository import outbox_records
 from saga.engine.persistence.service_record import known_logs, note_logs, replaced_logs
 from saga.engine.persistence.transition_publisher import Telling
 from saga.engine.prepared_service import prepare, writes_of
-from saga.engine.repair import may_act, repaired, woken_again
+from saga.engine.repair import may_act, republish_saga, republish_timer
 from saga.engine.service_runtime import ServiceRuntime, make_service_runtime
 from saga.errors import SagaError
 from saga.messages import Outgoing
@@ -117,9 +117,9 @@ async def _published_records(service: ServiceRuntime, p: SagaProgress, topics: C
 async def _repair_saga(service: ServiceRuntime, needing: RepairedSaga) -> RepairedSaga:
     try:
         if needing.work.is_wake_alone:  # whoever runs the service is woken: nothing of it is run twice
-            await woken_again(service, needing.saga)
+            await republish_timer(service, needing.saga)
             return needing
-        return replace(needing, did=tuple(await repaired(service, needing.saga, needing.work.triggers)))
+        return replace(needing, did=tuple(await republish_saga(service, needing.saga, needing.work.triggers)))
     except (SagaError, *UNREADABLE) as why:
         return replace(needing, problem=str(why))
 

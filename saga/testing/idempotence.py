@@ -14,7 +14,7 @@ from saga.declarations.resources import MARKERS
 from saga.declarations.values import Declared
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
-from saga.engine.isolated_ports import Published
+from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.lifecycle import open_resources
 from saga.engine.ports import ExternalCall
 from saga.engine.prepared_service import PreparedService, prepare
@@ -340,7 +340,7 @@ class _ScriptRuns:
             await self.rerun(script, later, when)
 
     def _service(self, store: _Store) -> ServiceRuntime:
-        ports = trial_ports(self._declared.name, cast(Store, store), self._clock, Published())
+        ports = trial_ports(self._declared.name, cast(Store, store), self._clock, RecordingPublisher())
         ports = replace(ports, call_external=lambda step: self._called(store, step))
         return make_service_runtime(self._prepared, self._resources, ports)
 

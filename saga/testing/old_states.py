@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from typing_extensions import TypeVar
 
-from saga.engine import state_migration
+from saga.engine import recorded_values
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.engine.recorded_values import fields_of
 from saga.errors import SagaError
@@ -27,7 +27,7 @@ def migrated(service: Service[_S], old: "DataclassInstance") -> _S:
     """
     prepared = prepare(service.declared)
     version, fields = recorded(prepared, old)
-    once, again = (state_migration.fields_now(prepared, fields, version, "a test") for _ in range(2))
+    once, again = (recorded_values.migrate_fields(prepared, fields, version, "a test") for _ in range(2))
     if once != again:
         raise SagaError(
             f"the migrations of {prepared.name!r} make {once} of {old}, and {again} the second time: a migration runs "

@@ -16,13 +16,13 @@ from saga.changes.records import DocumentChange
 from saga.contracts import codec
 from saga.contracts.library import contract_of
 from saga.declarations.changes import kind_of, word_of
-from saga.engine import state_migration
-from saga.engine.consumer.batching import Batcher
-from saga.engine.consumer.document_changes import make_change_message
+from saga.engine import recorded_values
+from saga.engine.consumer.keyed_executor import Batcher
+from saga.engine.consumer.record_router import make_change_message
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.document_updates import as_kind
 from saga.engine.execution.message_processor import process
-from saga.engine.isolated_ports import Published, Undisturbed
+from saga.engine.isolated_ports import RecordingPublisher, StaticAssignment
 from saga.engine.lifecycle import open_resources
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import EventPublisher, Ports
@@ -132,7 +132,7 @@ def trial_ports(
         publisher=log,
         clock=clock,
         outage_watch=OutageWatch(service, clock, patience.report),
-        assignment=Undisturbed(patience.pause),
+        assignment=StaticAssignment(patience.pause),
         batch=Batcher().submit,
         overflow_cache=OverflowCache(bytes_max=0),
     )
@@ -198,7 +198,7 @@ async def trial(  # all that a trial begins with
         folder = stack.enter_context(TemporaryDirectory(prefix="saga-trial-"))
         store = await stack.enter_async_context(SqliteStore(Path(folder) / "store.db", clock=clock))
         resources = await open_resources(declared, stack, clock, OPEN_S_MAX, use)
-        log = Published()
+        log = RecordingPublisher()
         prepared = in_place(prepare(declared))
         participant = make_service_runtime(prepared, resources, trial_ports(declared.name, store, clock, log))
         kinds = {document.kind: document.collection for document in declared.documents}
@@ -228,7 +228,7 @@ async def trial(  # all that a trial begins with
             for kind, collection in kinds.items()
             async for key, document in store.scan(collection)
         }
-        fields = state_migration.fields_now(participant, p.state, p.version, p.saga)
+        fields = recorded_values.migrate_fields(participant, p.state, p.version, p.saga)
         return Trial(_emitted(participant, log), build_view(p, participant.state_of(fields)), left)
 
 
@@ -354,7 +354,7 @@ def arriving_change(service: PreparedService, change: Change[Any], clock: TrialC
     return make_change_message(changed, kinds[fitting[0]], clock.now_ms())
 
 
-def _emitted(service: PreparedService, log: Published) -> list[Event]:
+def _emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
     """Events that were published, each once, as the classes that the service's handlers emit."""
     classes = [event for reaction in service.declared.reactions for event in reaction.emits]
     library = service.schemas.library

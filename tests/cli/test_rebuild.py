@@ -17,7 +17,7 @@ from saga.broker.embedded.administration import EmbeddedAdministration
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.cli import rebuild as cli
 from saga.clients import events
-from saga.engine.rebuild import rebuilt
+from saga.engine.rebuild import rebuild_progress
 from saga.messages import Partition, Record
 from saga.messaging.envelope import type_of
 from saga.messaging.names import PROGRESS
@@ -245,7 +245,7 @@ def test_a_worker_that_comes_first_keeps_its_progress(
 ) -> None:
     ordered(folder, one=Shop())
     lose(folder, "payment", "one")
-    made = rebuilt
+    made = rebuild_progress
 
     async def while_somebody_writes(*args: Any, **named: Any) -> Any:
         anew = await made(*args, **named)
@@ -253,7 +253,7 @@ def test_a_worker_that_comes_first_keeps_its_progress(
             await store.insert(PROGRESS, "payment::one", encode(SagaProgress(service="payment", saga="one")))
         return anew
 
-    monkeypatch.setattr(rebuilding, "rebuilt", while_somebody_writes)
+    monkeypatch.setattr(rebuilding, "rebuild_progress", while_somebody_writes)
     done = saga("sagas", "rebuild", "services.payment", "--apply")
     assert done.exit_code == 1
     assert "payment  one  cannot be made: its progress is there by now: it is left as it is" in done.stdout

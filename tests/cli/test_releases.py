@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from saga.broker.partitioner import partition_of
-from saga.engine.known_controls import READ_S
+from saga.engine.service_runtime import READ_S
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import until

@@ -9,7 +9,7 @@ from typing import Any, cast
 from saga import Event, Service
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
-from saga.engine.isolated_ports import Published
+from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.lifecycle import open_resources
 from saga.engine.prepared_service import prepare
 from saga.engine.processing_state import ProcessingState
@@ -73,7 +73,9 @@ class Watched:
 class At:
     """One worker of a service. What it has cached is what the test hands it."""
 
-    def __init__(self, participant: ServiceRuntime, log: Published, moments: list[Moment], store: SqliteStore) -> None:
+    def __init__(
+        self, participant: ServiceRuntime, log: RecordingPublisher, moments: list[Moment], store: SqliteStore
+    ) -> None:
         self.participant, self.log, self.moments, self.store = participant, log, moments, store
         self.offset = 0
 
@@ -141,7 +143,11 @@ class Workers:
 
     async def worker(self, service: Service[Any], *, use: Sequence[object] = (), name: str = "") -> At:
         """One more worker, of this version of the service."""
-        log, moments, watched = Published(), list[Moment](), cast(Store, self.watched)  # what a turn uses of a store
+        log, moments, watched = (
+            RecordingPublisher(),
+            list[Moment](),
+            cast(Store, self.watched),
+        )  # what a turn uses of a store
         ports = replace(trial_ports(service.declared.name, watched, self.clock, log, moments), worker=name)
         resources = await open_resources(service.declared, self._stack, self.clock, 9, use)
         return At(make_service_runtime(prepare(service.declared), resources, ports), log, moments, self.store)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from saga.engine.consumer.batching import BATCH_MAX, Batcher
+from saga.engine.consumer.keyed_executor import BATCH_MAX, Batcher
 
 
 class Acts:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from saga import Breaker, BreakerOpen, Retry, Saga, Service
-from saga.engine.repair import repaired
+from saga.engine.repair import republish_saga
 from saga.progress.document import PendingMessage
 from saga.telemetry.events import BreakerTurned, Parked, PutOff, Retrying
 from services.inventory.stock import Stock
@@ -286,7 +286,7 @@ async def test_a_repair_of_what_a_breaker_holds_back_sends_its_wake_on(tmp_path:
         await worker.takes(an_order())
         await at.clock.sleep(60)
         await worker.takes(an_order("order-00"))  # the bank is tried, in vain, and it is open again
-        assert await repaired(worker.participant, SAGA) == []
+        assert await republish_saga(worker.participant, SAGA) == []
         assert wakes_in(worker)[-1].saga == SAGA
         assert wakes_in(worker)[-1].due_ms > at.clock.now_ms()
 

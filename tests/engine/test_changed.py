@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from saga import Delete, Expiry, Insert, Update
 from saga.changes.records import DocumentChange, from_record, to_record
-from saga.engine.consumer.document_changes import make_change_message
-from saga.engine.consumer.record_router import UNTOUCHED, BadRecord, RoutedRecord, route_record
+from saga.engine.consumer.record_router import UNTOUCHED, BadRecord, RoutedRecord, make_change_message, route_record
 from saga.engine.prepared_service import prepare
 from saga.errors import BadInput
 from saga.messages import Message, Record

@@ -17,7 +17,7 @@ from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.errors import Superseded
 from saga.engine.execution import document_updates
 from saga.engine.execution.document_updates import PRUNE_FROM, Marker
-from saga.engine.isolated_ports import Published
+from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import SagaError, StoreError
@@ -365,7 +365,9 @@ def an_update(declared: Declared) -> document_updates.Update:
 async def test_an_update_that_was_ruled_out_is_refused_and_leaves_the_document_as_it_is(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = make_service_runtime(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
+        service = make_service_runtime(
+            prepare(declared), {}, trial_ports(declared.name, store, clock, RecordingPublisher())
+        )
         never = Marker(saga=SAGA, handler="set_aside", kind="do", cause="c", never=True)
         content = msgspec.json.encode({"left": 5, "_saga": document_updates.Head(markers={"m": never})})
         await store.insert("stock", "tea", content)
@@ -384,7 +386,9 @@ async def test_of_updates_that_go_together_one_that_would_end_the_process_fails_
         raise SystemExit("enough")
 
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = make_service_runtime(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
+        service = make_service_runtime(
+            prepare(declared), {}, trial_ports(declared.name, store, clock, RecordingPublisher())
+        )
         await store.insert("stock", "tea", b'{"left":5}')
         good, bad = an_update(declared), with_(an_update(declared), marker="bad", change=ends, args=())
         run = [{"handler": "set_aside", "kind": "do", "cause": "c"}]
@@ -402,7 +406,9 @@ async def test_of_updates_that_go_together_one_that_would_end_the_process_fails_
 async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not_made(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = make_service_runtime(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
+        service = make_service_runtime(
+            prepare(declared), {}, trial_ports(declared.name, store, clock, RecordingPublisher())
+        )
         await store.insert("saga", f"inventory::{SAGA}", b'{"intents":[{"handler')
         cas = await store.insert("stock", "tea", b'{"left":5}')
         with pytest.raises(SagaError, match="the progress of saga 'order-1' cannot be read any more"):
@@ -413,7 +419,9 @@ async def test_an_update_of_a_saga_whose_progress_cannot_be_read_any_more_is_not
 async def test_of_updates_that_go_together_one_whose_progress_cannot_be_read_fails_no_other(tmp_path: Path) -> None:
     declared, clock = inventory_of().declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock) as store:
-        service = make_service_runtime(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
+        service = make_service_runtime(
+            prepare(declared), {}, trial_ports(declared.name, store, clock, RecordingPublisher())
+        )
         await store.insert("saga", f"inventory::{SAGA}", b'{"intents":[{"handler')
         intents = {"intents": [{"handler": "set_aside", "kind": "do", "cause": "c"}]}
         await store.insert("saga", "inventory::sound", msgspec.json.encode(intents))

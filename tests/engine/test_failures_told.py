@@ -5,7 +5,7 @@ from pathlib import Path
 
 from saga.engine.errors import find_origin
 from saga.engine.outage_watch import NEWS_MAX, OutageWatch
-from saga.engine.recorded_values import recorded
+from saga.engine.recorded_values import encode_recorded
 from saga.errors import Permanent
 from saga.support.clock import SystemClock
 
@@ -21,7 +21,7 @@ def test_where_names_the_line_of_the_services_own_code() -> None:
 
 def test_where_is_the_handlers_line_when_the_toolkit_raised() -> None:
     try:
-        recorded(object(), "charge", "what it returned by")
+        encode_recorded(object(), "charge", "what it returned by")
     except Permanent as why:
         where = find_origin(why)
     assert where is not None

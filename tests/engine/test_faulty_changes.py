@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from saga.engine.consumer import document_changes
+from saga.engine.consumer import record_router
 from saga.engine.consumer.record_router import route_record
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
-from saga.engine.isolated_ports import Published
+from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.messages import Message, Position, Record
@@ -95,7 +95,7 @@ async def shown(records: Sequence[Record]) -> tuple[dict[str, tuple[int, ...]], 
     odd: list[str] = []
     with TemporaryDirectory() as folder:
         async with SqliteStore(Path(folder) / "store.db", clock=SystemClock()) as store:
-            ports = trial_ports("watching", store, clock, Published())
+            ports = trial_ports("watching", store, clock, RecordingPublisher())
             participant = make_service_runtime(service, {}, ports)
             for offset, record in enumerate(records):
                 placed = record._replace(offset=offset, time_ms=APPENDED_MS + offset)
@@ -147,7 +147,7 @@ async def test_whatever_the_connector_does_each_version_is_seen_once_in_order_an
 @contextmanager
 def planted(monkeypatch: pytest.MonkeyPatch, change: Callable[[Message, Record], Message]) -> Iterator[None]:
     """A runtime that makes other messages of changes."""
-    honest = document_changes.parse_change
+    honest = record_router.parse_change
 
     def message_in(record: Record, event: type) -> Message | None:
         message = honest(record, event)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from saga import Event, Later, Saga, Service
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance, process
-from saga.engine.isolated_ports import Documents
+from saga.engine.isolated_ports import RecordedDocuments
 from saga.engine.progress_cache import OverflowCache
 from saga.errors import StoreError
 from saga.messages import Position
@@ -72,7 +72,7 @@ class Cost(NamedTuple):
     document: int
 
 
-class Counting(Documents):
+class Counting(RecordedDocuments):
     """Store in memory that counts what is asked of it."""
 
     reads = writes = bytes_ = document = 0

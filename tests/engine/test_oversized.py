@@ -9,7 +9,7 @@ from msgspec.structs import replace as with_
 
 from saga import Retry, Saga, Service
 from saga.engine.execution import document_updates, failure_handling
-from saga.engine.isolated_ports import Published
+from saga.engine.isolated_ports import RecordingPublisher
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import Permanent
@@ -244,7 +244,9 @@ async def test_of_updates_that_go_together_only_the_one_that_is_too_large_fails(
     declared, clock = payment.declared, TrialClock()
     async with SqliteStore(tmp_path / "store.db", clock=clock, document_bytes_max=100_000) as store:
         await store.insert("ledger", "all", b"{}")
-        service = make_service_runtime(prepare(declared), {}, trial_ports(declared.name, store, clock, Published()))
+        service = make_service_runtime(
+            prepare(declared), {}, trial_ports(declared.name, store, clock, RecordingPublisher())
+        )
         updates = [
             document_updates.Update(
                 declared=service.documents[Ledger],

@@ -9,7 +9,7 @@ from saga.engine.consumer.worker_ports import WorkerAssignment
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
 from saga.engine.outage_watch import OutageWatch
-from saga.engine.repair import may_act, repaired
+from saga.engine.repair import may_act, republish_saga
 from saga.messages import Partition, Position
 from saga.messaging.timers import TYPE, Wake
 from saga.telemetry.events import Moment
@@ -99,7 +99,7 @@ async def test_a_repair_publishes_what_a_message_may_never_bring(tmp_path: Path)
     async with place(tmp_path) as workers:
         worker, other = await workers.worker(payment), await workers.worker(payment)
         await worker.takes(an_order())
-        assert await repaired(other.participant, SAGA) == []
+        assert await republish_saga(other.participant, SAGA) == []
         assert other.log.messages == worker.log.messages
 
 

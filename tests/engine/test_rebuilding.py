@@ -12,7 +12,7 @@ from msgspec import structs
 
 from saga import Event, Later, Saga, Service, limited
 from saga.engine.prepared_service import prepare
-from saga.engine.rebuild import Anew, Around, Taken, Unknowable, rebuilt
+from saga.engine.rebuild import Around, RebuiltProgress, ReceivedMessage, Unknowable, rebuild_progress
 from saga.messages import Message, Position, Record
 from saga.messaging import envelope
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -58,13 +58,13 @@ class Life:
 
     def __init__(self, worker: At) -> None:
         self.worker = worker
-        self.taken: list[Taken] = []
+        self.taken: list[ReceivedMessage] = []
 
     async def takes(self, *events: Event) -> None:
         for event in events:
             message = self.worker.message(event)
             position = Position(topic_of(event), 0, len(self.taken))
-            self.taken.append(Taken(message, position, from_iso(message.time)))
+            self.taken.append(ReceivedMessage(message, position, from_iso(message.time)))
             await self.worker.takes(event)
             await self.worker.participant.ports.clock.sleep(1)
 
@@ -81,10 +81,13 @@ class Life:
         return found
 
     async def anew(
-        self, service: Service | None = None, said: dict[str, Message] | None = None, taken: list[Taken] | None = None
-    ) -> Anew:
+        self,
+        service: Service | None = None,
+        said: dict[str, Message] | None = None,
+        taken: list[ReceivedMessage] | None = None,
+    ) -> RebuiltProgress:
         """Its progress made anew, by this version of the service. Raises `Unknowable`."""
-        made = await rebuilt(
+        made = await rebuild_progress(
             self.worker.participant if service is None else prepare(service.declared),
             SAGA,
             self.taken if taken is None else taken,
@@ -248,7 +251,7 @@ async def test_a_message_that_lay_in_the_log_for_long_is_taken_when_it_was_handl
         life = Life(await at.worker(payment))
         await life.takes(an_order(), CONFIRMED)
         first, second = life.taken
-        early = Taken(second.message, Position("other", 0, 0), first.time_ms - HOUR_MS)
+        early = ReceivedMessage(second.message, Position("other", 0, 0), first.time_ms - HOUR_MS)
         anew = await life.anew(taken=[first, early])
         assert anew.snapshot.state == {"handler": "confirmed"}
 

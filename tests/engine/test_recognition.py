@@ -5,8 +5,8 @@ import pytest
 
 from saga.contracts import codec
 from saga.contracts.library import binding_of
-from saga.engine.consumer import event_recognition
-from saga.engine.consumer.event_recognition import Recognition, recognize
+from saga.engine.consumer import record_router
+from saga.engine.consumer.record_router import Recognition, recognize
 from saga.messages import Headers, Record
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import an_order
@@ -52,7 +52,7 @@ def test_a_type_that_means_nothing_here_is_unknown(type_: str) -> None:
 
 
 def test_types_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_recognition, "TYPES_MAX", len(LIBRARY.types) + 2)
+    monkeypatch.setattr(record_router, "TYPES_MAX", len(LIBRARY.types) + 2)
     for number in range(5):
         assert recognize(record(f"Nobody{number}x", b"{}"), LIBRARY).name == ""
-    assert len(LIBRARY.types) == event_recognition.TYPES_MAX
+    assert len(LIBRARY.types) == record_router.TYPES_MAX

@@ -7,7 +7,7 @@ import pytest
 
 from saga import Later, Saga, Service
 from saga.engine.errors import Draining
-from saga.engine.repair import repaired, woken_again
+from saga.engine.repair import republish_saga, republish_timer
 from saga.progress.document import SagaProgress, decode_transition
 from saga.progress.stranded_work import StrandedWork, find_stranded_work
 from saga.progress.timers import find_earliest_ms
@@ -29,7 +29,7 @@ async def lost(worker: At) -> None:
     """Forget all wakes, have the saga's sent again, and nothing else."""
     worker.log.messages.clear()
     before = await worker.progress()
-    await woken_again(worker.participant, SAGA)
+    await republish_timer(worker.participant, SAGA)
     assert await worker.progress() == before, "nothing was written"
     assert before.wake is not None
     assert {w.id for w in wakes_in(worker)} == {before.wake.id}
@@ -106,7 +106,7 @@ async def test_a_wake_that_a_clock_ahead_has_named_gets_one_that_is_in_time(tmp_
         at.clock._now_ms -= 3_600_000
         before = (await worker.progress()).wake
         worker.log.messages.clear()
-        await woken_again(worker.participant, SAGA)
+        await republish_timer(worker.participant, SAGA)
         now = (await worker.progress()).wake
         assert before is not None
         assert now is not None
@@ -136,7 +136,7 @@ async def test_a_run_that_has_begun_and_comes_again_to_nobody_is_gone_on_with_fr
         await at.clock.sleep(QUIET_S + 1)
         found = work(at, worker, p)
         assert [(i.handler, i.kind) for i in found.begun] == [("reserve", "do")]
-        assert await repaired(worker.participant, SAGA, found.triggers) == [("reserve", "handled", None)]
+        assert await republish_saga(worker.participant, SAGA, found.triggers) == [("reserve", "handled", None)]
         p = await worker.progress()
         assert (p.intents, work(at, worker, p).is_any) == ((), False)
         entry = decode_transition(p.transitions[-1])
@@ -169,7 +169,7 @@ async def test_a_compensation_that_has_begun_and_comes_again_to_nobody_is_gone_o
         await at.clock.sleep(QUIET_S + 1)
         found = work(at, worker, await worker.progress())
         assert [(i.handler, i.kind) for i in found.begun] == [("reserve", "undo")]
-        did = await repaired(worker.participant, SAGA, found.triggers)
+        did = await republish_saga(worker.participant, SAGA, found.triggers)
         assert ("release", "compensated", None) in did
         assert not (await worker.progress()).is_open
 
@@ -208,7 +208,7 @@ async def test_what_is_ready_and_was_left_for_long_is_gone_on_with(tmp_path: Pat
         await at.clock.sleep(QUIET_S + 1)
         found = work(at, worker, p)
         assert (found.ready, found.begun, found.wakes_at) == ("capture", (), None)
-        assert await repaired(worker.participant, SAGA, found.triggers) == [("capture", "handled", None)]
+        assert await republish_saga(worker.participant, SAGA, found.triggers) == [("capture", "handled", None)]
 
 
 async def test_a_saga_with_nothing_open_or_of_which_a_part_is_missing_has_nothing_to_do(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from saga.encryption.keys import SubjectKey
 from saga.encryption.text import find_key_names, recorded_place
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.execution.value_codec import STATE, ValueCodec, place_of_call
-from saga.engine.isolated_ports import Documents, Then, ports_alone
+from saga.engine.isolated_ports import RecordedClock, RecordedDocuments, make_isolated_ports
 from saga.engine.prepared_service import prepare
 from saga.engine.processing_state import Measurements, ProcessingState, RunKey
 from saga.engine.service_runtime import make_service_runtime
@@ -494,7 +494,7 @@ async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) ->
 async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
-        ports = ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, keys)
+        ports = make_isolated_ports("payment", RecordedDocuments(1 << 20), RecordedClock(), 1 << 20, keys)
         service = make_service_runtime(prepare(payment.declared), {}, ports)
         message = message_of(order_of(), started=None)
         at = Position("orders", 0, 0)

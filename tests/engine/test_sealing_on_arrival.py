@@ -24,7 +24,7 @@ from saga.engine.consumer.poison_guard import DeathCount
 from saga.engine.consumer.record_router import route_record
 from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import why_undecodable
-from saga.engine.isolated_ports import Documents, Then, ports_alone
+from saga.engine.isolated_ports import RecordedClock, RecordedDocuments, make_isolated_ports
 from saga.engine.prepared_service import prepare
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import BadInput, KeyMissing, SchemaUnasked
@@ -270,7 +270,9 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
         keys = keys_in(tmp_path, place)
         service, bare = (
             make_service_runtime(
-                prepare(payment.declared), {}, ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, known)
+                prepare(payment.declared),
+                {},
+                make_isolated_ports("payment", RecordedDocuments(1 << 20), RecordedClock(), 1 << 20, known),
             )
             for known in (keys, None)
         )
@@ -344,7 +346,7 @@ async def test_a_document_that_changes_is_kept_sealed_until_its_change_is_handle
 async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
-        ports = ports_alone("payment", Documents(1 << 20), Then(), 1 << 20, keys)
+        ports = make_isolated_ports("payment", RecordedDocuments(1 << 20), RecordedClock(), 1 << 20, keys)
         service = make_service_runtime(prepare(payment.declared), {}, ports)
         schema = published(contract_of(OrderPlaced).newest.schema)
         for fields in (schema["fields"], [*schema["fields"], {"name": "more", "type": "string", "default": ""}]):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga import Retry, Service
-from saga.engine.time_limits import misfits, span_s
+from saga.engine.prepared_service import find_conflicting_times, retry_span_s
 from saga.telemetry.events import Misfit, Started
 from services.order.events import OrderConfirmed, OrderPlaced
 from tests.engine.real_worker import at_work, workplace
@@ -28,7 +28,7 @@ def forgetful(memory: timedelta) -> Service[None]:
 
 
 def test_what_waits_or_is_kept_for_longer_than_the_memory_is_told_all_at_once() -> None:
-    told = misfits(forgetful(timedelta(days=1)).declared)
+    told = find_conflicting_times(forgetful(timedelta(days=1)).declared)
     assert sorted(what.split(",")[0] for what in told) == [
         "the attempts of confirm take up to 2 days",
         "the topic orders keeps records for 7 days",
@@ -36,12 +36,12 @@ def test_what_waits_or_is_kept_for_longer_than_the_memory_is_told_all_at_once() 
 
 
 def test_a_memory_that_is_longer_than_all_of_it_is_told_of_nothing() -> None:
-    assert misfits(forgetful(timedelta(days=8)).declared) == ()
+    assert find_conflicting_times(forgetful(timedelta(days=8)).declared) == ()
 
 
 def test_what_is_just_as_long_as_the_memory_is_told_of_a_wait_alone() -> None:
-    assert misfits(forgetful(timedelta(days=7)).declared) == ()
-    (told,) = [what for what in misfits(forgetful(timedelta(days=2)).declared) if "attempts" in what]
+    assert find_conflicting_times(forgetful(timedelta(days=7)).declared) == ()
+    (told,) = [what for what in find_conflicting_times(forgetful(timedelta(days=2)).declared) if "attempts" in what]
     assert "remembers a saga for 2 days" in told
 
 
@@ -71,7 +71,7 @@ def spared(own: Retry | None = None, service: Retry | None = None, bank: Retry |
 
     return [
         told.partition(", and")[0].removeprefix("the attempts of confirm take up to ")
-        for told in misfits(order.declared)
+        for told in find_conflicting_times(order.declared)
     ]
 
 
@@ -94,7 +94,7 @@ def test_attempts_under_several_rules_follow_one_another() -> None:
 
 
 def test_attempts_take_the_delays_between_them() -> None:
-    assert span_s(HASTY) == HASTY.delay_s_first * 3
+    assert retry_span_s(HASTY) == HASTY.delay_s_first * 3
 
 
 async def test_a_service_tells_it_before_it_has_started(tmp_path: Path) -> None:

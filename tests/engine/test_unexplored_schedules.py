@@ -19,7 +19,7 @@ from saga.engine.execution import failure_handling as attempts_that_failed
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.document_updates import Update
 from saga.engine.execution.message_processor import process
-from saga.engine.repair import repaired
+from saga.engine.repair import republish_saga
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, SagaError, StoreError
 from saga.messages import Event, Message, Outgoing, Position, texts_of
@@ -658,7 +658,7 @@ async def test_a_repair_does_for_a_saga_what_no_message_sets_off(tmp_path: Path)
         old, new = await at.worker(version(ran, joins=False)), await at.worker(version(ran, joins=True))
         await old.takes(CONFIRMED)
         await old.takes(an_order())
-        ended = await repaired(new.participant, SAGA)
+        ended = await republish_saga(new.participant, SAGA)
         assert ended == [], "the other part went to another handler, before there was this one"
         p = await new.progress()
         assert (p.heard, [own.event.type for own in p.own]) == (("PaymentReserved",), ["PaymentReserved"])
@@ -709,25 +709,25 @@ async def test_a_repair_does_not_wait_in_a_compensation_that_fails(
         await old.takes(CANCELLED)
         await old.takes(an_order(), writes_max=1)  # it ends, and the worker dies before what is ready by now
         failing = await at.worker(undoing(attempts, fails=True))
-        assert ("release", "retrying", "LookupError: nobody there") in await repaired(failing.participant, SAGA)
+        assert ("release", "retrying", "LookupError: nobody there") in await republish_saga(failing.participant, SAGA)
         p = await failing.progress()
         assert p.wake is not None
         assert (len(attempts), set(wakes_at(failing))) == (4, {p.wake.id})
         failing.log.messages.clear()
-        assert await repaired(failing.participant, SAGA) == []
+        assert await republish_saga(failing.participant, SAGA) == []
         assert (len(attempts), wakes_at(failing)) == (4, [p.wake.id]), "should the first have been lost"
 
         await at.clock.sleep(2)
         with monkeypatch.context() as patch:
             patch.setattr(attempts_that_failed, "parks", lambda retry, attempt: False)
             with pytest.raises(SagaError, match="release failed 17 times, the last with LookupError") as told:
-                await repaired(failing.participant, SAGA)
+                await republish_saga(failing.participant, SAGA)
         assert "repair it again" in str(told.value)
         assert len(attempts) == 17
         assert [moment.handler for moment in failing.moments if isinstance(moment, Escalated)] == ["release"]
         assert [letter["dead_what"] for letter in failing.dead] == ["escalation"]
         mended = await at.worker(undoing(attempts, fails=False))
-        assert ("release", "compensated", None) in await repaired(mended.participant, SAGA)
+        assert ("release", "compensated", None) in await republish_saga(mended.participant, SAGA)
 
 
 def wakes_at(worker: At) -> list[str]:
@@ -771,15 +771,15 @@ async def test_a_repair_that_dies_anywhere_is_gone_on_with_by_the_next_one(tmp_p
 
             at.watched.before = dies
             with suppress(Draining):
-                await repaired(new.participant, SAGA)
+                await republish_saga(new.participant, SAGA)
             at.watched.before = None
             again = await at.worker(chain(ran, longer=True))
-            await repaired(again.participant, SAGA)
+            await republish_saga(again.participant, SAGA)
             assert {"capture", "file"} <= set(ran), writes
             assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"], writes
             said = {envelope.type_of(r) for r in (*new.log.messages, *again.log.messages)}
             assert "PaymentCaptured" in said, f"published, though the {writes + 1}th write failed"
-            assert await repaired(again.participant, SAGA) == []
+            assert await republish_saga(again.participant, SAGA) == []
 
 
 async def test_what_a_repair_wrote_and_did_not_publish_is_published_by_the_next_one(tmp_path: Path) -> None:
@@ -795,11 +795,11 @@ async def test_what_a_repair_wrote_and_did_not_publish_is_published_by_the_next_
 
         new.log.publish = dies  # type: ignore[method-assign]
         with suppress(Draining):
-            await repaired(new.participant, SAGA)
+            await republish_saga(new.participant, SAGA)
         assert [h for h, _ in await new.told()] == ["reserve", "capture"]
         again = await at.worker(chain(ran, longer=True))
-        assert is_takeover_due(await again.progress(), again.participant.roles), "it is not repaired yet"
-        await repaired(again.participant, SAGA)
+        assert is_takeover_due(await again.progress(), again.participant.roles), "it is not republish_saga yet"
+        await republish_saga(again.participant, SAGA)
         assert any(envelope.type_of(m) == "PaymentCaptured" for m in again.log.messages)
         assert [h for h, _ in await again.told()] == ["reserve", "capture", "file"]
 
@@ -811,7 +811,7 @@ async def test_a_repair_beside_a_worker_that_is_faster_does_nothing_twice(tmp_pa
         one, other = await at.worker(chain(ran, longer=True)), await at.worker(chain(ran, longer=True))
         await old.takes(an_order())
         at.watched.before = once(lambda: other.takes(an_order(), id="again"))
-        await repaired(one.participant, SAGA)
+        await republish_saga(one.participant, SAGA)
         assert [h for h, o in await one.told() if o == "handled"] == ["reserve", "capture", "file"]
         assert (await one.progress()).heard == ("PaymentCaptured", "PaymentReserved")
 

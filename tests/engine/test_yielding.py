@@ -13,7 +13,7 @@ from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.consumer.keyed_executor import KeyedExecutor, WorkItem
 from saga.engine.consumer.low_priority import LowPriorityBuffer
 from saga.engine.consumer.offset_tracker import OffsetTracker
-from saga.engine.prepared_service import prepare, yields_of
+from saga.engine.prepared_service import find_low_priority_types, prepare
 from saga.messages import Partition, Position
 from saga.policies.yielding import YIELDS_S_MAX
 from saga.support.clock import SystemClock
@@ -202,7 +202,7 @@ def test_types_that_other_handlers_want_too_do_not_yield() -> None:
     async def other(booked: ShipmentBooked, declined: PaymentDeclined) -> None: ...
 
     assert [reaction.deferrable for reaction in service.declared.reactions] == [True, True, False]
-    types, topics = yields_of(prepare(service.declared))
+    types, topics = find_low_priority_types(prepare(service.declared))
     assert types == {"OrderPlaced", "ShipmentRefused"}
     assert topics == {topic_of(an_order())}, "the topic of shipments brings what does not yield"
 

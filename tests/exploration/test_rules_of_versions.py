@@ -2,13 +2,15 @@
 it."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from saga.declarations.values import Declared
-from saga.engine import state_migration
+from saga.engine import recorded_values
+from saga.engine.execution import saga_context
 from saga.engine.execution.saga_context import RunningSaga
 from saga.engine.execution.step_replay import Recalling
 from saga.engine.persistence import progress_repository
@@ -17,7 +19,7 @@ from saga.progress.document import PLAIN, Intent, SagaProgress
 from tests.exploration.without_a_rule import Take, check_loss
 from verification import services
 
-migrated = state_migration.migrated
+migrated = recorded_values.migrate_progress
 
 
 def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
@@ -31,7 +33,7 @@ def a_migration_is_made_twice(patch: pytest.MonkeyPatch) -> None:
         after, whole = migrated(service, p, delta, *of)
         return replace(after, version=p.version, format=PLAIN), whole
 
-    patch.setattr(state_migration, "migrated", unnumbered)
+    patch.setattr(recorded_values, "migrate_progress", unnumbered)
 
 
 def a_newer_state_is_read_by_the_release_before(patch: pytest.MonkeyPatch) -> None:
@@ -40,7 +42,9 @@ def a_newer_state_is_read_by_the_release_before(patch: pytest.MonkeyPatch) -> No
 
 
 def a_rerun_is_shown_the_state_as_it_was(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(state_migration, "shown", lambda service, state, version, saga: state)
+    """What a run writes at its end is migrated all the same."""
+    unmigrated = SimpleNamespace(migrate_fields=lambda service, state, version, saga: state)
+    patch.setattr(saga_context, "recorded_values", unmigrated)
 
 
 def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
@@ -53,11 +57,11 @@ def a_rerun_is_shown_the_state_of_the_saga(patch: pytest.MonkeyPatch) -> None:
         intents: tuple[Intent, ...] = tuple([replace(i, version=after.version) for i in after.intents])
         return replace(after, intents=intents), whole
 
-    patch.setattr(state_migration, "migrated", together)
+    patch.setattr(recorded_values, "migrate_progress", together)
 
 
 def a_transition_holds_what_a_run_changed_and_no_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(state_migration, "migrated", lambda s, p, delta, *of: (migrated(s, p, delta, *of)[0], delta))
+    patch.setattr(recorded_values, "migrate_progress", lambda s, p, delta, *of: (migrated(s, p, delta, *of)[0], delta))
 
 
 def an_older_release_goes_on_with_what_a_newer_one_began(patch: pytest.MonkeyPatch) -> None:

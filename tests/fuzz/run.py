@@ -10,8 +10,8 @@ from pathlib import Path
 
 from saga import Saga, Service
 from saga.contracts import codec
-from saga.engine.consumer.event_recognition import recognize
 from saga.engine.consumer.flow_control import FlowLimits
+from saga.engine.consumer.record_router import recognize
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput

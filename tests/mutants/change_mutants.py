@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from saga.engine.consumer import document_changes
+from saga.engine.consumer import record_router
 from saga.engine.consumer.change_relay import ChangeRelay
 from saga.messages import Event, Message, Record
 from tests.mutants.runtime_mutants import rewritten
@@ -16,7 +16,7 @@ FORGOTTEN = "await self.source.forget(self.service, noted[-1].number)"
 
 def a_removal_has_the_id_of_what_it_removes(patch: pytest.MonkeyPatch) -> None:
     """On SQLite both have one version."""
-    patch.setattr(document_changes, "id_of_change", lambda key, version, *, is_gone: f"{key}@{version}")
+    patch.setattr(record_router, "id_of_change", lambda key, version, *, is_gone: f"{key}@{version}")
 
 
 def changes_are_forgotten_before_they_are_published(patch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def changes_are_known_by_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_ids(patch: pytest.MonkeyPatch, id_of: Callable[[Message, Record], str]) -> None:
-    honest = document_changes.parse_change
+    honest = record_router.parse_change
 
     def message_in(record: Record, event: type[Event]) -> Message | None:
         message = honest(record, event)

@@ -9,7 +9,7 @@ import pytest
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.engine.consumer.record_router import route_record
 from saga.engine.prepared_service import PreparedService
-from saga.engine.rebuild import Around, Taken, Unknowable, rebuilt
+from saga.engine.rebuild import Around, ReceivedMessage, Unknowable, rebuild_progress
 from saga.messages import Message, Partition, Position, Record
 from saga.messaging import envelope
 from saga.messaging.message_ids import could_be_own
@@ -43,9 +43,9 @@ def meaning(p: SagaProgress) -> Mapping[str, object]:
     return {**fields, **kept, **sets, "inbox": set(p.inbox)}
 
 
-def of_saga(witnessed: Witnessed, log: list[Record], saga: str) -> tuple[list[Taken], dict[str, Message]]:
+def of_saga(witnessed: Witnessed, log: list[Record], saga: str) -> tuple[list[ReceivedMessage], dict[str, Message]]:
     """What the service had taken of a saga, and what it has said."""
-    service, taken, said = witnessed.service, list[Taken](), dict[str, Message]()
+    service, taken, said = witnessed.service, list[ReceivedMessage](), dict[str, Message]()
     for record in (record for record in log if record.key == saga.encode()):
         own = own_of(service, record)
         if own is not None:
@@ -54,7 +54,7 @@ def of_saga(witnessed: Witnessed, log: list[Record], saga: str) -> tuple[list[Ta
             message = route_record(record, service)
             if isinstance(message, Message):
                 assert record.offset < witnessed.committed[Partition(*record[:2])]
-                taken.append(Taken(message, Position(*record[:3]), record.time_ms))
+                taken.append(ReceivedMessage(message, Position(*record[:3]), record.time_ms))
     return taken, said
 
 
@@ -73,7 +73,7 @@ async def compared(evidence: Evidence, now_ms: int) -> tuple[int, list[str], lis
         for saga, versions in witnessed.versions.items():
             taken, said = of_saga(witnessed, list(evidence.log), saga)
             try:
-                anew = await rebuilt(
+                anew = await rebuild_progress(
                     witnessed.service,
                     saga,
                     taken,

@@ -1,25 +1,41 @@
-"""Route records: each is skipped, becomes a dead letter, or becomes a message for its saga. Pure."""
+"""Route records: each is skipped, becomes a dead letter, or becomes a message for its saga. Pure.
 
-from typing import Literal, TypeAlias
+The contract of a record is recognized from its type header, and from the schema that its bytes or a schema registry
+name. A type that is spelled differently (quotes around it, a version behind it, lower case, dots in a word) is accepted
+if the bytes confirm the contract. If they do not, as in JSON, or contradict the header, the record becomes a dead
+letter: nothing is guessed.
 
+A change of a document becomes an event of the class that was declared for its collection, and is handled like any
+other.
+"""
+
+import re
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.contracts import codec
-from saga.engine.consumer.document_changes import parse_change
-from saga.engine.consumer.event_recognition import recognize
+from saga.changes.records import TIMES_MS, DocumentChange, from_record
+from saga.contracts import codec, registered
+from saga.contracts.contract import Contract
+from saga.contracts.library import Library, MeantType
+from saga.declarations.changes import AFTER, BEFORE, KEY, KIND, OWNER, kind_of
+from saga.declarations.values import DocumentKind
 from saga.engine.errors import describe_exception
-from saga.engine.foreign_values import identify_message, taken
+from saga.engine.foreign_values import identify_message, to_single_object
 from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput
-from saga.messages import Message, Record
+from saga.messages import Event, Message, Record, name_of
 from saga.messaging import envelope
 from saga.messaging.controls import TYPE, control_in
-from saga.messaging.message_ids import CLIENT, could_be_own
+from saga.messaging.envelope import SAGA_BYTES_MAX
+from saga.messaging.message_ids import CLIENT, could_be_own, id_of_change, identity
 from saga.messaging.operator_commands import command_in
-from saga.messaging.structured_mode import in_binary_mode
+from saga.messaging.structured_mode import content_type_of, in_binary_mode, is_json
 from saga.messaging.timers import wake_in
-from saga.support.printable import printable, shortened
+from saga.support.clock import iso
+from saga.support.printable import printable, quoted, shortened
 
 
 class SkippedRecord(Struct, frozen=True, gc=False):
@@ -109,7 +125,7 @@ def route_record(record: Record, service: PreparedService) -> RoutedRecord:
         contract = service.contracts[type_]
         message = envelope.to_message(record, type_=type_, schema=schema, contract=contract)
         if foreign:
-            message = taken(message, record.writer, library)
+            message = to_single_object(message, record.writer, library)
         if contract.id_field is not None:
             message = identify_message(message, record.topic, contract, library)
     except BadInput as why:
@@ -130,3 +146,235 @@ def _mark_foreign_time(message: Message, service: PreparedService) -> Message:
     if is_ours or service.contracts[message.type].trusts_time:
         return message
     return replace(message, foreign_time=True)
+
+
+# -------------------------------------------------------------------- event recognition
+
+
+TYPES_MAX = 1024
+"""Maximum number of cached type headers."""
+PUBLISHED_AGAIN = "have its sender publish it again"
+_TYPE_BYTES_MAX = 512
+_WORDS_MAX = 6
+"""Maximum number of words at the end of a type that may form the name of a contract."""
+_is_version = re.compile(r"v?[0-9]+").fullmatch
+_version_behind = re.compile(r"[vV][0-9]+$")
+_between = re.compile(r"[^A-Za-z0-9]+")
+
+
+class Recognition(NamedTuple):
+    """Result of recognizing a record."""
+
+    name: str
+    """Name of the contract; empty: no known contract."""
+    schema: str = ""
+    """Path of its schema, if the type comes from the bytes alone."""
+    doubt: str = ""
+    """Why it cannot be handled although the contract is known."""
+    remark: str = ""
+    """What is unusual about its type header; it is handled nevertheless."""
+    unknown_type: str = ""
+    """Type that no contract has, for reports."""
+
+
+def recognize(record: Record, library: Library) -> Recognition:
+    """Recognize a record in binary mode. Raises `BadInput` if neither header nor bytes name a type."""
+    said, value = _get_type_header(record), record.value or b""
+    if said is None:
+        content, path = _identify_value(record, library)
+        if content is None:
+            raise BadInput(_explain_missing_type(record, library))
+        return Recognition(content, path, unknown_type=_schema_name(record) if content == "" else "")
+    meant = _resolve_type(said, library)
+    try:
+        content, path = _identify_value(record, library)
+    except BadInput:
+        if meant is None:
+            return Recognition("", unknown_type=_text(said))
+        return Recognition(meant.name)  # decoding reports what is wrong with the schema
+    if content:
+        if meant is not None and meant.name == content:
+            return Recognition(content, remark="" if meant.is_exact else _describe_near_match(said, content))
+        what = path or f"{_schema_name(record)} by their schema"
+        return Recognition(
+            content,
+            doubt=f"its ce_type is {quoted(_text(said))}, and its bytes are those of {what}: have its sender write the "
+            "type that it is of",
+            unknown_type=_text(said),
+        )
+    if meant is None or (content == "" and not meant.is_exact):
+        return Recognition("", unknown_type=_text(said))
+    if meant.is_exact:
+        return Recognition(meant.name)
+    if value[:2] == codec.MARKER or registered.id_in(value) is not None:  # decoding checks the schema
+        return Recognition(meant.name, remark=_describe_near_match(said, meant.name))
+    full_name = library.contracts[meant.name].full_name
+    return Recognition(
+        meant.name,
+        doubt=f"{_describe_near_match(said, meant.name)}, and nothing in it shows that it is one: have its sender "
+        f"write {full_name}",
+        unknown_type=_text(said),
+    )
+
+
+def _get_type_header(record: Record) -> bytes | None:
+    """Return the type header; `None` if there is none."""
+    return next((value for name, value in record.headers if name == "ce_type"), None) or None
+
+
+def _identify_value(record: Record, library: Library) -> tuple[str | None, str]:
+    """Return the contract that the value itself names, and the path of its schema.
+
+    The contract is empty for a record of some other type, and `None` if the value names none. Raises `BadInput` for an
+    invalid schema.
+    """
+    value = record.value or b""
+    if value[:2] == codec.MARKER:
+        version = library.by_fingerprint.get(value[2 : codec.HEADER_SIZE])
+        return (None, "") if version is None else (version.name, version.path)
+    return registered.name_in(value, record.writer, library), ""
+
+
+def _schema_name(record: Record) -> str:
+    return registered.full_name_of(record.writer) if record.writer is not None else ""
+
+
+def _resolve_type(said: bytes, library: Library) -> MeantType | None:
+    """Return the contract that a type header means, or `None`. Cached, because there are few types."""
+    try:
+        return library.types[said]
+    except KeyError:
+        found = _look_up_type(_text(said), library)
+        if len(library.types) < TYPES_MAX:
+            library.types[said] = found
+        return found
+
+
+def _look_up_type(said: str, library: Library) -> MeantType | None:
+    space, _, last = said.rpartition(".")
+    contract = library.contracts.get(last)
+    if contract is not None:
+        return MeantType(last, not space or not contract.namespace or space == contract.namespace)
+    words = [word for word in _between.split(said) if word]
+    while words and _is_version(words[-1].lower()):
+        words.pop()
+    if words:
+        words[-1] = _version_behind.sub("", words[-1])
+    names = {_normalize(name): name for name in library.contracts}
+    for count in range(min(len(words), _WORDS_MAX), 0, -1):
+        name = names.get("".join(words[-count:]).lower())
+        if name is not None:
+            return MeantType(name, _is_exact_but_for_quotes(said, library.contracts[name]))
+    return None
+
+
+def _is_exact_but_for_quotes(said: str, contract: Contract) -> bool:
+    """Return whether a type is the name of a contract, apart from quotes or blanks around it."""
+    space, _, last = said.strip(" \t\r\n\0\"'").rpartition(".")
+    return last == contract.name and (not space or not contract.namespace or space == contract.namespace)
+
+
+def _normalize(name: str) -> str:
+    return _between.sub("", name).lower()
+
+
+def _describe_near_match(said: bytes, name: str) -> str:
+    return f"no contract is called {quoted(_text(said))}; it comes near {name}"
+
+
+def _text(said: bytes) -> str:
+    return said[:_TYPE_BYTES_MAX].decode("utf-8", "replace")
+
+
+def _explain_missing_type(record: Record, library: Library) -> str:
+    """Explain why the type of a record is not known, and what its sender has to change."""
+    near = next((name for name, _ in record.headers if name != "ce_type" and _normalize(name) == "cetype"), None)
+    hint = f"; its header {quoted(near)} is not looked at: it has to be called ce_type" if near is not None else ""
+    why = registered.elsewhere(record.headers) or registered.unreadable(record.value, record.writer, PUBLISHED_AGAIN)
+    if why is not None:
+        return f"{why}{hint}"
+    if is_json(content_type_of(record)):
+        return (
+            "it is JSON, of which only its header ce_type could say what event it is, and it has none: have its sender "
+            f"write one{hint}"
+        )
+    try:
+        codec.identify(record.value, library)
+    except BadInput as reason:
+        return f"{reason}{hint}"
+    raise AssertionError("its bytes say what it is")
+
+
+# -------------------------------------------------------------------- document changes
+
+
+SOURCE = "documents/"
+"""Prefix of the message source; the name of the collection follows."""
+_fields = msgspec.json.Decoder(dict[str, Any])
+
+
+def parse_change(record: Record, event: type[Event]) -> Message | None:
+    """Parse a record of a change topic. Returns `None` if the document itself did not change. Raises `BadInput`."""
+    changed = from_record(record)
+    if changed is None:
+        return None
+    appended_ms = record.time_ms if record.time_ms in TIMES_MS else changed.time_ms
+    return make_change_message(changed, event, max(appended_ms, changed.time_ms))
+
+
+def make_change_message(changed: DocumentChange, event: type[Event], started_ms: int) -> Message:
+    """Make the message of a change.
+
+    Args:
+        event: The class declared for changes of this collection.
+        started_ms: Start time of a saga that the change starts: when the change was published, because the document
+            may be older than the retention of sagas.
+
+    Raises:
+        BadInput: The document has no valid saga id.
+    """
+    kind = kind_of(event)
+    assert kind is not None
+    contract, name = event.__contract__, name_of(event)
+    saga = _find_saga(changed, kind)
+    fields = {KEY: changed.key, KIND: changed.kind, BEFORE: changed.before, AFTER: changed.after}
+    id_ = id_of_change(changed.key, changed.version, is_gone=changed.after is None)
+    value = codec.encode(event(**fields, **{_key_of(event): saga}))
+    return Message(
+        id=identity(f"{SOURCE}{kind.collection}", id_, name, OWNER),
+        type=name,
+        schema=contract,
+        saga=saga,
+        source=f"{SOURCE}{kind.collection}",
+        time=iso(changed.time_ms),
+        value=value,
+        started=iso(started_ms),
+    )
+
+
+def _key_of(event: type[Event]) -> str:
+    key: str = next(iter(event.__dataclass_fields__))  # type: ignore[attr-defined] # it is a dataclass
+    return key
+
+
+def _find_saga(changed: DocumentChange, kind: DocumentKind) -> str:
+    """Return the saga of a change: the document's key, or the declared field of the document."""
+    if kind.saga is None:
+        return changed.key
+    content = changed.before if changed.after is None else changed.after
+    if content is None:
+        raise BadInput(
+            f"the document {changed.key!r} of {kind.collection!r} is gone, and its source does not tell what "
+            f"{kind.saga} was: leave out saga=, so that the key is the saga id"
+        )
+    try:
+        said = _fields.decode(content).get(kind.saga)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as why:
+        raise BadInput(f"the document {changed.key!r} of {kind.collection!r} is no JSON object: {why}") from None
+    saga = str(said) if isinstance(said, int) and not isinstance(said, bool) else said
+    if not isinstance(saga, str) or not 0 < len(saga.encode()) <= SAGA_BYTES_MAX:
+        raise BadInput(
+            f"the document {changed.key!r} of {kind.collection!r}: its {kind.saga} is no saga id: a text of 1 to "
+            f"{SAGA_BYTES_MAX} bytes, or a whole number"
+        )
+    return saga

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from saga.broker.port import Broker
 from saga.encryption.port import Keys
-from saga.engine.consumer.batching import Batcher
+from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.offset_tracker import OffsetTracker
 from saga.engine.errors import Draining
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread

@@ -16,7 +16,7 @@ from saga.declarations.annotations import returns_of, type_at
 from saga.declarations.limits import limits_of
 from saga.encryption import sensitive_fields
 from saga.encryption.sensitive_fields import find_marks, unwrap_marked
-from saga.engine.recorded_values import recorded
+from saga.engine.recorded_values import encode_recorded
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Permanent
 from saga.progress.document import AbortAction
@@ -42,7 +42,9 @@ def record_action(
     if mine and limits_of(call) is not None:
         raise Permanent(f"{name} takes the saga, so it is no step, and its limits would not hold: limit what it calls")
     values = {
-        place: Raw(b"null") if place in mine else recorded(value, name, f"argument {place} of", type_at(call, place))
+        place: Raw(b"null")
+        if place in mine
+        else encode_recorded(value, name, f"argument {place} of", type_at(call, place))
         for place, value in places.items()
     }
     return AbortAction(

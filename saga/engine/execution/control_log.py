@@ -1,9 +1,8 @@
 """Controls as they hold in this process: a wish is written into the service's book, and the book is read now and
 then."""
 
-from saga.engine.known_controls import READ_S
 from saga.engine.persistence import dead_letters, progress_repository
-from saga.engine.service_runtime import ServiceRuntime
+from saga.engine.service_runtime import READ_S, ServiceRuntime
 from saga.errors import Ambiguous, BadInput, Conflict, Exists
 from saga.messages import Outgoing, Position
 from saga.messaging import active_controls, controls

@@ -15,7 +15,7 @@ from saga.encryption.sensitive_fields import find_marks
 from saga.engine.errors import Superseded, wrap_base_exception
 from saga.engine.persistence.progress_repository import report_refused_write, retry_while_unavailable
 from saga.engine.processing_state import RunKey
-from saga.engine.recorded_values import recorded
+from saga.engine.recorded_values import encode_recorded
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Ambiguous, Conflict, Exists, Permanent, SagaError, StoreError, TooLarge
 from saga.messages import Position
@@ -285,7 +285,7 @@ def _restore(declared: DocumentKind, before: bytes | None, body: Any) -> Any:
 def _with_value(marker: Marker, name: str, value: object, answer: str | None, type_: Any = None) -> Marker:
     if find_marks(type_) is not None:
         return msgspec.structs.replace(
-            marker, value=recorded(value, name, "what is given back by", type_), answer=answer
+            marker, value=encode_recorded(value, name, "what is given back by", type_), answer=answer
         )
     try:
         return msgspec.structs.replace(marker, value=Raw(msgspec.json.encode(value)), answer=answer)

@@ -17,7 +17,7 @@ from saga.engine.known_schemas import READ_S_MIN
 from saga.engine.limits import CallNotAdmitted
 from saga.engine.ports import ExternalCall
 from saga.engine.processing_state import ProcessingState, RunKey
-from saga.engine.recorded_values import recorded, recorded_answer
+from saga.engine.recorded_values import encode_recorded, record_answer
 from saga.engine.service_runtime import ServiceRuntime, UsedResource
 from saga.errors import BreakerOpen, NewerHandler, UnknownSchema
 from saga.policies.remembering import Memory
@@ -114,7 +114,7 @@ class Calling(Saga[Any]):
                     return await self._another_way(step, limits, timeout_s)
                 if used is not None and isinstance(refusal.why, used.resource.answers):
                     self._refused = (len(self.calls), refusal.left_s)
-                    return recorded_answer(step.record, refusal.why, used.resource.answers)
+                    return record_answer(step.record, refusal.why, used.resource.answers)
             self.put_off_s = refusal.left_s
             raise refusal.why from None
 
@@ -176,7 +176,7 @@ class Calling(Saga[Any]):
                     step = with_(step, trace=spans.header(span))
                 value = await clock.within(timeout_s, self.service.ports.call_external(step))
         except answers as why:
-            answered = recorded_answer(asked, why, answers)
+            answered = record_answer(asked, why, answers)
             took_ms = (clock.monotonic_s() - began) * 1000
             answered = with_(answered, ms=round(took_ms))
         except BaseException as why:
@@ -188,7 +188,7 @@ class Calling(Saga[Any]):
         else:
             now_s = clock.monotonic_s()
             took_ms = (now_s - began) * 1000
-            given = recorded(value, asked.name, "what it returned by", returns_of(step.call))
+            given = encode_recorded(value, asked.name, "what it returned by", returns_of(step.call))
             if memory is not None and len(memoryview(given)) <= self.service.bounds.value_bytes_max:
                 memory.learn(self._digest, given, now_s)
             answered = with_(asked, value=self._seal_answer(asked, given), ms=round(took_ms))

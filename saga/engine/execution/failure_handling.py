@@ -16,7 +16,7 @@ from saga.engine.persistence import dead_letters, progress_repository
 from saga.engine.persistence.dead_letters import DEADLY, of_deaths
 from saga.engine.persistence.progress_repository import OFFERING, REFUSED, offer_dead_letter
 from saga.engine.processing_state import NOWHERE, HeldBack, ProcessingState, RunKey
-from saga.engine.recorded_values import disputable
+from saga.engine.recorded_values import list_answerable_calls
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import (
     BadInput,
@@ -418,7 +418,7 @@ def _last_failure(saga: RunningSaga, why: Exception, words: str, verdict: Verdic
 def _disputed_calls(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int], ...]:
     """Steps and reads that a person may answer whatever is recorded: this release cannot go by the record."""
     if isinstance(why, NewerHandler):
-        return disputable(saga.intent.calls)
+        return list_answerable_calls(saga.intent.calls)
     return why.disputed if isinstance(why, NotDeterministic) else ()
 
 

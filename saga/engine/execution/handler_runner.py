@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from saga.declarations.values import Parameter, Reaction
-from saga.engine import state_migration
+from saga.engine import recorded_values
 from saga.engine.errors import Halted, Superseded, describe_exception, wrap_base_exception
 from saga.engine.execution import control_log, failure_handling
 from saga.engine.execution.failure_handling import (
@@ -287,7 +287,7 @@ def _complete(
     turn, cause = saga.turn, saga.intent.cause
     failed = turn.attempts_of(ask.run)
     if service.migrations and ask.ends is None:
-        p, delta = state_migration.migrated(
+        p, delta = recorded_values.migrate_progress(
             service, p, delta, saga.older_state, partial(saga.seals.encrypt, what=STATE)
         )
     if ask.handler.may_wait and not saga.intent.time:  # nothing else says how long it saw itself waiting

@@ -15,7 +15,7 @@ from saga.declarations.annotations import returns_of
 from saga.declarations.limits import MARK
 from saga.declarations.values import DocumentKind, Reaction
 from saga.encryption.sensitive_fields import find_marks, find_secrets, mark
-from saga.engine import state_migration
+from saga.engine import recorded_values
 from saga.engine.errors import Halted, NotDeterministic, wrap_base_exception
 from saga.engine.execution import abort_actions, call_arguments, control_log, document_updates
 from saga.engine.execution.redaction import Hiding
@@ -24,7 +24,7 @@ from saga.engine.execution.value_codec import STATE, ValueCodec
 from saga.engine.persistence import overflow_store, progress_repository
 from saga.engine.ports import ExternalCall, RunScope
 from saga.engine.processing_state import ProcessingState, RunKey
-from saga.engine.recorded_values import changed_fields, fields_of, flag_named, given_back, recorded
+from saga.engine.recorded_values import changed_fields, encode_recorded, fields_of, flag_named, replay_result
 from saga.engine.service_runtime import ServiceRuntime
 from saga.errors import Permanent, StoreError, TooLarge
 from saga.progress import ids, journal
@@ -79,7 +79,7 @@ class RunningSaga(Recalling, Hiding):
             self._learn(intent, turn.results_of(run))
         if service.state is not None:
             version, id_ = intent.version, turn.message.saga
-            self._given = state_migration.shown(service, state, version, id_) if service.migrations else state
+            self._given = recorded_values.migrate_fields(service, state, version, id_) if service.migrations else state
             self._state = service.state_of(self._given)
             self._before = fields_of(self._state)
 
@@ -259,7 +259,7 @@ class RunningSaga(Recalling, Hiding):
         if answered is None:
             with self.turn.measurements.span("store", f"read {declared.collection}"):
                 value = await self._of_store(document_updates.read(self.service, self.turn.position, declared, key))
-            said = recorded(value, declared.collection, "the document read by", declared.kind | None)
+            said = encode_recorded(value, declared.collection, "the document read by", declared.kind | None)
             answered = with_(asked, value=self._seal_answer(asked, said))
             large = len(memoryview(answered.value)) > self.service.bounds.value_bytes_max
             self.calls.append(await self._light(answered) if large else answered)
@@ -274,7 +274,7 @@ class RunningSaga(Recalling, Hiding):
         answered = self._recalled(asked)
         if answered is None:
             on = await self._of_store(control_log.is_on(self.service, self.turn.position, name, self.turn.message.saga))
-            self.calls.append(answered := with_(asked, value=recorded(on, name, "the flag")))
+            self.calls.append(answered := with_(asked, value=encode_recorded(on, name, "the flag")))
         return answered
 
     async def _or_failed(self, work: Coroutine[object, object, T]) -> T:
@@ -394,7 +394,7 @@ class RunningSaga(Recalling, Hiding):
         if call.by is not None:  # sealed as a whole, whatever its type
             self.hides += find_secrets(msgspec.json.decode(call.value))
         try:
-            value = given_back(self.handler.name, call, type_, answers)
+            value = replay_result(self.handler.name, call, type_, answers)
             if find_marks(type_) is not None:
                 self.seen.append((type_, value))
             return value

@@ -12,7 +12,7 @@ from msgspec.structs import replace as with_
 
 from saga.engine.errors import NotDeterministic
 from saga.engine.execution.external_calls import Calling
-from saga.engine.recorded_values import OFF, disputable, is_flag, past_flags, which
+from saga.engine.recorded_values import OFF, identify_call, is_flag, list_answerable_calls, skip_flags
 from saga.progress.document import Intent, StepRecord
 
 
@@ -42,11 +42,11 @@ class Recalling(Calling):
     def _learn(self, intent: Intent, carried: tuple[StepRecord, ...]) -> None:
         """Take in what an earlier attempt has got: what its intent holds, or what this turn carries over."""
         known = intent.calls
-        if said := {which(call): call for call in known if call.by is not None}:
+        if said := {identify_call(call): call for call in known if call.by is not None}:
             # One overrides what this turn remembers, and all that came of it.
             self._said = said
             known = tuple(call for call in known if call.by is None)
-            carried = tuple(takewhile(lambda call: which(call) not in said, carried))
+            carried = tuple(takewhile(lambda call: identify_call(call) not in said, carried))
         self._recorded, self._open = len(known), intent.open_call
         # What is recorded wins: another worker may have gone on from other answers meanwhile.
         self.calls = list(carried if carried and carried[: len(known)] == known else known)
@@ -55,7 +55,7 @@ class Recalling(Calling):
         """Raises `NotDeterministic` if something is recorded that this run has not asked for."""
         left = self._expected() if self.calls or self._open else None
         if left is not None and is_flag(left):
-            self._next = past_flags(self.calls, self._next, None)
+            self._next = skip_flags(self.calls, self._next, None)
             left = self._expected()
         if left is not None:
             raise self._unlike(
@@ -66,7 +66,7 @@ class Recalling(Calling):
 
     def _recalled(self, asked: StepRecord) -> StepRecord | None:
         """The recorded answer; `None` if the call has to be made. Raises `NotDeterministic`."""
-        if self._said and (said := self._said.get(which(asked))) is not None:
+        if self._said and (said := self._said.get(identify_call(asked))) is not None:
             return said
         expected = self._expected()
         if expected is None:
@@ -76,7 +76,7 @@ class Recalling(Calling):
             if getattr(asked, what) != getattr(expected, what):
                 if what == "input" and self.seals.may_be_same(self._digest, expected.input):
                     continue
-                if (is_flag(asked) or is_flag(expected)) and which(asked) != which(expected):
+                if (is_flag(asked) or is_flag(expected)) and identify_call(asked) != identify_call(expected):
                     return self._past_flags(asked)
                 raise self._unlike(
                     f"{self.handler.name} recorded {expected.kind} {expected.name!r} "
@@ -91,7 +91,7 @@ class Recalling(Calling):
     def _unlike(self, what: str, *calls: StepRecord) -> NotDeterministic:
         """Failure of a rerun, with the version under which it began, where that is another one than this release's.
         `calls`: what is recorded, and what was asked for."""
-        began, now, disputed = self.version, self.handler.version, disputable(calls)
+        began, now, disputed = self.version, self.handler.version, list_answerable_calls(calls)
         if began == now:
             return NotDeterministic(what, disputed=disputed)
         return NotDeterministic(
@@ -103,17 +103,17 @@ class Recalling(Calling):
     def _as_begun(self, asked: StepRecord) -> StepRecord:
         """The call as it has begun, if it has: keys that have come or gone since would give it another digest."""
         begun = self._open
-        is_it = begun is not None and begun.input != asked.input and which(begun) == which(asked)
+        is_it = begun is not None and begun.input != asked.input and identify_call(begun) == identify_call(asked)
         if begun is None or not is_it or not self.seals.may_be_same(self._digest, begun.input):
             return asked
         return with_(asked, input=begun.input)
 
     def _past_flags(self, asked: StepRecord) -> StepRecord | None:
         """The same, where what is asked for or what is recorded is a flag."""
-        place = past_flags(self.calls, self._next, asked)
+        place = skip_flags(self.calls, self._next, asked)
         count = len(self.calls)
         follows = self.calls[place] if place < count else self._open if count == self._recorded else None
-        if is_flag(asked) and follows is not None and which(follows) != which(asked):
+        if is_flag(asked) and follows is not None and identify_call(follows) != identify_call(asked):
             return with_(asked, value=OFF)
         self._next = place
         return self._recalled(asked)

@@ -25,7 +25,7 @@ from saga.encryption.text import (
     key_name_of,
     recorded_place,
 )
-from saga.engine.foreign_values import WriterOf, single_object
+from saga.engine.foreign_values import WriterOf, decode_single_object
 from saga.engine.persistence.progress_repository import retry_while_unavailable
 from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.service_runtime import ServiceRuntime
@@ -276,7 +276,7 @@ def _readable_value(part: Message, library: Library, writer_of: WriterOf) -> byt
     """Value of a message as a single object: by now there may be a version as which it can be read. As it is, if there
     is none."""
     try:
-        return single_object(part, library, writer_of)
+        return decode_single_object(part, library, writer_of)
     except BadInput:
         return part.value
 

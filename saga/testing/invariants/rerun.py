@@ -22,7 +22,7 @@ from saga.engine.errors import Halted
 from saga.engine.execution import value_codec
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import advance
-from saga.engine.isolated_ports import Published, SetClock, Undisturbed
+from saga.engine.isolated_ports import FixedClock, RecordingPublisher, StaticAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.ports import Ports
 from saga.engine.prepared_service import PreparedService
@@ -105,13 +105,13 @@ async def _fail(*asked: object) -> Any:
 
 def _ports(service: str, store: Any, now_ms: int, keys: Keys | None) -> Ports:
     """Ports of a rerun: nothing but its store and the time is to be asked."""
-    clock = SetClock(now_ms)
+    clock = FixedClock(now_ms)
     return Ports(
         store=store,
-        publisher=Published(),
+        publisher=RecordingPublisher(),
         clock=clock,
         outage_watch=OutageWatch(service, clock, lambda moment: None),
-        assignment=Undisturbed(pause=_fail),
+        assignment=StaticAssignment(pause=_fail),
         batch=_fail,
         overflow_cache=OverflowCache(bytes_max=0),
         call_external=_fail,

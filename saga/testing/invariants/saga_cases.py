@@ -10,7 +10,7 @@ import msgspec
 from saga.contracts import codec
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library
-from saga.engine.consumer.document_changes import parse_change
+from saga.engine.consumer.record_router import parse_change
 from saga.engine.prepared_service import PreparedService
 from saga.errors import BadInput, SagaError
 from saga.messages import Event, Record, name_of, texts_of

@@ -13,11 +13,11 @@ from msgspec.structs import replace as with_
 from saga import Service
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clients.events import to_record
-from saga.engine.consumer.batching import Batcher
+from saga.engine.consumer.keyed_executor import Batcher
 from saga.engine.consumer.record_router import BadRecord, route_record
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
-from saga.engine.isolated_ports import SetClock, Undisturbed
+from saga.engine.isolated_ports import FixedClock, StaticAssignment
 from saga.engine.outage_watch import OutageWatch
 from saga.engine.persistence import dead_letters
 from saga.engine.ports import Ports
@@ -74,7 +74,7 @@ class Disk:
 
 
 @dataclass(slots=True)
-class ShopClock(SetClock):
+class ShopClock(FixedClock):
     """It goes on by a millisecond whenever somebody looks."""
 
     def now_ms(self) -> int:
@@ -136,7 +136,7 @@ class Shop:
             publisher=ShopLog(self.append),
             clock=self.clock,
             outage_watch=OutageWatch(name, self.clock, lambda moment: None),
-            assignment=Undisturbed(),
+            assignment=StaticAssignment(),
             batch=Batcher().submit,
             overflow_cache=OverflowCache(bytes_max=0),
         )
