@@ -40,7 +40,7 @@ SAGA = "hot"
 holding = Service("echo")
 
 
-@holding.handler(many=True)
+@holding.handler(repeats=Pinged)
 async def hold(pinged: Pinged) -> Ponged:
     """Do something that can be undone."""
     return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)

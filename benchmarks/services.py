@@ -92,7 +92,7 @@ async def look_up(pinged: Pinged, saga: Saga) -> Ponged:
 hot = Service("echo")
 
 
-@hot.handler(many=True)
+@hot.handler(repeats=Pinged)
 async def again(pinged: Pinged) -> Ponged:
     return Ponged(order_id=pinged.order_id, text=pinged.text, amount=pinged.amount)
 

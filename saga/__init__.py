@@ -1,7 +1,7 @@
 """Choreographed sagas: independent services, no coordinator, every effect recorded once. Names that a service imports.
 
 Reading order: `Event`, `Retry`, `Breaker`, `Service`, `Saga`, `Later`, `Change` (`Insert`, `Update`, `Delete`,
-`Expiry`), `limited`, `Remembered`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. Behind them:
+`Expiry`), `limited`, `LastGood`, `sensitive`, `upcast`; then `Client`, `Progress`, the errors. Behind them:
 `saga.service` and `saga.declarations` (declarations, checked), `saga.contracts` (schemas), `saga.messaging` (messages
 and their envelopes), `saga.progress` (every decision, pure), `saga.engine` (carries decisions out), the ports
 `saga.broker.port` and `saga.store.port` with their adapters beside them, `saga.telemetry` (events, logs, metrics);
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from saga.declarations.limits import limited
     from saga.declarations.upcasting import upcast
     from saga.encryption.sensitive_fields import sensitive
-    from saga.errors import BreakerOpen, DeclarationError, SagaError
+    from saga.errors import BreakerOpen, DeclarationError, Permanent, SagaError
     from saga.later import Later
     from saga.messages import Event
     from saga.policies.breaker import Breaker
-    from saga.policies.remembering import Remembered
+    from saga.policies.last_good import LastGood
     from saga.policies.retry import Retry
     from saga.progress.document import Progress
     from saga.service import Service
@@ -40,9 +40,10 @@ __all__ = [
     "Event",
     "Expiry",
     "Insert",
+    "LastGood",
     "Later",
+    "Permanent",
     "Progress",
-    "Remembered",
     "Retry",
     "Saga",
     "SagaError",
@@ -63,9 +64,10 @@ _HOMES = {
     "Event": "saga.messages",
     "Expiry": "saga.change",
     "Insert": "saga.change",
+    "LastGood": "saga.policies.last_good",
     "Later": "saga.later",
+    "Permanent": "saga.errors",
     "Progress": "saga.progress.document",
-    "Remembered": "saga.policies.remembering",
     "Retry": "saga.policies.retry",
     "Saga": "saga.view",
     "SagaError": "saga.errors",

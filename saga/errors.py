@@ -105,7 +105,8 @@ class Permanent(SagaError):
 
 class BreakerOpen(SagaError):
     """Refusal of a call to a resource that failed too often of late: it was not made, and nothing of it may have
-    happened. In the `answers=` of its resource it is an answer as any other, and the handler may go another way."""
+    happened. In the `expected_errors=` of its resource it is a result like any other, and the handler may go another
+    way."""
 
     def __init__(self, resource: str) -> None:
         """`resource`: its name."""

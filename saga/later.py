@@ -33,11 +33,11 @@ class Later(Generic[E_co]):
         """`Later(after=timedelta(days=7))`: not before that time; without `after` at once, in a turn of its own.
 
         `Later(until=E, within=timedelta(days=3))`: as soon as there is an E that no earlier turn was shown (the
-        parameter `E | None` holds it), or when `within` has passed (the parameter is `None`, and `saga.waited` has
+        parameter `E | None` holds it), or when `within` has passed (the parameter is `None`, and `saga.elapsed` has
         grown by `within` or more).
 
         Raises `ValueError` for a negative time, and for `until` without `within`. A wait of the handler that is in all
-        longer than the service's memory is a permanent failure of its run.
+        longer than the service's retention is a permanent failure of its run.
         """
         if (until is None) != (within is None) or (until is not None and after is not None):
             raise ValueError("Later(after=...) waits for a time, Later(until=..., within=...) for an event: give these")

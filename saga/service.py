@@ -3,10 +3,12 @@
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Concatenate, Generic, Never, TypeAlias, overload
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Never, TypeAlias, overload
 
 from typing_extensions import TypeVar
 
+from saga.change import Change
 from saga.declarations.compensations import check_undone_once, original_of, undoing
 from saga.declarations.handlers import (
     TIMEOUT_S,
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Declared", "DocumentKind", "Parameter", "Reaction", "Resource", "Service"]
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
-_MEMORY_MIN, _MEMORY_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
-"""Bounds of `memory`: expiry is told in whole seconds, and on Couchbase in seconds since 1970, of 32 bits: until
+_RETENTION_MIN, _RETENTION_MAX = timedelta(seconds=1), timedelta(days=50 * 365)
+"""Bounds of `retention`: expiry is told in whole seconds, and on Couchbase in seconds since 1970, of 32 bits: until
 2106."""
 _TAKEN = {"client": "clients publish under that name", OURS: "the toolkit's own topics and documents are called so"}
 
+Repeating: TypeAlias = type[Event] | type[Change[Any]] | UnionType
+"""Annotation of a parameter whose event may come several times: `OrderNote`, `A | B` or `Change[Order]`."""
 _Emitted: TypeAlias = Event | Sequence[Event | None] | None
 _Reaction: TypeAlias = Event | Later[Event | None] | Sequence[Event | Later[Event | None] | None] | None
 _S_co = TypeVar("_S_co", bound="DataclassInstance | None", default=None, covariant=True)
@@ -57,8 +61,7 @@ class Service(Generic[_S_co]):
     `Saga` is this run; `Change[D]` a change of a document, declared above it; anything else must be what one of the
     service's resources gives, declared above it. The return
     annotation says what may be emitted: `A | B` one of them, `tuple[A, B]` both, `list[A]` many, `| None` maybe
-    nothing; `Later` that it may go on another time. Names of parameters do not matter, nor does their order, but for
-    `many=True` with several events.
+    nothing; `Later` that it may run again later. Names and order of parameters do not matter.
 
     Every decorator returns its function unchanged: checkers see its own type, and a plain call tests it.
     Mistakes that types cannot show are a `DeclarationError` while the module is imported.
@@ -69,7 +72,7 @@ class Service(Generic[_S_co]):
         name: str,
         *,
         state: Callable[[], _S_co] | None = None,
-        memory: timedelta = timedelta(days=30),
+        retention: timedelta = timedelta(days=30),
         retry: Retry | None = None,
         start: Start | None = None,
         was: str = "",
@@ -80,8 +83,8 @@ class Service(Generic[_S_co]):
         Whoever changes it without `was` has a new service: it handles everything again, with other idempotency keys.
         `state`: the class of `saga.state`: a frozen dataclass in which every field has a default, because a saga
         begins with `state()`. A field with a default may be added at any time. Left out: no state, plain `Saga`.
-        `memory`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as one
-        for that long; a handler may not wait longer in all. What is open is kept without limit. From a second to 50
+        `retention`: how long a saga is kept after its last message when nothing of it is open. A duplicate is known as
+        one for that long; a handler may not wait longer in all. What is open is kept without limit. From a second to 50
         years: Couchbase has no times after 2106.
         `retry`: how often and when what failed is tried again, where neither a handler nor a resource says; also
         of compensations and deadlines.
@@ -93,7 +96,7 @@ class Service(Generic[_S_co]):
         with either name can run side by side.
 
         Raises `DeclarationError`: a name with other characters; a start that is no place; a state that is no frozen
-        dataclass of plain fields, or one without a default; a memory that is no time; a retry that is none.
+        dataclass of plain fields, or one without a default; a retention that is no time; a retry that is none.
         """
         for each in (name, was) if was else (name,):
             _check_name(each, f"Service({name!r}" + (f", was={was!r})" if was else ")"))
@@ -104,11 +107,15 @@ class Service(Generic[_S_co]):
                 f'Service({name!r}, start={start!r}): give "beginning", "now", or a datetime with a time zone'
             )
         kind = None if state is None else check_state(state, f"Service({name!r}, state=...)")
-        if not isinstance(memory, timedelta) or not _MEMORY_MIN <= memory <= _MEMORY_MAX:
-            raise DeclarationError(f"Service({name!r}, memory={memory!r}): give a timedelta, from 1 second to 50 years")
+        if not isinstance(retention, timedelta) or not _RETENTION_MIN <= retention <= _RETENTION_MAX:
+            raise DeclarationError(
+                f"Service({name!r}, retention={retention!r}): give a timedelta, from 1 second to 50 years"
+            )
         check_retry(retry, f"Service({name!r})")
         stored, renamed = (was, name) if was else (name, "")
-        self._declared = Declared(name=stored, renamed=renamed, start=start, state=kind, memory=memory, retry=retry)
+        self._declared = Declared(
+            name=stored, renamed=renamed, start=start, state=kind, retention=retention, retry=retry
+        )
 
     @property
     def declared(self) -> Declared:
@@ -125,10 +132,10 @@ class Service(Generic[_S_co]):
         self,
         /,
         *,
-        many: bool = False,
+        repeats: Repeating | None = None,
         retry: Retry | None = None,
         timeout_s: float = TIMEOUT_S,
-        deferrable: bool = False,
+        low_priority: bool = False,
         version: int = 1,
     ) -> Callable[[_Handler], _Handler]: ...
     def handler(
@@ -136,10 +143,10 @@ class Service(Generic[_S_co]):
         handler: _Handler | None = None,
         /,
         *,
-        many: bool = False,
+        repeats: Repeating | None = None,
         retry: Retry | None = None,
         timeout_s: float = TIMEOUT_S,
-        deferrable: bool = False,
+        low_priority: bool = False,
         version: int = 1,
     ) -> _Handler | Callable[[_Handler], _Handler]:
         """Declare the reaction to an event, to several (fan-in: it runs when all are there), or to a `Change`.
@@ -149,15 +156,15 @@ class Service(Generic[_S_co]):
         and updates already recorded answer at once. An event-typed parameter `E | None` is not waited for: it is there
         or `None`; it goes with `Later[E]` in the return annotation.
 
-        `many`: the event may rightly come several times in a saga, and the handler runs for each. With several events
-        it is that of the first parameter which repeats, and the others stay: here the order of parameters matters, and
-        the first must not be the event that starts the saga, which comes once. Without `many` a repetition with the
-        same content is ignored, visibly, and one with other content is a dead letter; of a document's changes those
-        after the first are ignored, visibly.
+        `repeats`: the event that may come several times in a saga, written as its parameter is annotated
+        (`repeats=OrderNote`, `repeats=A | B`, `repeats=Change[Order]`); the handler runs for each. A handler of several
+        events keeps the others. The event that starts the saga comes once, so it cannot repeat beside others. Without
+        `repeats` a repetition with the same content is ignored, with a log line, and one with other content becomes a
+        dead letter; of a document's changes those after the first are ignored, with a log line.
         `retry`: how often and when it is tried again, whatever failed. Left out: as the resource says on which a step
         failed, else the service. See `Retry` for which rules hold.
         `timeout_s`: seconds that one attempt may take.
-        `deferrable`: it may wait. While the worker has much in flight a message for such handlers alone yields to
+        `low_priority`: it may wait. While the worker has much in flight a message for such handlers alone yields to
         others, for half a minute at most, and never to one of its own saga that came later.
         `version`: of what it does; raise it by one with a release whose handler makes other steps. A run keeps the
         version under which it began, and `saga.version` tells it: keep the way of before beside the new one, until no
@@ -166,9 +173,9 @@ class Service(Generic[_S_co]):
 
         Raises `DeclarationError`: not `async`; a parameter without annotation, or of a type that nothing gives; no
         event among the parameters, or one in two of them; one event handled by two handlers alone; `Saga[X]` with X not
-        the service's state; an event of another owner returned; events of two kinds of saga; `many` with several events
-        of which the first starts the saga, or with `E | None`; `E | None` without `Later[E]`, or the other way round; a
-        version that is no whole number from 1 on.
+        the service's state; an event of another owner returned; events of two kinds of saga; `repeats` that names no
+        parameter, the event that starts the saga beside others, or is used with `E | None`; `E | None` without
+        `Later[E]`, or the other way round; a version that is no whole number from 1 on.
         """
 
         def declare(function: _Handler) -> _Handler:
@@ -178,10 +185,10 @@ class Service(Generic[_S_co]):
             found = handler_of(
                 self._declared,
                 function,
-                many=many,
+                repeats=repeats,
                 retry=retry,
                 timeout_s=timeout_s,
-                deferrable=deferrable,
+                low_priority=low_priority,
                 version=version,
             )
             check_alone(self._declared, found)
@@ -200,9 +207,10 @@ class Service(Generic[_S_co]):
         `original` took, each as there (kept with the result from the release on that names them; of what was done
         before it is `None`, if the parameter is `E | None`, and else a failure); resources, `Saga`.
 
-        Promises: it runs once for each recorded result, newest first: the parameter is one event, with `many=True`
-        too. If `original` has begun it is brought to its end first; if it has not, it never will: from here on it is
-        closed in this saga. A failing compensation is tried again with growing delay and escalated, never dropped.
+        Promises: it runs once for each recorded result, newest first: the parameter is one event, with
+        `repeats` too. If `original` has begun it is brought to its end first; if it has not, it never will: from here
+        on it is closed in this saga. A failing compensation is tried again with growing delay and escalated, never
+        dropped.
         `version`: its own, as that of a handler.
 
         Raises `DeclarationError`: `original` is no handler of this service, or already has a compensation; the result
@@ -245,7 +253,7 @@ class Service(Generic[_S_co]):
         `version`: its own, as that of a handler.
 
         Raises `DeclarationError`: several event parameters, or an outcome; `within` zero, negative or longer than the
-        memory; an event of `unless` that is none; a `grace` that is no time.
+        retention; an event of `unless` that is none; a `grace` that is no time.
         """
 
         def declare(function: _Deadline) -> _Deadline:
@@ -267,7 +275,7 @@ class Service(Generic[_S_co]):
         /,
         *,
         timeout_s: float = 10,
-        answers: tuple[type[Exception], ...] = (),
+        expected_errors: tuple[type[Exception], ...] = (),
         retry: Retry | None = None,
         breaker: Breaker | None = None,
         at_once_max: int | None = None,
@@ -279,7 +287,7 @@ class Service(Generic[_S_co]):
         /,
         *,
         timeout_s: float = 10,
-        answers: tuple[type[Exception], ...] = (),
+        expected_errors: tuple[type[Exception], ...] = (),
         retry: Retry | None = None,
         breaker: Breaker | None = None,
         at_once_max: int | None = None,
@@ -291,12 +299,13 @@ class Service(Generic[_S_co]):
         yields. In tests an instance of a subclass in `use=` takes its place, and the opener is not called.
 
         `timeout_s`: seconds that one call through `saga.step` may take; longer is a transient failure.
-        `answers`: exceptions by which it answers a call: `saga.step` records them (class and `args`, plain values) and
-        raises them, and a rerun raises them again without calling. All other exceptions are failures.
+        `expected_errors`: exceptions by which it answers a call: `saga.step` records them (class and `args`, plain
+        values) and raises them, and a rerun raises them again without calling. All other exceptions are failures.
         `retry`: how often and when an attempt is made again that failed because of a step on it, in a handler that does
         not say so itself, a compensation or a deadline.
         `breaker`: when calls stop for a time because many failed. An attempt that meets an open breaker is not counted:
-        it is made again, at the latest after a minute. With `BreakerOpen` in `answers` the handler sees it instead.
+        it is made again, at the latest after a minute. With `BreakerOpen` in `expected_errors` the handler sees it
+        instead.
         `at_once_max`, `rate_per_s`: calls under way at once, and begun a second, at most. Others wait for their turn,
         as long as that leaves time for the call; an attempt that has none in time is not counted, and made again.
         All limits are those of one process, and of calls through `saga.step`; a call may have its own, `saga.limited`.
@@ -310,7 +319,7 @@ class Service(Generic[_S_co]):
                 self._declared,
                 function,
                 timeout_s=timeout_s,
-                answers=answers,
+                expected_errors=expected_errors,
                 retry=retry,
                 breaker=breaker,
                 at_once_max=at_once_max,
@@ -351,7 +360,7 @@ class Service(Generic[_S_co]):
         collection: str,
         /,
         *,
-        answers: tuple[type[Exception], ...] = (),
+        expected_errors: tuple[type[Exception], ...] = (),
         saga: str | None = None,
     ) -> None:
         """Declare a business document: instances of the frozen dataclass `kind` are the JSON documents of `collection`.
@@ -359,14 +368,14 @@ class Service(Generic[_S_co]):
         A document's key is the string given to `saga.update` and `saga.read`, as it is. Fields of the JSON that `kind`
         does not know are kept; fields it lacks need a default.
 
-        `answers`: exceptions by which a pure function refuses a change: recorded, raised again by a rerun, as those of
-        a resource.
+        `expected_errors`: exceptions by which a pure function refuses a change: recorded, raised again by a rerun, as
+        those of a resource.
         `saga`: for handlers of `Change[kind]` the field that has the saga id. Left out: it is the document's key.
 
         Raises `DeclarationError`: not a frozen dataclass of plain fields; two kinds for one collection; an answer that
         cannot be made again from its `args`; a `saga` that is no field of `kind`.
         """
-        self._declared.documents.append(document_of(self._declared, kind, collection, answers, saga))
+        self._declared.documents.append(document_of(self._declared, kind, collection, expected_errors, saga))
 
 
 def _check_name(name: str, where: str) -> None:

@@ -46,7 +46,7 @@ class Saga(ABC, Generic[_S]):
 
     @property
     @abstractmethod
-    def waited(self) -> timedelta:
+    def elapsed(self) -> timedelta:
         """Time since the handler's first look at its event: zero at the first, then not less than what its `Later`s
         asked for, when it was time that woke it. From recorded times: once a step has begun, a rerun sees the same."""
 
@@ -64,27 +64,30 @@ class Saga(ABC, Generic[_S]):
         so do all turns of a run that goes on later: `if saga.version >= 2: ...` beside the way of before."""
 
     @abstractmethod
-    def key(self, name: str, /) -> str:
+    def idempotency_key(self, name: str, /) -> str:
         """Idempotency key to hand to the outside: the same for the same name in every rerun of this handler on this
         message, different for any other handler, message, turn (after a `Later`) or saga. At most 80 characters of
         ASCII letters, digits, `-` and `_`."""
 
     @abstractmethod
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call the outside once: `charge = await saga.step(bank.reserve, saga.key("charge"), order.card, order.total)`.
+        """Call an external system once.
+
+            charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), order.card, order.total)
 
         Promises: typed as the call itself. The result is durable before the next step or update begins, and a rerun
         gets it without calling. A crash between call and record calls again with equal arguments: hand over a
-        `saga.key` so that the outside sees one call. A step's name is the function's own, counted in order of calls.
+        `saga.idempotency_key` so that the outside sees one call. A step's name is the function's own, counted in order
+        of calls.
 
-        Raises what `call` raises. One of the `answers` of this handler's resources is a result like any other. After
-        any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of its resource, this
-        attempt has failed even if the handler catches it: the handler runs again by its `retry`.
-        A rerun that asks for other steps or arguments than recorded is a dead letter "not deterministic".
+        Raises what `call` raises. One of the `expected_errors` of this handler's resources is a result like any other.
+        After any other exception, and after the `timeout_s` of the call itself (`saga.limited`) or of its resource,
+        this attempt has failed even if the handler catches it: the handler runs again by its `retry`. A rerun that asks
+        for other steps or arguments than recorded is a dead letter "not deterministic".
         """
 
     @abstractmethod
-    def undo_with(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+    def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Say how to take back what this handler did so far, in case it can never finish.
 
         Nothing is called now. Promises: when the saga fails while this handler is a dead letter half done, the calls
@@ -92,7 +95,7 @@ class Saga(ABC, Generic[_S]):
         end they are forgotten. What was begun and has no answer is shown to a person all the same.
         `call` is a method of a resource, or an `async def` at the top of the handler's module, or imported there by its
         name: another process, of a later version perhaps, finds it so. One that changes documents takes the saga:
-        `saga.undo_with(give, saga, sku)`.
+        `saga.on_abort(give, saga, sku)`.
 
         Raises what nothing can be recorded of, as a step does: another function, an argument that is no plain value, a
         handler without a compensation.
@@ -118,7 +121,7 @@ class Saga(ABC, Generic[_S]):
         Promises: applied exactly once for each cause, without a transaction; durable when this returns; the result, or
         the refusal, is recorded, and a rerun gets it without applying again.
 
-        Raises an exception declared in the document's `answers` when `change` raises it: nothing was changed.
+        Raises an exception declared in the document's `expected_errors` when `change` raises it: nothing was changed.
         """
 
     @abstractmethod

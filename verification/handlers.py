@@ -136,7 +136,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
         shown = events.get(SHOWN)
         is_last = turn >= h.turns
         if h.until:
-            is_last = (is_last and shown is not None) or saga.waited >= h.after * TICK
+            is_last = (is_last and shown is not None) or saga.elapsed >= h.after * TICK
         for part, types in zip(parts, h.to, strict=True):
             if type(part).__name__ not in types:
                 raise Broken(f"{MISPLACED} {h.name} was given {type(part).__name__} for {' or '.join(types)}")
@@ -144,7 +144,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
             raise Broken(f"{h.name} needs {h.needs}")
         contents = "+".join(sorted(p.content for p in parts))
         if h.many:  # two messages of one content are two effects
-            contents += saga.key("")[-4:]
+            contents += saga.idempotency_key("")[-4:]
         if turn:
             contents += f"~{turn}"
         given = [type(p).__name__ + p.content for p in (*parts, *([shown] if shown else ()))]
@@ -155,7 +155,7 @@ def handler_of(h: Reacts, classes: Classes, retry: Retry, version: int = 1) -> R
             did.append(await run.act(number, act))
             if h.takes_back:
                 what = f"undo:{h.name}:{contents}:{number}"
-                saga.undo_with(call_outside, saga.key(f"b{number}"), run.given, what)
+                saga.on_abort(call_outside, saga.idempotency_key(f"b{number}"), run.given, what)
         saga.state = _with(saga.state, **({h.name: True} if is_last else {h.name + TURNS: turn + 1}))
         emitted = [e.split(" ")[0] for e in (h.emits if is_last else h.says) if run.holds(e)]
         last = len(emitted) - 1
@@ -240,7 +240,7 @@ class _Run:
         if what == "step":
             given = f"{self.given}|{self._left}"
             return await self._saga.step(
-                call_outside, self._saga.key(f"k{self._keys + number}"), given, f"{self._who}:{number}"
+                call_outside, self._saga.idempotency_key(f"k{self._keys + number}"), given, f"{self._who}:{number}"
             )
         if what == "look":  # no step: nothing of it is recorded
             looked = f"look {self._who}"
@@ -311,7 +311,7 @@ def _declared(  # what a handler consists of
         function=function,
         parameters=(*parameters, Parameter(name="saga", role="saga", events=(), gives=None)),
         emits=tuple(classes[e] for e in emits),
-        many=many,
+        repeats=events[0] if many else (),
         retry=retry,
         timeout_s=60,
         undoes=undoes,

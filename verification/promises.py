@@ -104,7 +104,7 @@ class Promises:
         said = {(m.type, m.value) for m in self._messages} | {(e.type, e.value) for t in entries for e in t.events}
         if reason.startswith("already handled with other content"):
             return sum(type_ == dead.type for type_, _ in said) > 1
-        if reason.startswith("older than memory"):
+        if reason.startswith("older than the retention"):
             return self._scenario.age + self._scenario.ahead > 0
         return BAD in reason and any(m.id == dead.message and _is_bad(m, dead.handler) for m in self._messages)
 

@@ -86,8 +86,8 @@ def declared_by(explored: Explored, release: int) -> Declared:
     """Declaration of the service in this release, without its handlers."""
     memory = timedelta(seconds=MEMORY_S)
     if explored.renamed and release:
-        return Service("renamed", was=SERVICE, memory=memory).declared
-    return Service(SERVICE, memory=memory).declared
+        return Service("renamed", was=SERVICE, retention=memory).declared
+    return Service(SERVICE, retention=memory).declared
 
 
 class LooksEachTime(KnownControls):
@@ -280,11 +280,11 @@ def participant(explored: Explored, ports: Ports, release: int = 0, *, controlle
         state=state,
         migrations=(migration(reacts, state),) if version > 1 else (),
         version=version,
-        memory_s=MEMORY_S,
-        documents={Stock: DocumentKind(kind=Stock, collection="stock", answers=(Out,))},
+        retention_s=MEMORY_S,
+        documents={Stock: DocumentKind(kind=Stock, collection="stock", expected_errors=(Out,))},
         resources={},
         used_resources={},
-        answers=dict.fromkeys(handlers, ()),
+        expected_errors=dict.fromkeys(handlers, ()),
         ports=ports,
         controls=LooksEachTime() if controlled else KnownControls(until_s=inf),
         bounds=explored.bounds,
@@ -313,8 +313,8 @@ def _contract(name: str, explored: Explored) -> Contract:
         owner=SERVICE,
         starts=name in explored.starts,
         outcome=outcome,
-        said_outside=False,
-        heard_outside=False,
+        produced_externally=False,
+        consumed_externally=False,
         doc="",
         versions=(),
     )

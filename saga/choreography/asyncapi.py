@@ -128,7 +128,7 @@ def _operations(overview: Overview) -> Iterator[tuple[str, Json]]:
         for hearing in overview.hearings(contract.name):
             if hearing.from_log:
                 yield f"{hearing.service}.receive.{contract.name}", _received(contract, hearing)
-        if contract.said_outside:
+        if contract.produced_externally:
             yield f"{CLIENT}.send.{contract.name}", _operation("send", CLIENT, contract, contract.versions[-1:], ())
 
 

@@ -31,7 +31,7 @@ def affected(changes: Sequence[Change], old: Version, new: Version, manifests: I
         for manifest in manifests
         if (use := manifest.consumed(new.name)) is not None
     ]
-    if new.schema.get("heard") == "outside":
+    if new.schema.get("consumed_by") == "external":
         consumer = Consumer(service=OUTSIDE, fields=None)
         found.append(Affected(OUTSIDE, None, ALL, tuple(concerned(changes, [consumer]))))
     return found

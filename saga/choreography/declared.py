@@ -32,7 +32,7 @@ def manifest_of(declared: Declared) -> Manifest:
         start=_start(declared),
         doc=_first_paragraph(sys.modules[first.function.__module__].__doc__),
         kind=contract_of(first.takes[0]).key,
-        memory_s=declared.memory.total_seconds(),
+        retention_s=declared.retention.total_seconds(),
         consumes=tuple(_consumed(declared, event) for event in _one_class_each(heard)),
         emits=tuple(_emitted(event) for event in _one_class_each(said)),
         reactions=tuple(_told(declared, reaction) for reaction in sorted(declared.reactions, key=lambda r: r.name)),
@@ -78,12 +78,13 @@ def _emitted(event: type[Event]) -> Emitted:
 def _told(declared: Declared, reaction: Reaction) -> Told:
     assert reaction.shape is not None
     events = [each for each in reaction.parameters if each.role == "event"]
+    originals = [each.events for each in events if each.of_original]
     by_type = {each.gives: each.name for each in declared.resources}
     return Told(
         name=reaction.name,
         kind=reaction.kind,
         ids=f"{declared.name}|{reaction.name}",
-        takes=tuple(_names(each.events) for each in events if not (each.optional or each.of_original)),
+        takes=tuple(_names(each) for each in reaction.needed if each not in originals),
         optional=tuple(name for each in events if each.optional for name in _names(each.events)),
         later=reaction.may_wait,
         until=_names(reaction.shape.awaited),
@@ -92,7 +93,7 @@ def _told(declared: Declared, reaction: Reaction) -> Told:
         undoes=reaction.undoes,
         took=tuple(_names(each.events) for each in events if each.of_original and not each.optional),
         emits=_names(reaction.emits),
-        many=reaction.many,
+        repeats=_names(reaction.repeats),
         version=reaction.version,
         keys=keys_named(reaction.function),
         resources=tuple(by_type[each.gives] for each in reaction.parameters if each.gives is not None),

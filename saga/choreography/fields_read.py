@@ -43,8 +43,8 @@ def fields_read(function: Callable[..., object], parameter: str, events: Iterabl
 
 
 def keys_named(function: Callable[..., object]) -> tuple[str, ...] | None:
-    """Names of keys that stand as plain text in the code of a function, `saga.key("charge")`, and of the functions of
-    its module that it calls; sorted. `None` if its source cannot be told."""
+    """Names of keys that stand as plain text in the code of a function, `saga.idempotency_key("charge")`, and of the
+    functions of its module that it calls; sorted. `None` if its source cannot be told."""
     source = source_of(function)
     if source is None:
         return None
@@ -54,7 +54,7 @@ def keys_named(function: Callable[..., object]) -> tuple[str, ...] | None:
         source = found.pop()
         for node in ast.walk(source.node):
             match node:
-                case ast.Call(func=ast.Attribute(attr="key"), args=[ast.Constant(value=str(name)), *_]):
+                case ast.Call(func=ast.Attribute(attr="idempotency_key"), args=[ast.Constant(value=str(name)), *_]):
                     keys.add(name)
                 case ast.Call(func=ast.Name(id=name)) if (
                     helper := helper_of(source, name)

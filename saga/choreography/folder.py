@@ -48,13 +48,13 @@ def compared(services: Sequence[Declared], folder: Path | None = None) -> list[C
         released, made = manifests_in(place), manifest_of(declared)
         old = next((each for each in released.values() if each.stored == made.stored), None)
         others = [each for each in released.values() if each is not old]
-        heard_outside = {name for name, contract in library.contracts.items() if contract.heard_outside}
+        consumed_externally = {name for name, contract in library.contracts.items() if contract.consumed_externally}
         found.append(
             Compared(
                 manifest=made,
                 path=place / f"{made.service}.json",
                 replaces=None if old is None else place / f"{old.service}.json",
-                differences=new(made, others) if old is None else differences(old, made, others, heard_outside),
+                differences=new(made, others) if old is None else differences(old, made, others, consumed_externally),
             )
         )
     return found

@@ -67,11 +67,12 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
     took: tuple[tuple[str, ...], ...] = ()
     """For each parameter of a compensation for what that handler took, and that has to be there, the contracts."""
     emits: tuple[str, ...] = ()
-    many: bool = False
+    repeats: tuple[str, ...] = ()
+    """Contracts that may come several times in a saga, each a run of its own."""
     version: int = 1
     """Version under which its runs begin."""
     keys: tuple[str, ...] | None = ()
-    """Names given to `saga.key` as plain text in its code; `None` if that cannot be seen."""
+    """Names given to `saga.idempotency_key` as plain text in its code; `None` if that cannot be seen."""
     resources: tuple[str, ...] = ()
     doc: str = ""
 
@@ -103,7 +104,7 @@ class Manifest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     doc: str = ""
     kind: str
     """Name of the key field of all its events."""
-    memory_s: float
+    retention_s: float
     """Seconds for which a finished saga is known."""
     consumes: tuple[Consumed, ...]
     emits: tuple[Emitted, ...]

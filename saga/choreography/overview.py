@@ -79,7 +79,7 @@ class Overview:
         """True if a service reads an event from the log: others may say it, and a handler or deadline names it, or it
         is an outcome on which a compensation acts."""
         known = self.contracts.get(contract)
-        if known is not None and known.owner == manifest.stored and not known.said_outside:
+        if known is not None and known.owner == manifest.stored and not known.produced_externally:
             return False
         is_outcome = known is None or known.outcome is not None
         return any(contract in r.hears for r in manifest.reactions if r.kind != "compensation" or is_outcome)
@@ -117,8 +117,12 @@ class Overview:
         heard = {use.contract for manifest in self.manifests.values() for use in manifest.consumes}
         known = self.contracts
         return [
-            *(f"{name}: nobody says it" for name in known if name not in said and not known[name].said_outside),
-            *(f"{name}: nobody hears it" for name in known if name not in heard and not known[name].heard_outside),
+            *(f"{name}: nobody says it" for name in known if name not in said and not known[name].produced_externally),
+            *(
+                f"{name}: nobody hears it"
+                for name in known
+                if name not in heard and not known[name].consumed_externally
+            ),
             *(f"{name}: there is no contract of it here" for name in sorted((said | heard) - known.keys())),
         ]
 

@@ -90,7 +90,7 @@ def _of_event(overview: Overview, contract: Contract) -> Mapping[str, object]:
         "undoing": overview.undone_after(contract.name),
         "failures": [each.name for each in overview.outcomes(contract.key) if each.outcome == "failure"],
         "deadlines": [(of, each) for of, each in reactions if each.kind == "deadline" and _takes(each, contract)],
-        "many": [(of, each) for of, each in reactions if each.many and _takes(each, contract)],
+        "repeating": [(of, each) for of, each in reactions if contract.name in each.repeats],
     }
 
 

@@ -28,11 +28,11 @@ class Difference:
 
 
 def differences(
-    old: Manifest, new: Manifest, others: Sequence[Manifest], heard_outside: Collection[str] = ()
+    old: Manifest, new: Manifest, others: Sequence[Manifest], consumed_externally: Collection[str] = ()
 ) -> list[Difference]:
     """Differences of a release from the one before, those that are refused first. `others`: manifests of other
-    services; `heard_outside`: contracts with consumers that nobody knows."""
-    comparison = _Comparison(old, new, others, heard_outside)
+    services; `consumed_externally`: contracts with consumers that nobody knows."""
+    comparison = _Comparison(old, new, others, consumed_externally)
     found = [
         *comparison.name(),
         *comparison.kind(),
@@ -91,7 +91,7 @@ class _Comparison:
     old: Manifest
     new: Manifest
     others: Sequence[Manifest]
-    heard_outside: Collection[str]
+    consumed_externally: Collection[str]
 
     def refused(self, where: str, what: str, way_out: str) -> Difference:
         return Difference(self.new.service, where, what, way_out)
@@ -205,19 +205,18 @@ class _Comparison:
                 f"is version {new.version}; runs that have begun keep theirs, and those of the new one wait where a "
                 "process of the release before has them",
             )
-        if old.many and new.many and set(old.takes[0]).isdisjoint(new.takes[0]):
+        if old.repeats and new.repeats and set(old.repeats).isdisjoint(new.repeats):
             yield self.refused(
                 old.name,
-                f"ran once for each {' or '.join(old.takes[0])} and runs once for each {' or '.join(new.takes[0])}: "
-                "the first parameter says which event it is",
-                f"keep the order of its parameters; when no open saga has any of these events, {ANYWAY}",
+                f"ran once for each {' or '.join(old.repeats)} and runs once for each {' or '.join(new.repeats)}",
+                f"keep repeats={' | '.join(old.repeats)}; when no open saga has any of these events, {ANYWAY}",
             )
-        if old.many and not new.many:
+        if old.repeats and not new.repeats:
             yield self.refused(
                 old.name,
-                "has no many=True any more: in an open saga one more of its events is handled, and what follows "
+                "has no repeats= any more: in an open saga one more of its events is handled, and what follows "
                 "becomes a dead letter",
-                f"keep many=True; when its event comes once in each open saga, {ANYWAY}",
+                f"keep repeats={' | '.join(old.repeats)}; when its event comes once in each open saga, {ANYWAY}",
             )
 
     def events(self) -> Iterator[Difference]:
@@ -225,7 +224,7 @@ class _Comparison:
         for name in sorted(self.old.emitted - self.new.emitted):
             hearers = sorted(each.service for each in self.others if each.consumed(name) is not None)
             own = [each.name for each in self.new.reactions if name in each.hears]
-            outside = ["consumers outside"] if name in self.heard_outside else []
+            outside = ["consumers outside"] if name in self.consumed_externally else []
             waiting = [*hearers, *(f"{self.new.service} itself ({each})" for each in own), *outside]
             if waiting:
                 yield self.refused(
@@ -239,7 +238,7 @@ class _Comparison:
             if self.new.consumed(each.contract) is None:
                 sayers = sorted(other.service for other in self.others if each.contract in other.emitted)
                 left = any(other.consumed(each.contract) for other in self.others)
-                if sayers and not left and each.contract not in self.heard_outside:
+                if sayers and not left and each.contract not in self.consumed_externally:
                     yield self.told(each.contract, f"is heard by nobody any more, and {_and(sayers)} still says it")
 
     def state(self) -> Iterator[Difference]:
@@ -293,7 +292,7 @@ class _Comparison:
                 yield self.refused(
                     name,
                     f"the resource ({gives}) is gone or renamed: limits and pauses that people set, and what "
-                    "saga.undo_with recorded, go by its name",
+                    "saga.on_abort recorded, go by its name",
                     f"keep the name {name}; when nothing open was said of it, {ANYWAY}",
                 )
         for collection, kind in self.old.documents.items():

@@ -40,8 +40,8 @@ _ANY = "any.py"
 )
 @click.option("--starts", is_flag=True, help="It begins a saga.")
 @click.option("--outcome", type=click.Choice(["success", "failure"]), help="It ends a saga.")
-@click.option("--said-outside", is_flag=True, help="Clients, and services that do not own it, may publish it.")
-@click.option("--heard-outside", is_flag=True, help="Somebody whom we do not know consumes it.")
+@click.option("--produced-externally", is_flag=True, help="Clients, and services that do not own it, may publish it.")
+@click.option("--consumed-externally", is_flag=True, help="Consumers outside of this repository read it.")
 def new(place: str, doc: str, fields: tuple[str, ...], key: str, **terms: Any) -> None:
     """Write the first version of a contract: contracts/TOPIC/NAME.v1.avsc.
 
@@ -58,8 +58,8 @@ def new(place: str, doc: str, fields: tuple[str, ...], key: str, **terms: Any) -
         raise click.UsageError(str(why)) from why
     id_ = {"name": key, "type": "string", "doc": f"The {key.removesuffix('_id')}, and with it the saga."}
     given = {"doc": doc, "topic": topic, "key": key, **terms}
-    for outside in ("said", "heard"):
-        given[outside] = "outside" if given.pop(f"{outside}_outside") else None
+    for attribute, option in (("produced_by", "produced_externally"), ("consumed_by", "consumed_externally")):
+        given[attribute] = "external" if given.pop(option) else None
     schema = first_version(name, given, [id_, *parts])
     folder, path = _folder(), f"{topic}/{name}.v1"
     problems = lint_version(made_version(schema, path, name, 1))

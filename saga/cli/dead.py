@@ -345,7 +345,7 @@ replay = _command(
     A handler goes on where it was: steps and updates that have answered are not made again, and those that are have
     the keys they had. What waits behind it in its saga follows, in order. What dies again is another dead letter.
 
-    A message that was older than the service's memory blocks nothing, and nothing of it is kept. With --older it is
+    A message that was older than the service's retention blocks nothing, and nothing of it is kept. With --older it is
     handled as if it came now, as the first of a new saga if nothing is known: look first whether it was handled then.
     Of what says something else than what was handled the first counts: it is never handled.
 

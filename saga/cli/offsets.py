@@ -138,8 +138,8 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
     saga offsets reset payment --module services.payment --topic orders \\
         --to 2026-11-21T08:00:00Z --who ada --why "store restored from the copy of 8:00"
 
-    A message that comes again and was handled is known and ignored while the service remembers its saga (memory=). So
-    going back is refused beyond that, and --module says how long it is. Going forward is refused over records that
+    A message that comes again and was handled is known and ignored while the service remembers its saga (retention=).
+    So going back is refused beyond that, and --module says how long it is. Going forward is refused over records that
     are not handled: their sagas would stand still for ever. All partitions move, or none.
 
     The move is recorded on <service>.dead, with who and why, before it is done.
@@ -154,7 +154,7 @@ def reset(service: str, target: _Target, operator: Operator, broker: str | None,
         topic=target.topic,
         partition=target.partition,
         to=target.to,
-        memory_ms=None if target.module is None else _memory_ms(service, target.module),
+        retention_ms=None if target.module is None else _retention_ms(service, target.module),
         operator=operator,
     )
     answer = asyncio.run(reset_offsets(wish, Settings.from_environment(broker=broker), SystemClock()))
@@ -232,11 +232,11 @@ def _print_refused(answer: OffsetResult) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _memory_ms(service: str, module: str) -> int:
+def _retention_ms(service: str, module: str) -> int:
     found = {declared.name: declared for declared in wiring.load_services([module])}
     if service not in found:
         raise click.UsageError(f"{module} declares {', '.join(found)}, and no service {service}")
-    return int(found[service].memory.total_seconds() * 1000)
+    return int(found[service].retention.total_seconds() * 1000)
 
 
 def _print(service: str, done: Sequence[OffsetMove]) -> None:

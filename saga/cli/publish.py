@@ -51,9 +51,10 @@ class Problem(NamedTuple):
 def publish(event: str, file: IO[bytes], principal: str | None, broker: str | None, as_json: bool) -> None:
     """Publish one event for each line of JSON.
 
-    For example `saga publish OrderPlaced < orders.jsonl`. EVENT is the name of a contract with "said": "outside", in
-    its newest version; contracts/ is looked for from the current folder on upwards. A line is an object with the
-    event's fields: decimals, dates, times and UUIDs are text, bytes are base64, a field with a default may be missing.
+    For example `saga publish OrderPlaced < orders.jsonl`. EVENT is the name of a contract with "produced_by":
+    "external", in its newest version; contracts/ is looked for from the current folder on upwards. A line is an object
+    with the event's fields: decimals, dates, times and UUIDs are text, bytes are base64, a field with a default may be
+    missing.
 
     All lines are checked first, and all that is wrong is told: of a file with a wrong line nothing is published. An
     equal event is the same event, however often it is published: if this command is interrupted, call it again with the
@@ -116,9 +117,9 @@ def _contract_named(name: str, library: Library) -> Contract:
         close = get_close_matches(name, library.contracts, n=1)
         hint = f"is it {close[0]}?" if close else f"there are {', '.join(sorted(library.contracts))}"
         raise click.UsageError(f"{name} is no contract in {library.folder}; {hint}")
-    if not contract.said_outside:
+    if not contract.produced_externally:
         raise click.UsageError(
-            f'only the service {contract.owner!r} may say {name}: its contract has no "said": "outside"'
+            f'only the service {contract.owner!r} may say {name}: its contract has no "produced_by": "external"'
         )
     return contract
 

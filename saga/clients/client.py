@@ -144,7 +144,7 @@ class Client:
     @overload
     def listen(self, *events: type[E], begin: Begin = ..., group: str | None = ...) -> Listening[E]: ...
     def listen(self, *events: type[Event], begin: Begin = "now", group: str | None = None) -> Listening[Any]:
-        """Events of these classes as they come, for `async for`; their contracts say `"heard": "outside"`.
+        """Events of these classes as they come, for `async for`; their contracts say `"consumed_by": "external"`.
 
         `begin`: with what comes from now on (when the first one is asked for, or at `async with`), or at the beginning
         of what the topics hold. `group`: a name under which the broker remembers how far it was heard, also when
@@ -154,9 +154,9 @@ class Client:
         Promises: the order of each saga and topic. What says that it is one of these events, and can never be read, is
         passed over and told to the log, `saga.client`. An outage of the broker is waited for, and told there.
 
-        Raises `SagaError`: a contract that is not heard outside, a group's name that cannot be one, or both `begin` and
-        `group`; while listening: a topic that is not there, and an event of a version that is not in `contracts/` yet,
-        which is tried again when the next one is asked for.
+        Raises `SagaError`: a contract that is not `"consumed_by": "external"`, a group's name that cannot be one, or
+        both `begin` and `group`; while listening: a topic that is not there, and an event of a version that is not in
+        `contracts/` yet, which is tried again when the next one is asked for.
         """
         hearing = Hearing(check_heard(events), self._keys)
         taking: Alone | Shared

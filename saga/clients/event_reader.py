@@ -63,13 +63,13 @@ class Hearing(Generic[E]):
 
 
 def check_heard(events: Sequence[type[E]]) -> Sequence[type[E]]:
-    """Check what is to be heard outside. Raises `SagaError` with all that its contract does not let others hear."""
+    """Check that clients may read these events. Raises `SagaError` for all whose contracts do not say so."""
     contracts = [contract_of(event) for event in events]
-    if hidden := [contract for contract in contracts if not contract.heard_outside]:
+    if hidden := [contract for contract in contracts if not contract.consumed_externally]:
         raise Problems(
             "nothing is heard:",
             [
-                f'{contract.name} is for services: its contract has no "heard": "outside", with which '
+                f'{contract.name} is for services: its contract has no "consumed_by": "external", with which '
                 f"{contract.owner!r} would promise it to others"
                 for contract in hidden
             ],

@@ -52,10 +52,10 @@ def to_record(
     `SagaError` for one that a Client may not publish, or that is too large for a log that takes `record_bytes_max`
     (`Broker.record_bytes_max`)."""
     contract = binding_of(type(event)).contract
-    if not contract.said_outside:
+    if not contract.produced_externally:
         raise SagaError(
-            f'only {contract.owner!r} may say {contract.name}; its contract has no "said": "outside", with which '
-            "clients could"
+            f'only {contract.owner!r} may say {contract.name}; its contract has no "produced_by": "external", with '
+            "which clients could"
         )
     saga, value = to_value(event, contract, record_bytes_max, seal)
     time = iso(now_ms)

@@ -126,7 +126,7 @@ class Outcomes(Generic[E]):
         self._counts: Mapping[str, int] = {}
         """Partitions of each topic, as looked up last."""
         self._sampled: set[str] = set()
-        self._scattered = {c.topic for c in hearing.contracts.values() if c.said_outside}
+        self._scattered = {c.topic for c in hearing.contracts.values() if c.produced_externally}
         """Topics in which an outcome may lie in any partition: others write there, with what partitioner nobody knows,
         or partitions were raised since."""
 

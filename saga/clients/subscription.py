@@ -1,4 +1,4 @@
-"""Listening of clients: events that are heard outside, as they come, from now, from the beginning, or as a group."""
+"""Subscriptions of clients: events as they come, from now, from the beginning, or as a consumer group."""
 
 import logging
 import re

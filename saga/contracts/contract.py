@@ -77,14 +77,14 @@ class Contract:
     key: str
     """Field that holds the saga id; its name is the saga's kind."""
     owner: str
-    """Only service that may emit it, unless it is `said_outside`."""
+    """Only service that may emit it, unless it is `produced_externally`."""
     starts: bool
     """True if it begins a saga."""
     outcome: Literal["success", "failure"] | None
     """Outcome with which it ends a saga; `None` if it does not."""
-    said_outside: bool
+    produced_externally: bool
     """True if Clients, and services that do not own it, may publish it."""
-    heard_outside: bool
+    consumed_externally: bool
     """True if somebody we do not know consumes it."""
     doc: str
     """Description in the newest version."""

@@ -34,8 +34,8 @@ ATTRIBUTES = (
     "owner",
     "starts",
     "outcome",
-    "said",
-    "heard",
+    "produced_by",
+    "consumed_by",
     "principal",
     "id_header",
     "id_field",
@@ -59,8 +59,8 @@ class Terms(NamedTuple):
     owner: str
     starts: bool = False
     outcome: Literal["success", "failure"] | None = None
-    said: str | None = None
-    heard: str | None = None
+    produced_by: str | None = None
+    consumed_by: str | None = None
     namespace: str = ""
 
 
@@ -197,9 +197,9 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
         yield f'"outcome" is "success" or "failure", not {schema["outcome"]!r}'
     if schema.get("compatible", MODES[0]) not in MODES:
         yield f'"compatible" is one of {", ".join(MODES)}, not {schema["compatible"]!r}'
-    for name in ("said", "heard"):
-        if name in schema and schema[name] != "outside":
-            yield f'"{name}" can only be "outside", not {schema[name]!r}'
+    for name in ("produced_by", "consumed_by"):
+        if name in schema and schema[name] != "external":
+            yield f'"{name}" can only be "external", not {schema[name]!r}'
     yield from _wrong_principal(schema)
     yield from _wrong_id(schema)
     for name in schema:
@@ -217,8 +217,8 @@ def _wrong_principal(schema: dict[str, Any]) -> Iterator[str]:
         yield f'"principal" is the name of a header, as in "x-user", not {header!r}'
     elif _ENVELOPE.fullmatch(header):
         yield f'"principal" is {header!r}, which says something else of each event: name a header of its sender\'s'
-    if schema.get("starts") is not True or schema.get("said") != "outside":
-        yield '"principal" says who begins a saga: it goes with "starts": true and "said": "outside"'
+    if schema.get("starts") is not True or schema.get("produced_by") != "external":
+        yield '"principal" says who begins a saga: it goes with "starts": true and "produced_by": "external"'
 
 
 def _wrong_id(given: Mapping[str, Any]) -> Iterator[str]:
@@ -377,14 +377,14 @@ def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) ->
     contracts = {}
     for group in sorted(_by_contract(files), key=lambda group: group[0].version.name):
         name, terms, newest = group[0].version.name, group[0].terms._asdict(), group[-1].version
-        said, heard = terms.pop("said"), terms.pop("heard")
+        produced_by, consumed_by = terms.pop("produced_by"), terms.pop("consumed_by")
         topic = topics[terms["topic"]]
         declares = newest.schema if {"id_header", "id_field"} & newest.schema.keys() else topic._asdict()
         contracts[name] = Contract(
             **terms,
             name=name,
-            said_outside=said == "outside",
-            heard_outside=heard == "outside",
+            produced_externally=produced_by == "external",
+            consumed_externally=consumed_by == "external",
             doc=newest.record.doc,
             schemas=schemas,
             wire=topic.wire,

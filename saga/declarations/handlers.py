@@ -26,10 +26,10 @@ def handler_of(  # what a handler consists of
     declared: Declared,
     function: Callable[..., Awaitable[object]],
     *,
-    many: bool = False,
+    repeats: object = None,
     retry: Retry | None = None,
     timeout_s: float = TIMEOUT_S,
-    deferrable: bool = False,
+    low_priority: bool = False,
     version: int = 1,
     undoes: str | None = None,
     within: timedelta | None = None,
@@ -59,10 +59,10 @@ def handler_of(  # what a handler consists of
         function=function,
         parameters=parameters,
         emits=shape.events,
-        many=many,
+        repeats=_repeated(declared, repeats, parameters, where),
         retry=retry,
         timeout_s=timeout_s,
-        deferrable=deferrable,
+        low_priority=low_priority,
         version=version,
         undoes=undoes,
         within=within,
@@ -72,7 +72,7 @@ def handler_of(  # what a handler consists of
     )
     _check_parameters(handler, where)
     changes.check(handler, where)
-    _check_many(handler, where)
+    _check_repeats(handler, where)
     _check_waits(handler, where)
     for event in handler.emits:
         _check_owner(declared, contract_of(event, f"{where} returns {event.__name__}"), where)
@@ -89,10 +89,10 @@ def check_version(version: object, where: str) -> None:
 
 def check_deadline(declared: Declared, within: object, unless: object, where: str) -> None:
     """Check when a deadline is due, and what closes it. Raises `DeclarationError`."""
-    if not isinstance(within, timedelta) or not timedelta(0) < within <= declared.memory:
+    if not isinstance(within, timedelta) or not timedelta(0) < within <= declared.retention:
         raise DeclarationError(
-            f"{where}: within={within!r}: give a timedelta above zero, and not longer than the service's memory, "
-            f"{declared.memory}: afterwards nobody knows the saga any more"
+            f"{where}: within={within!r}: give a timedelta above zero, and not longer than the service's retention, "
+            f"{declared.retention}: afterwards nobody knows the saga any more"
         )
     if not isinstance(unless, tuple):
         raise DeclarationError(f"{where}: unless={unless!r}: give a tuple of events; of one it is (OrderPaid,)")
@@ -113,7 +113,7 @@ def check_grace(grace: object, where: str) -> None:
 
 def check_opener(deadline: Reaction) -> None:
     """Check that one event opens a deadline, and does not close it. Raises `DeclarationError`."""
-    where, events = f"{deadline.service}.{deadline.name}", _events(deadline)
+    where, events = f"{deadline.service}.{deadline.name}", deadline.needed
     if len(events) != 1:
         raise DeclarationError(
             f"{where} has {len(events)} event parameters: a deadline has one, from which its time counts"
@@ -131,12 +131,12 @@ def check_opener(deadline: Reaction) -> None:
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
     """Check that no other handler reacts to one of its events, and to nothing else. Raises `DeclarationError`."""
-    events = _events(handler)
+    events = handler.needed
     if len(events) > 1:
         return
     for other in declared.handlers:
-        shared = _names(events[0]) & _names(_events(other)[0])
-        if len(_events(other)) == 1 and shared:
+        shared = _names(events[0]) & _names(other.needed[0])
+        if len(other.needed) == 1 and shared:
             raise DeclarationError(
                 f"{declared.name!r} handles {min(shared)} twice: in {other.name} and in {handler.name}. "
                 "Keep one, or split the service"
@@ -229,7 +229,7 @@ def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event
 
 def _check_parameters(handler: Reaction, where: str) -> None:
     """Check the parameters: at least one event; at most one saga; no event in two of them."""
-    if not _events(handler):
+    if not handler.needed:
         absent = "; one that may be `None` is not waited for" if handler.takes else ""
         raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event{absent}")
     if sum(p.role == "saga" for p in handler.parameters) > 1:
@@ -244,17 +244,44 @@ def _check_parameters(handler: Reaction, where: str) -> None:
             taken[name] = parameter.name
 
 
-def _check_many(handler: Reaction, where: str) -> None:
-    """Check that a handler of several events with `many` can run again: it does so for the first of them, which has to
-    come again."""
-    first, *others = _events(handler)
-    starts = all(contract_of(event, where).starts and not changes.is_change(event) for event in first)
-    if handler.many and others and starts:
-        again = next((p.name for p in handler.parameters if p.events and p.events != first), "another")
+def _repeated(
+    declared: Declared, repeats: object, parameters: Sequence[Parameter], where: str
+) -> tuple[type[Event], ...]:
+    """Return the events of the parameter that `repeats=` names. Raises `DeclarationError` if no parameter is
+    annotated so."""
+    if repeats is None:
+        return ()
+    for parameter in parameters:
+        if parameter.role == "event" and _is_named(repeats, parameter):
+            return parameter.events
+    wanted = ", ".join(f"repeats={_shown(p)}" for p in parameters if p.role == "event" and not p.optional)
+    raise DeclarationError(
+        f"{where}: repeats={spelt(repeats)}: no parameter is annotated with that: name the event that may come several "
+        f"times in a saga as its parameter does, {wanted}"
+    )
+
+
+def _is_named(repeats: object, parameter: Parameter) -> bool:
+    """Return whether `repeats=` names what this parameter is annotated with."""
+    kind = changes.kind_of(parameter.events[0])
+    if kind is not None:
+        return changes.changed_in(repeats) is kind.kind
+    return frozenset(options_of(repeats)) == frozenset(parameter.events)
+
+
+def _shown(parameter: Parameter) -> str:
+    kind = changes.kind_of(parameter.events[0])
+    return _either(parameter.events) if kind is None else f"Change[{kind.kind.__name__}]"
+
+
+def _check_repeats(handler: Reaction, where: str) -> None:
+    """Check that the event for which a handler of several events runs again may come again."""
+    others = [events for events in handler.needed if events != handler.repeats]
+    starts = all(contract_of(event, where).starts and not changes.is_change(event) for event in handler.repeats)
+    if handler.repeats and others and starts:
         raise DeclarationError(
-            f"{where} has many=True, which runs it once for each {_either(first)}, its first event: but that starts "
-            "the saga, and comes once. The order of parameters says which event it is: put the one that may come "
-            f"several times first ({again}: {_either(others[0])}), or leave out many=True"
+            f"{where} has repeats={_either(handler.repeats)}, but that event starts the saga and comes once: name "
+            f"the one that may come several times (repeats={_either(others[0])}), or leave out repeats="
         )
 
 
@@ -281,15 +308,15 @@ def _check_waits(handler: Reaction, where: str) -> None:
         raise DeclarationError(
             f"{where} returns Later[{name}] and could not be shown it: give it a parameter `{name} | None`"
         )
-    if optional and handler.many:
+    if optional and handler.repeats:
         raise DeclarationError(
-            f"{where} has many=True and takes {_either(optional)} | None: nothing would say which of its runs that is "
-            "for. Leave out many=True, or keep what the event says in the state, by a handler of its own"
+            f"{where} has repeats= and takes {_either(optional)} | None: nothing would tell for which of its runs that "
+            "event is. Leave out repeats=, or let another handler keep what the event says in the state"
         )
 
 
 def _check_owner(declared: Declared, contract: Contract, where: str) -> None:
-    if contract.owner != declared.name and not contract.said_outside:
+    if contract.owner != declared.name and not contract.produced_externally:
         raise DeclarationError(
             f"{where} returns {contract.name}, which only its owner {contract.owner!r} may say: return an event of "
             f"{declared.name!r}, or let {contract.owner!r} react to one and decide{_of_renamed(declared, contract)}"
@@ -306,7 +333,7 @@ def _check_name(declared: Declared, handler: Reaction) -> None:
 def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
     """Check that all events of a service belong to one kind of saga: the key field of their contracts has one name."""
     first = next(iter(declared.reactions), handler)
-    known = _events(first)[0][0]
+    known = first.needed[0][0]
     kind = contract_of(known, where).key
     for event in (*handler.hears, *handler.emits):
         key = contract_of(event, where).key
@@ -315,11 +342,6 @@ def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
                 f"{where} names {event.__name__}, of sagas known by {key!r}, but {known.__name__} is of sagas known by "
                 f"{kind!r}: a service follows one kind of saga; use events of one kind, or split the service"
             )
-
-
-def _events(handler: Reaction) -> list[tuple[type[Event], ...]]:
-    """Events that each event parameter takes, less those that may be absent."""
-    return [p.events for p in handler.parameters if p.role == "event" and not p.optional]
 
 
 def _names(events: Iterable[type[Event]]) -> frozenset[str]:

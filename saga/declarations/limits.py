@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from saga.declarations.resources import check_seconds, check_turns
 from saga.declarations.values import Resource
 from saga.errors import DeclarationError
-from saga.policies.remembering import Remembered
+from saga.policies.last_good import LastGood
 
 MARK = "__saga_limits__"
 """Attribute in which a function has its limits: so a subclass that overrides it has none, unless it says so."""
@@ -29,7 +29,7 @@ class Limits:
     timeout_s: float | None = None
     at_once_max: int | None = None
     rate_per_s: float | None = None
-    fallback: Remembered | Other | None = None
+    fallback: LastGood | Other | None = None
     """Way to an answer while the call is refused; `None`: it waits."""
 
     @property
@@ -43,7 +43,7 @@ def limited(
     timeout_s: float | None = None,
     at_once_max: int | None = None,
     rate_per_s: float | None = None,
-    fallback: Remembered | Other | None = None,
+    fallback: LastGood | Other | None = None,
 ) -> Callable[[_Call], _Call]:
     """Declare the limits of one call that handlers make by `saga.step`: a method of a resource, or a function alone.
 
@@ -56,7 +56,7 @@ def limited(
     resource. A call has its own turn first; one that has none in time is no attempt, as at a resource.
 
     `fallback`: an answer for a call that is refused, by an open breaker or without a turn in time: what it gave last
-    for the same arguments, `Remembered(for_s=600)`, or another `async def` with the same parameters and result, of the
+    for the same arguments, `LastGood(for_s=600)`, or another `async def` with the same parameters and result, of the
     same class or beside it, which is called in its place. The answer is recorded, with the way it came: a rerun sees
     the same. A call that has begun is never given another way, for it may have happened: it waits. Without an answer
     it waits, too.
@@ -103,10 +103,10 @@ def _check_fallback(call: Callable[..., object], limits: Limits, where: str) -> 
         raise DeclarationError(
             f"{where}: nothing ever refuses a function alone that has no at_once_max= or rate_per_s="
         )
-    if isinstance(other, Remembered):
+    if isinstance(other, LastGood):
         return
     if not (isfunction(other) and iscoroutinefunction(other)):
-        raise DeclarationError(f"{where}: fallback={other!r}: give Remembered(for_s=...), or an `async def`")
+        raise DeclarationError(f"{where}: fallback={other!r}: give LastGood(for_s=...), or an `async def`")
     if signature(other) != signature(call):
         raise DeclarationError(
             f"{where}: its fallback {other.__name__} is called with the same arguments and answers for it: give it the "

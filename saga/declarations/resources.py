@@ -27,7 +27,7 @@ def resource_of(  # what a resource consists of
     opener: Callable[[], AsyncIterator[object]],
     *,
     timeout_s: float,
-    answers: tuple[type[Exception], ...],
+    expected_errors: tuple[type[Exception], ...],
     retry: Retry | None = None,
     breaker: Breaker | None = None,
     at_once_max: int | None = None,
@@ -44,13 +44,14 @@ def resource_of(  # what a resource consists of
     if signature(opener).parameters:
         raise DeclarationError(f"{where} takes parameters, but is opened without: read settings inside it")
     check_seconds(timeout_s, "timeout_s", where)
-    _check_answers(declared, answers, where)
+    _check_answers(declared, expected_errors, where)
     check_retry(retry, where)
-    _check_limits(breaker, at_once_max, rate_per_s, answers, where)
+    _check_limits(breaker, at_once_max, rate_per_s, expected_errors, where)
     for kind in () if retry is None else retry.names:
-        if issubclass(kind, answers):
+        if issubclass(kind, expected_errors):
             raise DeclarationError(
-                f"{where}: {kind.__name__} is an answer of it, and no failure: leave it out of answers= or of retry="
+                f"{where}: {kind.__name__} is an expected error, so it is never tried again: leave it out of "
+                "expected_errors= or out of retry="
             )
     gives = _yielded(hints_of(opener, where).get("return"), where)
     for other in declared.resources:
@@ -66,7 +67,7 @@ def resource_of(  # what a resource consists of
         opener=opener,
         gives=gives,
         timeout_s=timeout_s,
-        answers=answers,
+        expected_errors=expected_errors,
         retry=retry,
         breaker=breaker,
         at_once_max=at_once_max,
@@ -75,7 +76,11 @@ def resource_of(  # what a resource consists of
 
 
 def document_of(
-    declared: Declared, kind: type, collection: str, answers: tuple[type[Exception], ...], saga: str | None = None
+    declared: Declared,
+    kind: type,
+    collection: str,
+    expected_errors: tuple[type[Exception], ...],
+    saga: str | None = None,
 ) -> DocumentKind:
     """Declare a kind of business document. Raises `DeclarationError`."""
     where = f"{declared.name}.document({spelt(kind)}, {collection!r})"
@@ -93,10 +98,10 @@ def document_of(
             raise DeclarationError(
                 f"{where}: the documents of {collection!r} are {spelt(other.kind)} already; choose another collection"
             )
-    _check_answers(declared, answers, where)
+    _check_answers(declared, expected_errors, where)
     if saga is not None and saga not in [each.name for each in fields(kind)]:
         raise DeclarationError(f"{where}: saga={saga!r} is no field of {spelt(kind)}: name the one with the saga id")
-    return DocumentKind(kind=kind, collection=collection, answers=answers, saga=saga)
+    return DocumentKind(kind=kind, collection=collection, expected_errors=expected_errors, saga=saga)
 
 
 def check_state(state: object, where: str) -> type:
@@ -149,13 +154,13 @@ def check_retry(value: object, where: str) -> None:
 
 
 def _check_limits(
-    breaker: object, at_once_max: object, rate_per_s: object, answers: tuple[type[Exception], ...], where: str
+    breaker: object, at_once_max: object, rate_per_s: object, expected_errors: tuple[type[Exception], ...], where: str
 ) -> None:
     """Check the limits of a resource. Raises `DeclarationError`."""
     if breaker is not None and not isinstance(breaker, Breaker):
         raise DeclarationError(f"{where}: breaker={breaker!r}: give a Breaker(...)")
-    if breaker is None and BreakerOpen in answers:
-        raise DeclarationError(f"{where}: BreakerOpen is no answer of what has no breaker: give it one, breaker=...")
+    if breaker is None and BreakerOpen in expected_errors:
+        raise DeclarationError(f"{where}: BreakerOpen is raised by a breaker only: give the resource one, breaker=...")
     check_turns(at_once_max, rate_per_s, where)
 
 
@@ -190,11 +195,14 @@ def _check_answers(declared: Declared, answers: object, where: str) -> None:
     them apart."""
     if not is_exceptions(answers):
         raise DeclarationError(
-            f"{where}: answers={answers!r}: give a tuple of exception classes; of one it is (Declined,)"
+            f"{where}: expected_errors={answers!r}: give a tuple of exception classes; of one it is (Declined,)"
         )
     if Exception in answers:
-        raise DeclarationError(f"{where}: an answer is a business no; Exception is every failure: name the answers")
-    lists = (*(r.answers for r in declared.resources), *(d.answers for d in declared.documents))
+        raise DeclarationError(
+            f"{where}: expected_errors= names results of the business, and Exception is every failure: name the "
+            "exception classes that are results"
+        )
+    lists = (*(r.expected_errors for r in declared.resources), *(d.expected_errors for d in declared.documents))
     known = {answer.__name__: answer for list_ in lists for answer in list_}
     for answer in answers:
         check_made_again(answer, where)

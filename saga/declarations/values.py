@@ -47,7 +47,8 @@ class Reaction:
     """Parameters in the order of the signature."""
     emits: tuple[type[Event], ...]
     """Events that it may emit."""
-    many: bool
+    repeats: tuple[type[Event], ...] = ()
+    """Events that may come several times in a saga, each a run of its own; empty: it runs once in a saga."""
     retry: Retry | None
     """Its own rules; `None`: those of a resource, or of the service."""
     timeout_s: float
@@ -62,7 +63,7 @@ class Reaction:
     takes."""
     version: int = 1
     """Version of what it does: a run keeps the one under which it began."""
-    deferrable: bool = False
+    low_priority: bool = False
     """True if it yields to others while the worker is saturated."""
     shape: Shape | None = None
     """Shape in which it returns events; left out, any number of what it emits."""
@@ -83,6 +84,12 @@ class Reaction:
         """True if it always returns an event: one, and no more."""
         options = self.shape.parts if isinstance(self.shape, Either) else (self.shape,)
         return all(isinstance(option, One) for option in options)
+
+    @property
+    def needed(self) -> list[tuple[type[Event], ...]]:
+        """For each event parameter that has to be there the events that it takes; the one that repeats comes first."""
+        needed = [each.events for each in self.parameters if each.role == "event" and not each.optional]
+        return sorted(needed, key=lambda events: events != self.repeats) if self.repeats else needed
 
     @property
     def takes(self) -> tuple[type[Event], ...]:
@@ -132,7 +139,7 @@ class Resource:
     gives: type
     timeout_s: float
     """Seconds that one call by `saga.step` may take."""
-    answers: tuple[type[Exception], ...]
+    expected_errors: tuple[type[Exception], ...]
     retry: Retry | None = None
     """Rules for attempts that failed because of a step on it."""
     breaker: Breaker | None = None
@@ -157,7 +164,7 @@ class DocumentKind:
 
     kind: type
     collection: str
-    answers: tuple[type[Exception], ...]
+    expected_errors: tuple[type[Exception], ...]
     saga: str | None = None
     """Field with the id of the saga that a change belongs to; `None`: that is the document's key."""
 
@@ -180,7 +187,7 @@ class Declared:
 
     name: str
     state: type | None
-    memory: timedelta
+    retention: timedelta
     renamed: str = ""
     """Name that the code has for it, if that is another one than `name`, under which all of it is stored."""
     start: Start | None = None

@@ -47,7 +47,7 @@ class Sensitive:
 
 sensitive: Final = Sensitive()
 """Mark of a value that people do not see: `Annotated[str, sensitive]`, for a field of a state or a document, for what a
-step gives, for what `undo_with` is handed. They see `***` in its place."""
+step gives, for what `on_abort` is handed. They see `***` in its place."""
 
 Change: TypeAlias = Callable[[Any], Any]
 """Function from one sensitive value, as JSON has it, to what stands in its place."""

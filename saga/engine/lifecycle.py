@@ -99,7 +99,7 @@ async def serve(
     clock, report, declared = options.clock, options.report, prepared.declared
     async with AsyncExitStack() as stack:
         resources = await open_resources(declared, stack, clock, options.open_s, use)
-        await store.check_expiry(collections_of(declared), declared.memory.total_seconds() + EXPIRY_S_MORE)
+        await store.check_expiry(collections_of(declared), declared.retention.total_seconds() + EXPIRY_S_MORE)
         if options.compares_logs:
             await check_log(prepared.declared, store, broker)
         assignment = WorkerAssignment(watching := OutageWatch(declared.name, clock, report, tracing=options.tracing))
@@ -107,7 +107,7 @@ async def serve(
         through, worker_name, contracts = options.call_external, options.worker, options.reload_contracts
         telling = Telling(prepared, broker, watching, worker_name) if options.transitions_topic else None
         ports = make_worker_ports(store, broker, assignment, through, worker_name, contracts, options.keys, telling)
-        times = None if options.record else WorkTimes(record, prepared.memory_s, store, clock)
+        times = None if options.record else WorkTimes(record, prepared.retention_s, store, clock)
         ports = replace(ports, waits_for_schemas=options.waits_for_schemas, heartbeat=times)
         service = make_service_runtime(prepared, resources, ports, options.gates)
         async with asyncio.TaskGroup() as tasks:

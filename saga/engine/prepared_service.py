@@ -65,9 +65,9 @@ class PreparedService:
     """Types with sensitive fields, in any version."""
     migrations: Sequence[Migration] = ()
     """Functions that make a state of the next version of one of each older version, oldest first."""
-    memory_s: int
+    retention_s: int
     documents: Mapping[type, DocumentKind]
-    answers: Mapping[str, tuple[type[Exception], ...]]
+    expected_errors: Mapping[str, tuple[type[Exception], ...]]
     """For each handler the exceptions by which its resources answer."""
     bounds: OverflowBounds
     is_all_at_once: bool = False
@@ -150,9 +150,9 @@ def prepare(declared: Declared) -> PreparedService:
         is_private=bool(sensitive) or state_marks is not None,
         migrations=migrations,
         version=len(migrations) + 1,
-        memory_s=int(declared.memory.total_seconds()),
+        retention_s=int(declared.retention.total_seconds()),
         documents={document.kind: document for document in declared.documents},
-        answers={h.name: answers_of(declared, h) for h in everything},
+        expected_errors={h.name: expected_errors_of(declared, h) for h in everything},
         bounds=overflow.BOUNDS,
     )
 
@@ -194,7 +194,7 @@ def consumed_by(declared: Declared, contracts: Mapping[str, Contract]) -> frozen
     taken = {n for h in (*declared.handlers, *declared.deadlines) for n in _names(h.hears)}
     undoing = {n for h in declared.compensations for n in _names(h.takes)}
     taken |= {n for n in undoing if contracts[n].outcome is not None}  # the results are in the progress
-    return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].said_outside)
+    return frozenset(n for n in taken if contracts[n].owner != declared.name or contracts[n].produced_externally)
 
 
 def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRoles:
@@ -210,7 +210,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
             outcomes=failures,
             results=taken - failures,
             took=took,
-            answers=_answer_names(declared, compensation),
+            expected_errors=_answer_names(declared, compensation),
         )
     emitted = {n for h in declared.reactions for n in _names(h.emits)}
     # What it takes and alone may say, an earlier version of it has said.
@@ -221,9 +221,9 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
     handlers = [
         HandlerRole(
             name=handler.name,
-            takes=tuple(_names(p.events) for p in handler.parameters if p.role == "event" and not p.optional),
+            takes=tuple(map(_names, handler.needed)),
             optional=tuple(_names(p.events) for p in handler.parameters if p.optional),
-            many=handler.many,
+            many=bool(handler.repeats),
             changes=frozenset(name_of(e) for e in handler.takes if is_change(e)),
             decides=any(contracts[n].outcome for n in _names(handler.emits)),
             closes=not unless.isdisjoint(_names(handler.emits)),
@@ -233,7 +233,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
             grace_ms=None if handler.grace is None else round(handler.grace.total_seconds() * 1000),
             unless=frozenset() if handler.within is None else ends | _names(handler.unless),
             ends_surely=_ends_surely(handler, contracts),
-            answers=_answer_names(declared, handler),
+            expected_errors=_answer_names(declared, handler),
         )
         for handler in reacting
     ]
@@ -241,14 +241,14 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
     return HandlerRoles(declared.name, handlers, outcomes=outcomes, emitted=frozenset(emitted | own))
 
 
-def answers_of(declared: Declared, reaction: Reaction) -> tuple[type[Exception], ...]:
+def expected_errors_of(declared: Declared, reaction: Reaction) -> tuple[type[Exception], ...]:
     """Exceptions by which the resources of a handler answer."""
     by_type = {resource.gives: resource for resource in declared.resources}
-    return tuple(a for p in reaction.parameters if p.gives is not None for a in by_type[p.gives].answers)
+    return tuple(a for p in reaction.parameters if p.gives is not None for a in by_type[p.gives].expected_errors)
 
 
 def _answer_names(declared: Declared, reaction: Reaction) -> frozenset[str]:
-    return frozenset(answer.__name__ for answer in answers_of(declared, reaction))
+    return frozenset(answer.__name__ for answer in expected_errors_of(declared, reaction))
 
 
 def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
@@ -259,7 +259,7 @@ def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
 
 def find_low_priority_types(service: PreparedService) -> tuple[frozenset[str], frozenset[str]]:
     """Types of messages that only handlers which may wait are for, and the topics of which no other type is read."""
-    busy = {n for h in service.declared.reactions if not h.deferrable for n in _names(h.hears)}
+    busy = {n for h in service.declared.reactions if not h.low_priority for n in _names(h.hears)}
     types = service.consumed - busy
     read = {service.contracts[n].topic for n in service.consumed - types}
     return types, frozenset(service.contracts[n].topic for n in types) - read
@@ -354,7 +354,7 @@ def _long_waits(declared: Declared) -> Iterator[str]:
         if handler.undoes is None and wait >= memory:
             yield (
                 f"the attempts of {handler.name} take up to {wait}, and {declared.name} remembers a saga for {memory}: "
-                "what it says then is of a saga that others may have forgotten; raise memory=, or let it fail sooner"
+                "what it says then is of a saga that others may have forgotten; raise retention=, or let it fail sooner"
             )
 
 
@@ -371,14 +371,14 @@ def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
 
 def _long_topics(declared: Declared) -> Iterator[str]:
     topics = {name: topic for h in declared.reactions for e in h.hears for name, topic in _topics_of(e).items()}
-    memory_s = declared.memory.total_seconds()
+    retention_s = declared.memory.total_seconds()
     for name in sorted(reads_of(declared) & topics.keys()):
         days = topics[name]
-        if days is None or days * DAY_S > memory_s:
+        if days is None or days * DAY_S > retention_s:
             kept = "for ever" if days is None else f"for {days:g} days"
             yield (
                 f"the topic {name} keeps records {kept}, and {declared.name} remembers a saga for {declared.memory}: "
-                "whoever reads it anew has it handled twice; raise memory=, or lower retention_days in its topic.json"
+                "whoever reads it anew has it handled twice; raise retention=, or lower retention_days in its topic.json"
             )
 
 

@@ -124,7 +124,7 @@ class _Rebuilding:
 
     async def _step(self, turn: ProcessingState) -> ProcessingState:
         """Do what is next, as `saga.engine.execution.message_processor.advance` does, but for runs."""
-        now = Now(self._looked_at_ms(turn.progress), self.service.memory_s)
+        now = Now(self._looked_at_ms(turn.progress), self.service.retention_s)
         action = choose_next_action(
             read_progress(self.service, turn, now.ms), self.service.roles, turn, now, turn.is_current
         )

@@ -81,7 +81,7 @@ def replay_result(handler: str, call: StepRecord, type_: Any, answers: tuple[typ
             if answer.__name__ == call.answer:
                 raise _rebuild_answer(answer, call)
         raise Permanent(
-            f"{handler} recorded that {call.name!r} answered {call.answer}, which is in no answers=(...) "
+            f"{handler} recorded that {call.name!r} answered {call.answer}, which is in no expected_errors=(...) "
             "any more: put it back until no saga is open"
         )
     if call.by is not None:

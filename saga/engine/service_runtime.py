@@ -21,7 +21,7 @@ from saga.errors import BadInput, Permanent
 from saga.messages import Event, name_of
 from saga.messaging.active_controls import InForce, Names, Target
 from saga.messaging.controls import Noted
-from saga.policies.remembering import Memory, Remembered
+from saga.policies.last_good import LastGood, LastGoodCache
 
 
 class UsedResource(NamedTuple):
@@ -70,7 +70,7 @@ class ServiceRuntime(PreparedService):
 
     gates: CallGates = field(default_factory=CallGates)
     """Counts of calls, which all services of the process have in common."""
-    memories: dict[tuple[str, Limits], Memory[Raw]] = field(default_factory=dict)
+    memories: dict[tuple[str, Limits], LastGoodCache[Raw]] = field(default_factory=dict)
     """Results that are remembered of calls, in the same way."""
 
     @property
@@ -110,14 +110,14 @@ class ServiceRuntime(PreparedService):
             limiter = self.calls[resource, limits] = Limiter(self.name, what, self.ports, gate)
         return limiter
 
-    def memory_of(self, limits: Limits, used: UsedResource | None) -> Memory[Raw] | None:
+    def memory_of(self, limits: Limits, used: UsedResource | None) -> LastGoodCache[Raw] | None:
         """Results of a call that are remembered; `None` if none are."""
-        if not isinstance(limits.fallback, Remembered):
+        if not isinstance(limits.fallback, LastGood):
             return None
         at = ("" if used is None else used.resource.name, limits)
         memory = self.memories.get(at)
         if memory is None:
-            memory = self.memories[at] = Memory(limits.fallback)
+            memory = self.memories[at] = LastGoodCache(limits.fallback)
         return memory
 
     def encode(self, event: Event, saga: str) -> tuple[str, str, bytes]:
@@ -176,7 +176,7 @@ def _limited(name: str, at_once_max: int | None = None, rate_per_s: float | None
         opener=_nothing,
         gives=object,
         timeout_s=0,
-        answers=(),
+        expected_errors=(),
         at_once_max=at_once_max,
         rate_per_s=rate_per_s,
     )

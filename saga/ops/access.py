@@ -127,7 +127,9 @@ def _of_client(services: Sequence[Declared], events: Collection[str], groups: Co
         for event in (*r.hears, *r.emits)
         if not is_change(event)
     }
-    for_clients = {name: contract for name, contract in named.items() if contract.said_outside or _is_heard(contract)}
+    for_clients = {
+        name: contract for name, contract in named.items() if contract.produced_externally or _is_heard(contract)
+    }
     problems = [
         f"{name}: " + ("it is for services alone" if name in named else "these services have no such event")
         for name in sorted(set(events) - set(for_clients))
@@ -137,11 +139,11 @@ def _of_client(services: Sequence[Declared], events: Collection[str], groups: Co
         problems.append(f"clients may publish or hear {', '.join(sorted(for_clients)) or 'none of their events'}")
     reads = frozenset(contract.topic for contract in chosen if _is_heard(contract))
     if groups and not reads:
-        problems.append("a group is for listening, and none of these events is heard outside")
+        problems.append("a group is for listening, and none of these events is consumed externally")
     if problems:
         raise ConfigurationError("there is nothing to be allowed:", problems)
     return BrokerUse(
-        writes=frozenset(contract.topic for contract in chosen if contract.said_outside),
+        writes=frozenset(contract.topic for contract in chosen if contract.produced_externally),
         reads=reads,
         groups=frozenset(f"{CLIENTS}{group}" for group in groups),
     )
@@ -149,4 +151,4 @@ def _of_client(services: Sequence[Declared], events: Collection[str], groups: Co
 
 def _is_heard(contract: Contract) -> bool:
     """True if a client may listen to the event, or ask for it as an outcome."""
-    return contract.heard_outside or contract.outcome is not None
+    return contract.consumed_externally or contract.outcome is not None

@@ -246,7 +246,7 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock,
 async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
     """Findings about settings that let documents go before their time."""
     collections = {collection for service in services for collection in collections_of(service)}
-    longest_s = max(service.memory.total_seconds() for service in services)
+    longest_s = max(service.retention.total_seconds() for service in services)
     try:
         await store.check_expiry(sorted(collections), longest_s + EXPIRY_S_MORE)  # as services do that start
     except ConfigurationError as why:

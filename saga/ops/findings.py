@@ -109,16 +109,16 @@ def _about_retention(wanted: TopicNeeds, found: TopicDescription) -> Iterator[Fi
             f"{APPLY} MODULES",
         )
     for reader in () if is_without_events(topic.name) else wanted.readers:
-        memory_ms = reader.memory.total_seconds() * 1000
-        if found.retention_ms is None or found.retention_ms > memory_ms:
+        remembered_ms = reader.retention.total_seconds() * 1000
+        if found.retention_ms is None or found.retention_ms > remembered_ms:
             yield Finding(
                 "warning",
                 topic.name,
                 f"{describe_retention(found.retention_ms)}, and {reader.name} remembers a saga for "
-                f"{describe_duration(memory_ms)} only",
+                f"{describe_duration(remembered_ms)} only",
                 "a message that comes again later than that is not known as handled: it becomes a dead letter, or "
                 "waits where nothing tells when its saga began",
-                f"shorten retention_days in its topic.json and run {APPLY} MODULES, or lengthen memory= of "
+                f"shorten retention_days in its topic.json and run {APPLY} MODULES, or lengthen retention= of "
                 f"{reader.name}",
             )
 
@@ -354,7 +354,7 @@ def about_beginning(service: Declared, group: GroupDescription, records: int, st
             "error",
             service.name,
             f"it has never run here, nobody said where it begins, and {counted(records, 'record')} lie in its topics",
-            "it handles all of them (those of sagas older than its memory become dead letters); if it ran under "
+            "it handles all of them (those of sagas older than its retention become dead letters); if it ran under "
             "another name it does everything again, with idempotency keys that the outside has never seen",
             f'declare Service("{service.title}", start="now"), or start="beginning"; if it was renamed, was="<the name '
             'before>"',
@@ -428,7 +428,7 @@ def about_server(name: str, settings: Mapping[str, str], longest_ms: int | None)
             about,
             f"offsets.retention.minutes is {remembered}, and topics are {describe_retention(longest_ms)}",
             f"a service that stands still for {describe_duration(remembered * 60_000)} loses its offsets, and "
-            "reads all that is kept once more; what is older than its memory becomes dead letters",
+            "reads all that is kept once more; what is older than its retention becomes dead letters",
             f"set offsets.retention.minutes={needed} in its configuration",
         )
 

@@ -83,7 +83,7 @@ def refuse_move(state: PartitionState, to: int, floor: int, *, unread: bool = Fa
         )
     if is_backward(state, to) and to < floor:
         return (
-            f"{to} is older than the service's memory: what was handled then is not known any more, and would be "
+            f"{to} is older than the service's retention: what was handled then is not known any more, and would be "
             f"handled again; the earliest is {floor}"
         )
     return None
@@ -207,7 +207,7 @@ class OffsetReset:
     """Partition; `None`: all of the topic's."""
     to: str
     """Target: `earliest`, `latest`, an offset, or a time."""
-    memory_ms: int | None
+    retention_ms: int | None
     """Time that the service remembers its sagas; `None`: nobody said, so positions cannot go back."""
     operator: Operator
 
@@ -367,8 +367,8 @@ async def _find_refusals(
 ) -> Mapping[Partition, str]:
     """Reasons that some of them must not move there."""
     floors: Mapping[Partition, int] = {}
-    if wish.memory_ms is not None:
-        floors = await broker.since(wish.topic, clock.now_ms() - wish.memory_ms)
+    if wish.retention_ms is not None:
+        floors = await broker.since(wish.topic, clock.now_ms() - wish.retention_ms)
     elif any(is_backward(state, targets[partition]) for partition, state in states.items()):
         raise _bad_request("this goes back: say --module, so that it is known how far the service remembers")
     group = await broker.group(wish.service)

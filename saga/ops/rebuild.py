@@ -230,7 +230,7 @@ async def _rebuild_saga(place: _RebuildTarget, saga: str, found: _FoundMessages,
 def _is_forgotten(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> bool:
     """True if the progress is gone because its time is over: that is no loss."""
     last_ms = max(each.time_ms for each in found.taken)
-    return not anew.snapshot.is_open and last_ms + place.service.memory_s * 1000 < place.clock.now_ms()
+    return not anew.snapshot.is_open and last_ms + place.service.retention_s * 1000 < place.clock.now_ms()
 
 
 def _check_begun(place: _RebuildTarget, anew: RebuiltProgress, found: _FoundMessages) -> None:

@@ -170,7 +170,7 @@ class ServiceStatus:
     """Messages, outcomes among them, of a saga of which no message has told when it began: nobody knows whether it is
     forgotten here. They wait for such a message, and for ever if none comes."""
     left: int
-    """Parts whose handler can never run: they are forgotten with the service's memory."""
+    """Parts whose handler can never run: they are forgotten with the service's retention."""
     intents: int
     compensating: int
     parked: int

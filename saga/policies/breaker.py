@@ -31,8 +31,8 @@ class Breaker:
     ended meanwhile. Once it has been open for `open_s` seconds one call is let through: if that succeeds the breaker
     closes, if it fails the breaker stays open for as long again.
 
-    A timeout is a failure; an exception in `answers`, or in the `never` of the `Retry` that holds, is none: who answers
-    is there. An attempt that meets an open breaker is not counted. Each process has a breaker of its own.
+    A timeout is a failure; an exception in `expected_errors`, or in the `never` of the `Retry` that holds, is none: who
+    answers is there. An attempt that meets an open breaker is not counted. Each process has a breaker of its own.
     Raises `DeclarationError` for a number that cannot be.
     """
 

@@ -28,7 +28,7 @@ class Now(Struct, frozen=True, gc=False):
 
     ms: int
     """Milliseconds since 1970, UTC."""
-    memory_s: int
+    retention_s: int
     handled_ms: int = LATEST_MS
     """Time up to which the log has been handled: whatever it held then that may concern the saga has come to its place
     here. Asked for where a deadline is due."""
@@ -39,7 +39,7 @@ class Now(Struct, frozen=True, gc=False):
     def forgotten(self) -> str:
         """Time up to which what the service did may be forgotten: the memory ago, or the beginning of an absence in
         which that lies. To the second: so it is seldom made anew."""
-        since_ms = (self.ms // 1000 - self.memory_s) * 1000
+        since_ms = (self.ms // 1000 - self.retention_s) * 1000
         return iso(next((begin for begin, end in self.absences if begin < since_ms < end), since_ms))
 
     @property
@@ -157,7 +157,7 @@ class Compensate(HandlerAction, frozen=True, gc=False):
 
 
 class Abort(HandlerAction, frozen=True, gc=False):
-    """Close an original that never finishes for good: close its documents to it, do what it said with `undo_with`, and
+    """Close an original that never finishes for good: close its documents to it, do what it said with `on_abort`, and
     show a person what stands."""
 
     undoes: ClassVar[bool] = True

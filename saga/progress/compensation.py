@@ -234,7 +234,7 @@ def _close_segments(p: SagaProgress, hand: WriteContext, role: HandlerRole) -> t
     for other handlers' messages may be in the same page."""
     now_s = hand.entered_s
     return tuple(
-        page.closed(now_s, now_s + hand.memory_s) if page.of == "waiting" and page.handlers == (role.name,) else page
+        page.closed(now_s, now_s + hand.retention_s) if page.of == "waiting" and page.handlers == (role.name,) else page
         for page in p.pages
     )
 

@@ -27,7 +27,7 @@ from saga.progress.handlers import HandlerRole, HandlerRoles, compensation_name
 from saga.support.clock import LATEST_MS
 
 HAD, LEFT = AlreadyProcessed(), AlreadyPending()
-TOO_OLD = "older than memory"
+TOO_OLD = "older than the retention"
 """Beginning of the reason of a dead letter for what the service may have forgotten: it blocks nothing."""
 OTHER_CONTENT = "already handled with other content"
 """The same of one for what says something else than what was handled."""
@@ -107,7 +107,7 @@ def _reject_too_old(role: HandlerRole, message: Message) -> Reject:
         role,
         message,
         f"{TOO_OLD}: it is of {message.time}, and may have been handled then",
-        "look why it comes so late, or whether this worker's clock is ahead; a longer memory= would know it; "
+        "look why it comes so late, or whether this worker's clock is ahead; a longer retention= would know it; "
         + HANDLED_AS_NEW,
     )
 
@@ -450,9 +450,9 @@ def find_order_number(p: SagaProgress, handler: str, message: Message) -> int | 
 
 
 def is_other_message_first(p: SagaProgress, role: HandlerRole, message: Message) -> bool:
-    """True if another message waits for the first parameter of a `many` handler, and is to be handled before this one:
-    what they wait for may have come just now, at another worker. Whatever came behind one that is queued, because it
-    has failed, waits behind it."""
+    """True if another message waits for the first parameter of a handler with `repeats`, and is to be handled before
+    this one: what they wait for may have come just now, at another worker. Whatever came behind one that is queued,
+    because it has failed, waits behind it."""
     first = next((k for k in p.waiting if k.handler == role.name and k.message.type in role.takes[0]), None)
     if first is None or first.message.id == message.id:
         return False

@@ -148,7 +148,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     left: tuple[StepRecord, ...] = ()
     """For `lieu` what the original did, or earlier turns of it, and nothing takes back."""
     maybe: StepRecord | None = None
-    """For `lieu` with `undo_with`, whose calls the others are, the one that the original had begun."""
+    """For `lieu` with `on_abort`, whose calls the others are, the one that the original had begun."""
 
     @property
     def open_call(self) -> StepRecord | None:

@@ -23,7 +23,7 @@ class CompensationRole:
     """The results of its original that it undoes."""
     took: frozenset[str] = frozenset()
     """Types of what its original takes that it is handed, too: kept with the results."""
-    answers: frozenset[str] = frozenset()
+    expected_errors: frozenset[str] = frozenset()
     """Names of the exceptions by which its resources answer."""
 
 
@@ -55,7 +55,7 @@ class HandlerRole:
     """Types that close a deadline, the outcomes that this service knows among them."""
     ends_surely: bool = False
     """True for a deadline that nothing but an outcome closes, and that always says one: once open, the saga ends."""
-    answers: frozenset[str] = frozenset()
+    expected_errors: frozenset[str] = frozenset()
     """Names of the exceptions by which its resources answer."""
     takes_one: bool = field(init=False)
     """True if it takes one event and no more."""

@@ -50,7 +50,7 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
     heard: tuple[str, ...]
     """The types of own events of which the progress, once written, has all as parts."""
     now_ms: int
-    memory_s: int
+    retention_s: int
     before: SagaProgress | None = None
     """The progress as the store has it: a transition holds what it changes of it."""
     told: int = 0
@@ -75,7 +75,7 @@ class WriteContext(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def forgotten_s(self) -> int:
         """Inbox entries of before may go: the memory ago."""
-        return self.surely_s - self.memory_s
+        return self.surely_s - self.retention_s
 
 
 class TransitionDetails(Struct, frozen=True, kw_only=True, gc=False):

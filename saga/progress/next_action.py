@@ -98,7 +98,7 @@ def choose_next_action(
 
 def _at_rest(p: SagaProgress, roles: HandlerRoles, message: Message, now: Now, certain: bool) -> Action:
     """Nothing is ready: what waits for time has its wake, before the offset is committed. `certain`: see above."""
-    if (unknown := timers.check_unknown_saga(p, message, now.ms, now.memory_s)) is not None:
+    if (unknown := timers.check_unknown_saga(p, message, now.ms, now.retention_s)) is not None:
         return ForwardTimer(*unknown)
     at = timers.compute_next_check(p, now.ms)
     if at is None:

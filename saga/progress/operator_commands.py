@@ -167,7 +167,7 @@ def _why_not_answerable(kept: PendingMessage, intent: Intent, given: Answered, k
 
 def _why_not_declared(role: HandlerRole, intent: Intent, given: Answered) -> str | None:
     """Why the exception that a person names is no answer to the run; `None` if it is one."""
-    declared = role.undo.answers if intent.kind == "undo" and role.undo is not None else role.answers
+    declared = role.undo.expected_errors if intent.kind == "undo" and role.undo is not None else role.expected_errors
     if given.raised is None or given.raised in declared:
         return None
     there = ", ".join(sorted(declared)) or "none"

@@ -7,8 +7,8 @@ segments that it was written with.
 
 What moves, in which order, and what stays in the progress:
 
-- inbox entries: the oldest move; those of messages that are still stored or being processed stay;
-- queued messages, and pending messages of a handler with `many` or with optional events: those behind the head of their
+- inbox entries: the oldest move; those of messages that are still stored or being processed stay; - queued messages,
+and pending messages of a handler with `repeats` or with optional events: those behind the head of their
   list move, because decisions read only the first;
 - self-consumed events: those behind the first ones of each handler that may take them move;
 - results: the oldest runs of each handler move; each segment lists the one below it, because results are compensated
@@ -196,7 +196,7 @@ def spill_inbox(
     bounds: OverflowBounds,
     *,
     in_hand: Message,
-    memory_s: int,
+    retention_s: int,
     merged: Sequence[tuple[OverflowSegment, bytes]] = (),
 ) -> tuple[SagaProgress, NewSegment] | None:
     """The progress with its oldest inbox entries in a page; `None` while too few of them may go.
@@ -216,7 +216,7 @@ def spill_inbox(
     if len(going) < bounds.inbox_max - bounds.inbox_kept:
         return None
     newest = max(*(p.inbox[entry] for entry in going), *(page.newest for page, _ in merged), 0)
-    until = newest + memory_s
+    until = newest + retention_s
     entries = {bytes.fromhex(entry) for entry in going}
     for _, packed in merged:
         entries.update(packed[at : at + ENTRY_BYTES] for at in range(0, len(packed), ENTRY_BYTES))
@@ -316,7 +316,7 @@ class OverflowList(Struct, frozen=True, gc=False):
 def iterate_lists(p: SagaProgress, roles: HandlerRoles) -> Iterator[OverflowList]:
     """Iterate over the lists of messages that may grow without limit.
 
-    For every required parameter other than the first one of a handler with `many`, at most one message is pending.
+    For every required parameter other than the first one of a handler with `repeats`, at most one message is pending.
     """
     pages = [page for page in p.pages if page.of in ("queue", "waiting")]
     if p.queue or pages:
@@ -354,16 +354,16 @@ def restore_messages(p: SagaProgress, page: OverflowSegment, leaf: SegmentDocume
     return replace(p, queue=(*dead, *_sort_messages((*(k for k in p.queue if k.dead is None), *leaf.kept))))
 
 
-def compute_expiry(p: SagaProgress, *, now_s: int, memory_s: int) -> int:
+def compute_expiry(p: SagaProgress, *, now_s: int, retention_s: int) -> int:
     """From when on pages of what is kept may expire; 0: never, as a progress that may stand. Else they outlive it by so
     much that they are seldom renewed, and that a run which was begun and left finds them after months."""
-    return 0 if p.may_stand else now_s + memory_s + YEAR_S
+    return 0 if p.may_stand else now_s + retention_s + YEAR_S
 
 
-def find_wrong_expiries(p: SagaProgress, *, now_s: int, memory_s: int) -> Sequence[OverflowSegment]:
+def find_wrong_expiries(p: SagaProgress, *, now_s: int, retention_s: int) -> Sequence[OverflowSegment]:
     """Pages that expire though the progress may stand, or too soon, or never though nothing needs them: of each a copy
     takes its place."""
-    soon = now_s + memory_s + YEAR_S // 2
+    soon = now_s + retention_s + YEAR_S // 2
 
     def is_wrong(page: OverflowSegment) -> bool:
         if page.of == "results":  # as archives, they never do

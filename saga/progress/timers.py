@@ -91,7 +91,7 @@ def _compute_check(due_ms: int, now_ms: int) -> int:
     return now_ms + min(max(now_ms - due_ms, AGAIN_MS_MIN), AGAIN_MS_MAX)
 
 
-def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, memory_s: int) -> tuple[int, int] | None:
+def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, retention_s: int) -> tuple[int, int] | None:
     """Time at which a wake of a saga that this store does not know comes again, and the one for which it was published
     first. `None`: the saga is known, or forgotten since.
 
@@ -101,7 +101,7 @@ def check_unknown_saga(p: SagaProgress, message: Message, now_ms: int, memory_s:
     if not isinstance(message, Wake) or p.n or p.intents:
         return None
     first_ms = message.unknown_ms or message.due_ms
-    if now_ms - first_ms > memory_s * 1000:
+    if now_ms - first_ms > retention_s * 1000:
         return None
     return _compute_check(first_ms, now_ms), first_ms
 

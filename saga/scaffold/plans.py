@@ -193,7 +193,7 @@ def _check(what: str, name: str) -> None:
 def _schema(name: str, owner: str, key: Mapping[str, Any], doc: str) -> str:
     schema = {"type": "record", "name": name, "doc": doc, "topic": owner, "key": key["name"], "owner": owner}
     field = {"name": key["name"], "type": key["type"], "doc": key.get("doc", "The saga.")}
-    return f"{json.dumps({**schema, 'heard': 'outside', 'fields': [field]}, indent=2)}\n"
+    return f"{json.dumps({**schema, 'consumed_by': 'external', 'fields': [field]}, indent=2)}\n"
 
 
 # -------------------------------------------------------------------- templates

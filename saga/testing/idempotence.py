@@ -45,8 +45,8 @@ APART_S = 0.002
 """Pause between two runs: a time in milliseconds that a handler reads by itself is then another one for certain."""
 REMEDY = (
     "A handler that runs again on the same events has to make the same steps, updates and events. Make ids with "
-    "saga.key(...); take times, and all else, from the events, saga.state and what steps gave; call resources only "
-    "through saga.step; keep nothing in variables."
+    "saga.idempotency_key(...); take times, and all else, from the events, saga.state and what steps gave; call "
+    "resources only through saga.step; keep nothing in variables."
 )
 
 
@@ -351,7 +351,7 @@ class _ScriptRuns:
         self._outside.arguments[key] = arguments | dict(step.kwargs)
         if store.ends and store.made is not None:
             raise Written
-        return self._outside.answer(key, step.make, self._prepared.answers[step.handler])
+        return self._outside.answer(key, step.make, self._prepared.expected_errors[step.handler])
 
     def _pictures(self) -> Mapping[str, object]:
         return {type(given).__name__: picture(given) for given in self._resources.values()}

@@ -27,7 +27,7 @@ _NONE: "Mapping[str, DataclassInstance]" = MappingProxyType({})
 @overload
 def a_saga(
     *,
-    waited: timedelta = ...,
+    elapsed: timedelta = ...,
     documents: "Mapping[str, DataclassInstance]" = ...,
     flags: Collection[str] = ...,
     principal: str | None = ...,
@@ -37,7 +37,7 @@ def a_saga(
 def a_saga(
     *,
     state: _S,
-    waited: timedelta = ...,
+    elapsed: timedelta = ...,
     documents: "Mapping[str, DataclassInstance]" = ...,
     flags: Collection[str] = ...,
     principal: str | None = ...,
@@ -46,7 +46,7 @@ def a_saga(
 def a_saga(
     *,
     state: _S | None = None,
-    waited: timedelta = timedelta(0),
+    elapsed: timedelta = timedelta(0),
     documents: "Mapping[str, DataclassInstance]" = _NONE,
     flags: Collection[str] = (),
     principal: str | None = None,
@@ -56,11 +56,11 @@ def a_saga(
 
     Promises: steps are called, updates applied to `documents` (key to document); nothing is recorded or retried. The
     mapping itself stays as it is: afterwards look at `.state` and at `await saga.read(...)`. `key` gives the same for
-    the same name, in every saga made here. `waited` is what `saga.waited` says; `flags` are on, all others off.
+    the same name, in every saga made here. `elapsed` is what `saga.elapsed` says; `flags` are on, all others off.
     `principal` is who began it, `version` that of the handler under which this run began. Raises `Permanent` for what a
     running service could not do either.
     """
-    return PlainSaga(state, waited, documents, frozenset(flags), principal, version)
+    return PlainSaga(state, elapsed, documents, frozenset(flags), principal, version)
 
 
 class PlainSaga(Saga[_S]):
@@ -69,13 +69,13 @@ class PlainSaga(Saga[_S]):
     def __init__(
         self,
         state: _S,
-        waited: timedelta,
+        elapsed: timedelta,
         documents: "Mapping[str, DataclassInstance]",
         flags: Collection[str] = (),
         principal: str | None = None,
         version: int = 1,
     ) -> None:
-        self._state, self._waited, self._flags, self._principal = state, waited, flags, principal
+        self._state, self._elapsed, self._flags, self._principal = state, elapsed, flags, principal
         self._version = version
         self._documents: dict[tuple[type, str], DataclassInstance] = {
             (type(document), key): document for key, document in documents.items()
@@ -95,8 +95,8 @@ class PlainSaga(Saga[_S]):
         self._state = state
 
     @property
-    def waited(self) -> timedelta:
-        return self._waited
+    def elapsed(self) -> timedelta:
+        return self._elapsed
 
     @property
     def principal(self) -> str | None:
@@ -106,13 +106,13 @@ class PlainSaga(Saga[_S]):
     def version(self) -> int:
         return self._version
 
-    def key(self, name: str, /) -> str:
+    def idempotency_key(self, name: str, /) -> str:
         return ids.idempotency_key(name, "a_saga", "", "", "")
 
     async def step(self, call: Callable[_P, Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return await call(*args, **kwargs)
 
-    def undo_with(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+    def on_abort(self, call: Callable[_P, Awaitable[object]], /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Nothing is left half done in a plain call."""
 
     async def update(

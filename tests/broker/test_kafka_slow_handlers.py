@@ -67,7 +67,7 @@ async def a_desk() -> AsyncIterator[Desk]:
 
 @payment.handler(timeout_s=300)
 async def reserve(order: OrderPlaced, desk: Desk, saga: Saga) -> PaymentReserved:
-    charge = await saga.step(desk.call, saga.key("charge"))
+    charge = await saga.step(desk.call, saga.idempotency_key("charge"))
     return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
 

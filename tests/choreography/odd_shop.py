@@ -34,7 +34,7 @@ TYPES = {
         "fields": [field("leaf", "string", doc="A leaf.")]}]}}],
 }  # fmt: skip
 ODD = Manifest(
-    format=1, service="odd", doc=HOSTILE, kind="order_id", memory_s=90_000.0, consumes=(), emits=(), reactions=()
+    format=1, service="odd", doc=HOSTILE, kind="order_id", retention_s=90_000.0, consumes=(), emits=(), reactions=()
 )
 
 
@@ -46,12 +46,12 @@ def odd_shop(folder: Path) -> Path:
         field("note", "string", default=HOSTILE, doc=HOSTILE, sensitive=True),
         doc=HOSTILE,
         owner="odd",
-        said="outside",
+        produced_by="external",
         starts=True,
         **{"$ref": "#/nowhere"},
     )
     failed = schema("Failed", doc=HOSTILE, outcome="failure", topic="ends")
-    done = schema("Done", doc="All is well.", outcome="success", heard="outside", topic="ends")
+    done = schema("Done", doc="All is well.", outcome="success", consumed_by="external", topic="ends")
     write(folder, said, failed, done)
     newer = field("remark", "string", default="", doc=HOSTILE, aliases=["note"])
     write(folder, {**said, "fields": [*said["fields"][:-1], newer]}, version=2)
@@ -64,7 +64,7 @@ def odd_shop(folder: Path) -> Path:
         "service": "odd",
         "doc": HOSTILE,
         "kind": "order_id",
-        "memory_s": 90000,
+        "retention_s": 90000,
         "consumes": [
             {**both[0], "fields": ["order_id", "place.street"]},
             {"contract": "Failed", "version": 1, **place, "fields": ["order_id"]},
@@ -73,8 +73,8 @@ def odd_shop(folder: Path) -> Path:
         "emits": [*both, {**both[0], "contract": "Answered"}, {"contract": "Done", "version": 1, **place}],
         "reactions": [
             {"name": "answer", "kind": "handler", "ids": "odd|answer", "takes": [["Said"]], "doc": HOSTILE,
-             "emits": ["Answered", "Done"], "keys": [HOSTILE], "resources": [HOSTILE], "many": True, "later": True,
-             "until": ["Failed"]},
+             "emits": ["Answered", "Done"], "keys": [HOSTILE], "resources": [HOSTILE], "repeats": ["Said"],
+             "later": True, "until": ["Failed"]},
             {"name": "late", "kind": "deadline", "ids": "odd|late", "takes": [["Said"]], "within_s": 90.5,
              "unless": ["Failed"], "emits": ["Done"]},
             {**undo, "undoes": "answer", "emits": []},

@@ -195,11 +195,11 @@ async def helper_with_another_argument(order: Order) -> object:
 
 
 async def asks_for_keys(saga: object) -> object:
-    return saga.key("here"), saga.key("computed" + "!"), also_asks(saga), noted_elsewhere(saga)
+    return saga.idempotency_key("here"), saga.idempotency_key("computed" + "!"), also_asks(saga), noted_elsewhere(saga)
 
 
 def also_asks(saga: object, once_more: bool = True) -> object:
-    return saga.key("elsewhere in the module") if once_more else also_asks(saga)
+    return saga.idempotency_key("elsewhere in the module") if once_more else also_asks(saga)
 
 
 def either(one: Order | None, two: Order | None) -> object:

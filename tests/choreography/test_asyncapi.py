@@ -148,7 +148,7 @@ DOTTED: dict[str, Any] = {
 
 def dotted(folder: Path) -> Any:
     """Document of a contract whose types have names with dots."""
-    said = schema("Said", field("one", DOTTED), field("again", ["null", "com.shop.Dotted"]), said="outside")
+    said = schema("Said", field("one", DOTTED), field("again", ["null", "com.shop.Dotted"]), produced_by="external")
     return asyncapi(Overview(Library.load(write(folder, said)), {}), "Dotted", "1.0.0")
 
 

@@ -24,8 +24,8 @@ ROLLED_OUT = timedelta(minutes=2)
 def events(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """Events of sagas that begin with `Began`; all are said by clients."""
     folder: Path = tmp_path_factory.mktemp("worlds")
-    began = schema("Began", starts=True, said="outside")
-    others = [schema(name, field("n", "int", default=0), said="outside") for name in ("Asked", "Answered")]
+    began = schema("Began", starts=True, produced_by="external")
+    others = [schema(name, field("n", "int", default=0), produced_by="external") for name in ("Asked", "Answered")]
     write(folder, began, *others)
     return generated(folder, "Began", "Asked", "Answered")
 
@@ -50,7 +50,7 @@ def release(events: ModuleType, name: str, *takes: Any, many: bool = False, fail
     function: Callable[..., Any] = react if len(takes) == 2 else react_to_one
     function.__name__ = name
     function.__annotations__.update(zip(("first", "second"), takes, strict=False))
-    watcher.handler(many=many)(function)
+    watcher.handler(repeats=takes[0] if many else None)(function)
     return watcher
 
 

@@ -25,7 +25,7 @@ CAPTURE = Told(
     takes=(("OrderConfirmed", "OrderForced"), ("PaymentReserved",)),
     optional=("CardChanged",),
     emits=("PaymentCaptured",),
-    many=True,
+    repeats=("OrderConfirmed", "OrderForced"),
 )
 RELEASE = Told(
     name="release",
@@ -57,7 +57,7 @@ OLD = Manifest(
     format=FORMAT,
     service="payment",
     kind="order_id",
-    memory_s=60.0,
+    retention_s=60.0,
     consumes=(
         *map(consumed, ("CardChanged", "OrderCancelled", "OrderConfirmed", "OrderForced", "OrderPlaced")),
         consumed("PaymentReserved", "payments"),
@@ -72,7 +72,7 @@ ORDER = Manifest(
     format=FORMAT,
     service="order",
     kind="order_id",
-    memory_s=60.0,
+    retention_s=60.0,
     consumes=(consumed("PaymentDeclined", "payments"),),
     emits=tuple(emitted(name, "orders") for name in ("OrderConfirmed", "OrderCancelled")),
     reactions=(),
@@ -105,8 +105,8 @@ def moved(contract: str, **changes: object) -> Manifest:
     return replace(OLD, emits=tuple(replace(e, **changes) if e.contract == contract else e for e in OLD.emits))
 
 
-def found(new: Manifest, heard_outside: tuple[str, ...] = ()) -> list[Difference]:
-    return differences(OLD, new, [ORDER], heard_outside)
+def found(new: Manifest, consumed_externally: tuple[str, ...] = ()) -> list[Difference]:
+    return differences(OLD, new, [ORDER], consumed_externally)
 
 
 REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
@@ -167,11 +167,11 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
         "asks for the key 'charge' no more",
         "behind a flag",
     ),
-    "another first parameter of one that repeats": (
-        with_(CAPTURE, takes=(("PaymentReserved",), ("OrderConfirmed", "OrderForced"))),
+    "another event that repeats": (
+        with_(CAPTURE, takes=(("PaymentReserved",), ("OrderConfirmed", "OrderForced")), repeats=("PaymentReserved",)),
         "capture",
         "ran once for each OrderConfirmed or OrderForced and runs once for each PaymentReserved",
-        "keep the order of its parameters",
+        "keep repeats=OrderConfirmed | OrderForced",
     ),
     "an older version of a handler": (
         with_(RESERVE, version=1),
@@ -179,7 +179,12 @@ REFUSED: dict[str, tuple[Manifest, str, str, str]] = {
         "was version 2 and is 1: what has begun under the newer one waits",
         "keep version=2",
     ),
-    "once instead of many times": (with_(CAPTURE, many=False), "capture", "has no many=True", "keep many=True"),
+    "once instead of many times": (
+        with_(CAPTURE, repeats=()),
+        "capture",
+        "has no repeats= any more",
+        "keep repeats=OrderConfirmed | OrderForced",
+    ),
     "an event that a neighbour hears is said no more": (
         silent("PaymentDeclined"),
         "PaymentDeclined",
@@ -251,7 +256,7 @@ def test_a_release_that_strands_something_is_refused_with_the_way_out(case: str)
 
 def test_an_event_for_consumers_outside_is_not_dropped() -> None:
     assert [each.verdict for each in found(silent("PaymentReleased"))] == ["told"]
-    [refused] = found(silent("PaymentReleased"), heard_outside=("PaymentReleased",))
+    [refused] = found(silent("PaymentReleased"), consumed_externally=("PaymentReleased",))
     assert refused.verdict == "refused"
     assert "while consumers outside hears it" in refused.what
 
@@ -329,7 +334,7 @@ TOLD: dict[str, tuple[Manifest, list[tuple[str, str]]]] = {
         [("state.note", "is gone; what it held stays in the history")],
     ),
     "other texts and times": (
-        replace(OLD, doc="Payment.", memory_s=90.0),
+        replace(OLD, doc="Payment.", retention_s=90.0),
         [("payment", "says something else of itself: texts, times or fields read")],
     ),
 }

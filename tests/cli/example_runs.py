@@ -45,7 +45,7 @@ class Tally:
 tally = Service("tally", state=Tally)
 
 
-@tally.handler(many=True)
+@tally.handler(repeats=OrderPlaced)
 async def count_placed(placed: OrderPlaced, saga: Saga[Tally]) -> None:
     saga.state = Tally(seen=saga.state.seen + 1, last=placed.sku)
 

@@ -47,7 +47,7 @@ class CupSold(Event):
     cup_id: str
 
 
-potter = Service("{service}", memory=timedelta(days={memory_days}))
+potter = Service("{service}", retention=timedelta(days={memory_days}))
 
 
 @potter.handler
@@ -115,9 +115,9 @@ def a_pottery(folder: Path, *, partitions: int = 2, memory_days: float = 30) -> 
     number = f"{os.getpid()}-{next(NUMBERS)}"
     pottery = Pottery(folder, "", f"potter-{number}", f"cups-{number}")
     for topic, name, terms in (
-        (pottery.topic, "CupOrdered", {"owner": "shop", "said": "outside", "starts": True}),
+        (pottery.topic, "CupOrdered", {"owner": "shop", "produced_by": "external", "starts": True}),
         (pottery.made, "CupMade", {"owner": pottery.service}),
-        (pottery.sold, "CupSold", {"owner": "shop", "said": "outside"}),
+        (pottery.sold, "CupSold", {"owner": "shop", "produced_by": "external"}),
     ):
         schema = {
             "type": "record",

@@ -117,7 +117,7 @@ def test_a_client_may_write_what_it_may_say_and_read_outcomes_and_what_is_heard_
     [
         (["--for", "client", "--event", "PaymentReserved"], "PaymentReserved: it is for services alone"),
         (["--for", "client", "--event", "PaymentReserved"], "clients may publish or hear OrderCancelled, OrderConf"),
-        (["--for", "client", "--event", "OrderPlaced", "--group", "m"], "none of these events is heard outside"),
+        (["--for", "client", "--event", "OrderPlaced", "--group", "m"], "none of these events is consumed externally"),
         (["--for", "client", "--group", "a/b"], "cannot be a group"),
         (["--group", "mailer"], "--group is for --for client"),
         (["--for", "client", "--event", "OrderPlacd"], "these services have no such event"),

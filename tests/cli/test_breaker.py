@@ -47,7 +47,7 @@ async def kiln() -> AsyncIterator[Kiln]:
 
 @potter.handler
 async def make(ordered: CupOrdered, kiln: Kiln, saga: Saga) -> CupMade:
-    await saga.step(kiln.fire, saga.key("fire"), ordered.cup_id)
+    await saga.step(kiln.fire, saga.idempotency_key("fire"), ordered.cup_id)
     return CupMade(cup_id=ordered.cup_id)
 
 

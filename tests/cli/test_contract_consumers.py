@@ -16,7 +16,7 @@ SHORT = {**ADDRESS, "fields": ADDRESS["fields"][:1]}
 def manifest(folder: Path, service: str, version: int, fields: Any, **more: Any) -> None:
     """A manifest of a service that hears `Placed`, and nothing else."""
     use = {"contract": "Placed", "version": version, "topic": "orders", "key": "order_id", "fields": fields, **more}
-    told = {"format": 1, "service": service, "kind": "order_id", "memory_s": 60, "emits": [], "reactions": []}
+    told = {"format": 1, "service": service, "kind": "order_id", "retention_s": 60, "emits": [], "reactions": []}
     put(folder / f"{service}.json", json.dumps({**told, "consumes": [use]}))
 
 
@@ -106,8 +106,8 @@ def test_what_an_upcaster_reads_is_no_concern(saga: Call, folder: Path, monkeypa
 
 
 def test_consumers_that_nobody_knows_read_everything(saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contracts = write(folder, schema("Placed", field("note", "string", default=""), heard="outside"))
-    write(folder, schema("Placed", heard="outside"), version=2)
+    contracts = write(folder, schema("Placed", field("note", "string", default=""), consumed_by="external"))
+    write(folder, schema("Placed", consumed_by="external"), version=2)
     monkeypatch.setenv("SAGA_CONTRACTS", str(contracts))
     (folder / "others").mkdir()
     lines = saga("contracts", "diff", "Placed.v1", "Placed.v2", "--manifests", "others").stdout.splitlines()

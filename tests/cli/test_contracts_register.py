@@ -22,7 +22,7 @@ async def sell(sold: Sold) -> Sold | None: ...
 
 
 def sold(topic: str, *fields: dict[str, Any], **attributes: Any) -> dict[str, Any]:
-    return schema("Sold", *fields, topic=topic, owner="shop", starts=True, said="outside", **attributes)
+    return schema("Sold", *fields, topic=topic, owner="shop", starts=True, produced_by="external", **attributes)
 
 
 @pytest.fixture

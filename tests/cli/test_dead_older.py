@@ -17,7 +17,9 @@ def late(pottery_on: Pottery, saga: Call) -> Iterator[None]:
     name = f"{pottery_on.module}_late"
     source = SOURCE.format(module=pottery_on.module, service=pottery_on.service)
     forgetful = source.replace("potter = Service(", "from datetime import timedelta\n\npotter = Service(")
-    forgetful = forgetful.replace(f'("{pottery_on.service}")', f'("{pottery_on.service}", memory=timedelta(seconds=2))')
+    forgetful = forgetful.replace(
+        f'("{pottery_on.service}")', f'("{pottery_on.service}", retention=timedelta(seconds=2))'
+    )
     (pottery_on.folder / f"{name}.py").write_text(forgetful)
     mend(pottery_on, "cup-1")
     assert saga("topics", "apply", name).exit_code == 0
@@ -34,7 +36,7 @@ def told(saga: Call) -> dict[str, str]:
     """State of each dead letter, by its saga."""
     listed = saga("dead", "list", "--all", "--json")
     letters = json.loads(listed.stdout)["letters"] if listed.exit_code != 2 else []
-    return {each["saga"]: each["now"] for each in letters if each["reason"].startswith("older than memory")}
+    return {each["saga"]: each["now"] for each in letters if each["reason"].startswith("older than the retention")}
 
 
 def test_what_came_too_late_is_handled_as_new_and_once(late: None, saga: Call, pottery_on: Pottery) -> None:
@@ -42,7 +44,7 @@ def test_what_came_too_late_is_handled_as_new_and_once(late: None, saga: Call, p
     assert saga("dead", "replay", service, "--saga", "cup-1", *SAID).exit_code == 1, "it blocks nothing"
     meant = saga("dead", "replay", service, "--all", "--older", *SAID, "--dry-run")
     assert meant.exit_code == 0, meant.output
-    assert meant.stdout.count("would be handled as new: older than memory") == 2
+    assert meant.stdout.count("would be handled as new: older than the retention") == 2
     done = saga("dead", "replay", service, "--saga", "cup-1", "--older", *SAID)
     assert done.exit_code == 0, done.output
     assert "cup-1" in done.stdout

@@ -33,7 +33,7 @@ class Kiln:
         raise RuntimeError("nobody knows what became of it")
 
 
-@potter.resource(answers=(Cracked,))
+@potter.resource(expected_errors=(Cracked,))
 async def kiln() -> AsyncIterator[Kiln]:
     yield Kiln()
 
@@ -41,7 +41,7 @@ async def kiln() -> AsyncIterator[Kiln]:
 @potter.handler(retry=Retry(attempts_max=1))
 async def make(ordered: CupOrdered, kiln: Kiln, saga: Saga) -> CupMade:
     try:
-        glaze = await saga.step(kiln.bake, saga.key("bake"))
+        glaze = await saga.step(kiln.bake, saga.idempotency_key("bake"))
     except Cracked as why:
         glaze = str(why)
     Path("glazes").open("a").write(glaze + " ")

@@ -32,7 +32,7 @@ async def ring(key: str, cup: str) -> str:
 
 @potter.deadline(within=timedelta(seconds=4), unless=(CupSold,))
 async def remind(ordered: CupOrdered, saga: Saga) -> CupMade:
-    await saga.step(ring, saga.key("ring"), ordered.cup_id)
+    await saga.step(ring, saga.idempotency_key("ring"), ordered.cup_id)
     return CupMade(cup_id=ordered.cup_id)
 """
 

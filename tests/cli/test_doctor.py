@@ -138,7 +138,7 @@ def test_a_service_that_was_never_here_has_to_say_where_it_begins(saga: Call, em
 
 
 async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None:
-    declared = Declared(name=pottery_on.service, state=None, memory=timedelta(days=30))
+    declared = Declared(name=pottery_on.service, state=None, retention=timedelta(days=30))
     theirs = MemberIdentity(service=pottery_on.service, store="theirs", worker="there:2")
     listener = Listening()
     async with the_broker() as broker:
@@ -167,7 +167,7 @@ async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None
 def test_nothing_is_asked_of_a_service_that_has_run_or_said_it(
     start: Literal["beginning"] | None, group: GroupDescription, records: int, store: str | None
 ) -> None:
-    declared = Declared(name="payment", state=None, memory=timedelta(days=30), start=start)
+    declared = Declared(name="payment", state=None, retention=timedelta(days=30), start=start)
     assert not list(findings.about_beginning(declared, group, records, store))
     assert list(findings.about_beginning(replace(declared, start=None), GroupDescription(), 7, None))
 
@@ -354,7 +354,7 @@ def test_a_bucket_that_is_not_there_is_told_in_time(
 
 # -------------------------------------------------------------------- decided
 
-POTTER = Declared(name="potter", state=None, memory=timedelta(days=30))
+POTTER = Declared(name="potter", state=None, retention=timedelta(days=30))
 CUPS = TopicNeeds(topic=Topic("cups", 4, 7), readers=(POTTER,), writers=())
 LETTERS = TopicNeeds(topic=Topic("potter.dead", 12, None), readers=(), writers=(POTTER,))
 SOUND = TopicDescription(4, 7 * DAY_MS, 3, 3, {"min.insync.replicas": "2"}, frozenset({"read", "write"}))

@@ -83,14 +83,14 @@ async def make(ordered: CupOrdered, saga: Saga[Painted]) -> CupMade | Later:
     if cup in {cracked} and not Path("mended").exists():
         raise Cracked
     color = "gold" if await saga.flag("gold") else "blue"
-    await saga.step(note, saga.key(f"flower-{{flower}}"), cup, f"flower-{{flower}}-{{color}}")
+    await saga.step(note, saga.idempotency_key(f"flower-{{flower}}"), cup, f"flower-{{flower}}-{{color}}")
     saga.state = Painted(flower + 1)
     return Later(after=timedelta(seconds=0.3)) if flower + 1 < {flowers} else CupMade(cup_id=cup)
 
 
 @potter.deadline(within=timedelta(seconds=1), unless=(CupSold,))
 async def remind(ordered: CupOrdered, saga: Saga[Painted]) -> None:
-    await saga.step(note, saga.key("remind"), ordered.cup_id, "reminder")
+    await saga.step(note, saga.idempotency_key("remind"), ordered.cup_id, "reminder")
 """
 
 

@@ -50,11 +50,11 @@ async def make(
     ordered: CupOrdered, sold: CupSold | None, saga: Saga[Painted]
 ) -> CupMade | Later | Later[CupSold]:
     if saga.state.flowers == ITEMS:
-        if sold is None and saga.waited < timedelta(days=1):
+        if sold is None and saga.elapsed < timedelta(days=1):
             return Later(until=CupSold, within=timedelta(days=1))
         return CupMade(cup_id=ordered.cup_id)
     for flower in range(saga.state.flowers, saga.state.flowers + A_TURN):
-        await saga.step(paint, saga.key(f"flower-{{flower}}"), ordered.cup_id, flower)
+        await saga.step(paint, saga.idempotency_key(f"flower-{{flower}}"), ordered.cup_id, flower)
     saga.state = Painted(saga.state.flowers + A_TURN)
     return Later()
 """

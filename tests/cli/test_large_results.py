@@ -99,9 +99,9 @@ async def make(
     ordered: CupOrdered, sold: CupSold | None, saga: Saga[Scanned]
 ) -> Later | Later[CupSold] | tuple[CupMade, Later] | None:
     number = saga.state.turns
-    scanned = await saga.step(scan, saga.key("scan"), number)
-    await saga.step(stamp, saga.key("stamp"), int(scanned.lstrip(".")))
-    saga.undo_with(forget, saga.key("forget"), number)
+    scanned = await saga.step(scan, saga.idempotency_key("scan"), number)
+    await saga.step(stamp, saga.idempotency_key("stamp"), int(scanned.lstrip(".")))
+    saga.on_abort(forget, saga.idempotency_key("forget"), number)
     saga.state = Scanned(number + 1)
     if number < {covered}:
         return CupMade(cup_id=ordered.cup_id, number=number, scan=scanned[-{event_bytes}:]), Later()
@@ -110,7 +110,7 @@ async def make(
 
 @potter.compensation(make)
 async def unmake(broken: CupBroken, made: CupMade, saga: Saga[Scanned]) -> None:
-    await saga.step(undo, saga.key("undo"), made.number)
+    await saga.step(undo, saga.idempotency_key("undo"), made.number)
 """
 
 
@@ -121,7 +121,7 @@ def scanner(kafka_pottery: Pottery, couchbase_mock: CouchbaseMock, saga: Call, m
     broken = f"{pottery.topic}-broken"
     more = [("number", "int"), ("scan", "string")]
     agree(pottery, pottery.made, "CupMade", more, owner=pottery.service)
-    agree(pottery, broken, "CupBroken", [], owner="shop", said="outside", outcome="failure")
+    agree(pottery, broken, "CupBroken", [], owner="shop", produced_by="external", outcome="failure")
     pottery.agree(broken, partitions=2, retention_days=7)
     name = f"{pottery.declare(30)}_scanner"
     sizes = {"scan_bytes": SCAN_BYTES, "event_bytes": EVENT_BYTES, "covered": COVERED, "left": LEFT}

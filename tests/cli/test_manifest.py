@@ -103,7 +103,7 @@ def test_an_event_that_another_manifest_hears_is_kept(saga: Call, released: Path
         "format": 1,
         "service": "elsewhere",
         "kind": "order_id",
-        "memory_s": 60,
+        "retention_s": 60,
         "consumes": [{**other, "fields": "all"}],
         "emits": [],
         "reactions": [],

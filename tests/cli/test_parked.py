@@ -38,7 +38,7 @@ async def fire(key: str, cup: str) -> str:
 
 @potter.handler(retry=Retry(attempts_max=1000, delay_s_first=0.2, delay_s_max=0.5, in_place_s=0.3))
 async def make(ordered: CupOrdered, saga: Saga) -> CupMade:
-    await saga.step(fire, saga.key("fire"), ordered.cup_id)
+    await saga.step(fire, saga.idempotency_key("fire"), ordered.cup_id)
     return CupMade(cup_id=ordered.cup_id)
 
 

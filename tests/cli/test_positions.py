@@ -208,7 +208,7 @@ def test_nothing_goes_back_behind_the_memory(saga: Call, pottery: Pottery) -> No
     asyncio.run(CLOCK.sleep(1.01))
     result = move(saga, pottery, "--to", "earliest", module=forgetful)
     assert result.exit_code == 1
-    assert "older than the service's memory" in result.stderr
+    assert "older than the service's retention" in result.stderr
     assert positions_of(pottery) == {0: 2, 1: 3}
 
 
@@ -296,7 +296,7 @@ def test_the_module_has_to_declare_the_service(saga: Call, pottery: Pottery) -> 
         ((0, 10), 5, 0, 5, None),
         ((0, 10), 5, 0, 4, None),
         ((0, 10), 5, 4, 4, None),
-        ((0, 10), 5, 5, 4, "older than the service's memory"),
+        ((0, 10), 5, 5, 4, "older than the service's retention"),
         ((0, 10), 5, 0, 6, "1 records from 5 on"),
         ((0, 10), 5, 0, 11, "it ends at 10"),
         ((3, 10), 5, 0, 2, "its oldest record is 3"),

@@ -72,7 +72,7 @@ async def kiln() -> AsyncIterator[Kiln]:
 
 @potter.handler(retry=Retry(attempts_max=1))
 async def make(ordered: CupOrdered, kiln: Kiln, saga: Saga[Notes]) -> CupMade:
-    glaze = await saga.step(kiln.bake, saga.key("bake"), 900)
+    glaze = await saga.step(kiln.bake, saga.idempotency_key("bake"), 900)
     {body}
     await saga.update(Shelf, "left", add)
     saga.state = replace(saga.state, cups=saga.state.cups + 1, glaze=glaze)

@@ -59,12 +59,12 @@ async def note(key: str, cup: str, what: str, kilos: str) -> str:
 async def make(ordered: CupOrdered, sold: CupSold | None, saga: Saga[{state}]) -> CupMade | Later[CupSold]:
     cup = ordered.cup_id
     if saga.state == {state}():
-        await saga.step(note, saga.key("throw"), cup, "throw", "0.25")
+        await saga.step(note, saga.idempotency_key("throw"), cup, "throw", "0.25")
         saga.state = {thrown}
         return Later(until=CupSold, within=timedelta(days=1))
     kilos = {kilos}{glaze}
-    await saga.step(note, saga.key("carry"), cup, "carry", kilos)
-    await saga.step(note, saga.key("fire"), cup, "fire", kilos)
+    await saga.step(note, saga.idempotency_key("carry"), cup, "carry", kilos)
+    await saga.step(note, saga.idempotency_key("fire"), cup, "fire", kilos)
     return CupMade(cup_id=cup)
 """
 MIGRATION = """
@@ -75,7 +75,7 @@ def in_grams(old: CupV1) -> Cup:
 """
 GLAZE = """
     if await saga.flag("glaze"):
-        await saga.step(note, saga.key("glaze"), cup, "glaze", kilos)"""
+        await saga.step(note, saga.idempotency_key("glaze"), cup, "glaze", kilos)"""
 OLD = {"release": "old", "state": "CupV1", "thrown": 'CupV1("0.25")', "kilos": "saga.state.kilos"}
 NEW = {"release": "new", "state": "Cup", "thrown": "Cup(250)", "kilos": "str(saga.state.grams / 1000)"}
 BY_OLD, BY_NEW = {"fields": {"kilos": "0.25"}, "version": 1}, {"fields": {"grams": 250}, "version": 2}

@@ -149,7 +149,7 @@ def has_happened(what: str, cup: str) -> None:
 async def make(ordered: CupOrdered, saga: Saga) -> CupMade | Later:
     if ordered.cup_id == "parked" and not Path("mended").exists():
         raise RuntimeError("the kiln is cold")
-    if ordered.cup_id == "later" and saga.waited < timedelta(seconds=3):
+    if ordered.cup_id == "later" and saga.elapsed < timedelta(seconds=3):
         return Later(after=timedelta(seconds=3))
     has_happened("made", ordered.cup_id)
     return CupMade(cup_id=ordered.cup_id)

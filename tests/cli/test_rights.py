@@ -237,7 +237,7 @@ async def make(ordered: CupOrdered) -> CupMade:
 
 @potter.handler
 async def wrap(sold: CupSold, saga: Saga[None]) -> None | Later:
-    return None if saga.waited else Later(after=timedelta(seconds=0.2))
+    return None if saga.elapsed else Later(after=timedelta(seconds=0.2))
 
 
 @potter.deadline(within=timedelta(days=20))
@@ -388,7 +388,9 @@ def test_a_client_with_exactly_the_printed_rights_asks_and_listens_and_without_t
     guarded: Guarded, pottery: Pottery, allowed: Callable[..., Sequence[Right]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contract = pottery.folder / "contracts" / pottery.made / "CupMade.v1.avsc"
-    contract.write_text(contract.read_text().replace('"owner"', '"outcome": "success", "heard": "outside", "owner"'))
+    contract.write_text(
+        contract.read_text().replace('"owner"', '"outcome": "success", "consumed_by": "external", "owner"')
+    )
     module = pottery.declare(memory_days=30)
     made = import_module(module).CupMade(cup_id="cup-1")
     message = Message(

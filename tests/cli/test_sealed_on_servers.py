@@ -98,7 +98,7 @@ def potter(
     on_couchbase(pottery, couchbase_mock, monkeypatch)
     monkeypatch.setenv("SAGA_KEYS", str(pottery.folder / "keys"))
     assert saga("topics", "apply", pottery.module).exit_code == 0
-    agree(pottery, pottery.topic, "CupOrdered.v1", "name", owner="shop", said="outside", starts=True)
+    agree(pottery, pottery.topic, "CupOrdered.v1", "name", owner="shop", produced_by="external", starts=True)
     agree(pottery, pottery.made, "CupMade.v1", "name", owner=pottery.service)
     pottery.declare(30)  # from now on these contracts are in force
     assert saga("keys", "new", *WHO).exit_code == 0
@@ -137,7 +137,16 @@ def test_a_customer_whom_nothing_can_be_read_of_once_she_is_forgotten(
 ) -> None:
     cup = {"cup_id": "cup-1", "customer_id": "customer-1", "name": secret}
     assert saga("publish", "CupOrdered", stdin=json.dumps(cup)).exit_code == 0
-    agree(potter, potter.topic, "CupOrdered.v2", "inscription", owner="shop", said="outside", starts=True, upcasts=[1])
+    agree(
+        potter,
+        potter.topic,
+        "CupOrdered.v2",
+        "inscription",
+        owner="shop",
+        produced_by="external",
+        starts=True,
+        upcasts=[1],
+    )
     name = f"{potter.declare(30)}_kiln"
     source = SOURCE.format(topic=potter.topic, made=potter.made, service=potter.service, large=LARGE)
     (potter.folder / f"{name}.py").write_text(source)

@@ -33,7 +33,7 @@ def release(pottery: Pottery, name: str, kind: str, change: str, migration: str 
     source = MODULE.format(topic=pottery.topic, service=pottery.service, memory_days=30)
     source = source.replace("import Event, Service", "import Event, Saga, Service")
     source = source.replace("\npotter = Service(", f"{STATES}\n\npotter = Service(")
-    source = source.replace("memory=timedelta", f"state={kind}, memory=timedelta").replace(
+    source = source.replace("retention=timedelta", f"state={kind}, retention=timedelta").replace(
         "\n\n\n@potter", migration + "\n\n\n@potter", 1
     )
     for event in ("ordered: CupOrdered", "sold: CupSold"):

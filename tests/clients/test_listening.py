@@ -40,8 +40,8 @@ class Shop:
         self.topic = topic
         write(
             folder,
-            schema("Sent", topic=topic, heard="outside"),
-            schema("Lost", topic=topic, heard="outside"),
+            schema("Sent", topic=topic, consumed_by="external"),
+            schema("Lost", topic=topic, consumed_by="external"),
             schema("Packed", topic=topic),
         )
         put(folder / "contracts" / topic / "topic.json", '{"partitions": 3}')
@@ -204,7 +204,7 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
     monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path / 'broker.db'}")
     monkeypatch.setenv("SAGA_KEYS", str(tmp_path / "keys"))
     address = field("address", "string", sensitive=True)
-    ends = {"topic": "moves", "said": "outside", "heard": "outside", "outcome": "success"}
+    ends = {"topic": "moves", "produced_by": "external", "consumed_by": "external", "outcome": "success"}
     write(tmp_path, schema("Moved", address, field("note", "string"), **ends))
     moved: Any = generated(tmp_path, "Moved").Moved
     KeyFolder(tmp_path / "keys", CLOCK).new("ada", "the first one")
@@ -228,7 +228,7 @@ async def test_what_cannot_be_heard_is_refused_with_all_that_is_wrong(embedded: 
             client.listen(embedded.sent, embedded.packed)
         assert str(told.value) == (
             "nothing is heard:\n"
-            '  - Packed is for services: its contract has no "heard": "outside", with which '
+            '  - Packed is for services: its contract has no "consumed_by": "external", with which '
             "'order' would promise it to others"
         )
         with pytest.raises(SagaError, match="name the classes of the events"):

@@ -57,7 +57,7 @@ class Shop:
         self.topic, self.folder = topic, folder
         write(
             folder,
-            schema("Placed", topic=topic, starts=True, said="outside"),
+            schema("Placed", topic=topic, starts=True, produced_by="external"),
             schema("Confirmed", field("parcel", "string", default=""), topic=topic, outcome="success"),
             schema("Cancelled", field("reason", "string"), topic=topic, outcome="failure"),
         )

@@ -275,7 +275,7 @@ SENT = [
 
 
 def test_new_writes_a_version_that_is_linted_and_used(folder: Path) -> None:
-    done = saga(*SENT, "--starts", "--said-outside")
+    done = saga(*SENT, "--starts", "--produced-externally")
     assert (done.exit_code, done.output) == (
         0,
         "contracts/goods/GoodsSent.v1.avsc written\nnext: saga contracts generate MODULE GoodsSent\n",
@@ -290,7 +290,7 @@ def test_new_writes_a_version_that_is_linted_and_used(folder: Path) -> None:
   "key": "order_id",
   "owner": "order",
   "starts": true,
-  "said": "outside",
+  "produced_by": "external",
   "fields": [
     {"name": "order_id", "type": "string", "doc": "The order, and with it the saga."},
     {"name": "tracking", "type": "string", "doc": "Where to ask."},
@@ -310,11 +310,11 @@ def test_new_writes_a_version_that_is_linted_and_used(folder: Path) -> None:
 
 def test_the_first_contract_of_all_makes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert saga(*SENT, "--heard-outside", "--outcome", "success").exit_code == 0
+    assert saga(*SENT, "--consumed-externally", "--outcome", "success").exit_code == 0
     written = json.loads((tmp_path / "contracts/goods/GoodsSent.v1.avsc").read_text("utf-8"))
-    assert (written["heard"], written["outcome"]) == ("outside", "success")
+    assert (written["consumed_by"], written["outcome"]) == ("external", "success")
     assert "starts" not in written
-    assert "said" not in written
+    assert "produced_by" not in written
 
 
 @pytest.mark.parametrize(

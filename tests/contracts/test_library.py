@@ -32,20 +32,22 @@ def problems_of(folder: Path) -> list[str]:
 
 
 def test_a_contract_has_what_its_schema_says(tmp_path: Path) -> None:
-    placed = schema("OrderPlaced", field("total", decimal()), starts=True, said="outside", heard="outside")
+    placed = schema(
+        "OrderPlaced", field("total", decimal()), starts=True, produced_by="external", consumed_by="external"
+    )
     write(tmp_path, placed, schema("OrderCancelled", outcome="failure"))
     write(tmp_path, {**placed, "doc": "Newer.", "fields": [*placed["fields"], field("n", "int", default=1)]}, version=2)
     library = Library.load(tmp_path / "contracts")
     contract = library.contracts["OrderPlaced"]
     assert (contract.topic, contract.key, contract.owner, contract.doc) == ("orders", "order_id", "order", "Newer.")
-    assert (contract.starts, contract.said_outside, contract.heard_outside, contract.outcome) == (
+    assert (contract.starts, contract.produced_externally, contract.consumed_externally, contract.outcome) == (
         True,
         True,
         True,
         None,
     )
     cancelled = library.contracts["OrderCancelled"]
-    assert (cancelled.starts, cancelled.said_outside, cancelled.heard_outside) == (False, False, False)
+    assert (cancelled.starts, cancelled.produced_externally, cancelled.consumed_externally) == (False, False, False)
     assert cancelled.outcome == "failure"
     assert [version.path for version in contract.versions] == ["orders/OrderPlaced.v1", "orders/OrderPlaced.v2"]
     assert contract.versions[0].schema == placed
@@ -119,7 +121,7 @@ def test_a_topic_has_its_settings_or_the_defaults(tmp_path: Path) -> None:
         ({"key": "number"}, "field number: the key must be a string (or a uuid)"),
         (
             {"principal": "x-user"},
-            '"principal" says who begins a saga: it goes with "starts": true and "said": "outside"',
+            '"principal" says who begins a saga: it goes with "starts": true and "produced_by": "external"',
         ),
         ({"id_header": "x id"}, '"id_header" is the name of a header, as in "id", not \'x id\''),
         ({"id_header": 5}, '"id_header" is the name of a header, as in "id", not 5'),
@@ -128,21 +130,21 @@ def test_a_topic_has_its_settings_or_the_defaults(tmp_path: Path) -> None:
         ({"id_field": 5}, '"id_field" is the name of a field, not 5'),
         ({"id_field": "nobody"}, "its \"id_field\" 'nobody' is none of its fields"),
         (
-            {"principal": "x user", "starts": True, "said": "outside"},
+            {"principal": "x user", "starts": True, "produced_by": "external"},
             '"principal" is the name of a header, as in "x-user", not \'x user\'',
         ),
         (
-            {"principal": 5, "starts": True, "said": "outside"},
+            {"principal": 5, "starts": True, "produced_by": "external"},
             '"principal" is the name of a header, as in "x-user", not 5',
         ),
         (
-            {"principal": "ce_source", "starts": True, "said": "outside"},
+            {"principal": "ce_source", "starts": True, "produced_by": "external"},
             "\"principal\" is 'ce_source', which says something else of each event: name a header of its sender's",
         ),
         ({"starts": "yes"}, "\"starts\" is true or false, not 'yes'"),
         ({"outcome": "maybe"}, '"outcome" is "success" or "failure", not \'maybe\''),
-        ({"said": "everywhere"}, '"said" can only be "outside", not \'everywhere\''),
-        ({"heard": True}, '"heard" can only be "outside", not True'),
+        ({"produced_by": "everywhere"}, '"produced_by" can only be "external", not \'everywhere\''),
+        ({"consumed_by": True}, '"consumed_by" can only be "external", not True'),
         ({"start": True}, '"start" means nothing here: is it "starts"?'),
         ({"name": "Spoken"}, "the record is called 'Spoken', the file 'Said'"),
         ({"type": "enum"}, 'must be an object with "type": "record"'),
@@ -351,8 +353,8 @@ def test_a_topic_and_the_outcomes_of_a_kind_have_one_owner(tmp_path: Path) -> No
         ("owner", "order", "orders"),
         ("starts", False, True),
         ("outcome", None, "success"),
-        ("said", None, "outside"),
-        ("heard", "outside", None),
+        ("produced_by", None, "external"),
+        ("consumed_by", "external", None),
         ("namespace", "shop", "mall"),
     ],
 )

@@ -22,9 +22,9 @@ MEMORY_S = 2 * 86_400
 
 
 def a_service(handled: list[str], *, many: bool = False) -> Service[Any]:
-    payment: Service[Any] = Service("payment", memory=timedelta(seconds=MEMORY_S))
+    payment: Service[Any] = Service("payment", retention=timedelta(seconds=MEMORY_S))
 
-    @payment.handler(many=many)
+    @payment.handler(repeats=OrderPlaced if many else None)
     async def note(placed: OrderPlaced, saga: Saga) -> None:
         handled.append(placed.order_id)
 
@@ -78,7 +78,7 @@ async def test_what_may_have_been_handled_before_is_a_dead_letter(tmp_path: Path
         await at_rest(place, service)
         assert handled == ["first", "handled"]
         ((_, headers),) = await place.dead(service)
-        assert headers["dead_reason"].startswith("older than memory: ")
+        assert headers["dead_reason"].startswith("older than the retention: ")
 
 
 async def test_a_service_that_has_been_idle_has_been_away(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def put(stock: Stock, left: int) -> Stock:
 
 def a_service(how: str, left: int) -> Service:
     inventory = Service("inventory")
-    inventory.document(Stock, "stock", answers=(Full,))
+    inventory.document(Stock, "stock", expected_errors=(Full,))
 
-    @inventory.resource(answers=(Full,))
+    @inventory.resource(expected_errors=(Full,))
     async def shelf() -> AsyncIterator[Shelf]:
         yield Shelf()
 

@@ -224,7 +224,7 @@ async def test_calls_that_are_kept_for_a_later_turn_are_without_as_older_toolkit
         kept: list[StepRecord] = []
 
         async def body(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> Later | None:
-            if saga.waited:
+            if saga.elapsed:
                 p = await place.progress(payment)
                 assert p is not None
                 kept.extend(p.later[0].calls)

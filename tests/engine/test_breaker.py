@@ -69,7 +69,7 @@ def served(
 ) -> Service:
     payment = Service("payment", retry=retry)
 
-    @payment.resource(breaker=rules, answers=answers)
+    @payment.resource(breaker=rules, expected_errors=answers)
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
@@ -326,7 +326,7 @@ def looks_first(bank: Bank, rules: Breaker, answers: tuple[type[Exception], ...]
     """Service whose handler takes a step elsewhere before it asks the bank."""
     payment = Service("payment", retry=PARKS)
 
-    @payment.resource(breaker=rules, answers=answers)
+    @payment.resource(breaker=rules, expected_errors=answers)
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
@@ -503,7 +503,7 @@ async def test_what_was_only_read_meanwhile_is_dropped_with_it(tmp_path: Path) -
     payment, bank = Service("payment", retry=PARKS), Bank()
     payment.document(Stock, "stock")
 
-    @payment.resource(breaker=RULES, answers=(BreakerOpen,))
+    @payment.resource(breaker=RULES, expected_errors=(BreakerOpen,))
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
@@ -575,7 +575,7 @@ async def test_an_open_breaker_is_an_answer_of_its_own_resource_alone(tmp_path: 
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
-    @payment.resource(breaker=RULES, answers=(BreakerOpen,))
+    @payment.resource(breaker=RULES, expected_errors=(BreakerOpen,))
     async def the_other() -> AsyncIterator[Other]:
         yield Other()
 

@@ -61,8 +61,8 @@ def service_of(outside: Outside) -> Service[Any]:
 
     @payment.handler
     async def reserve(order: OrderPlaced, bank: Outside, saga: Saga) -> PaymentReserved:
-        one = await saga.step(bank.first, saga.key("first"))
-        charge = await saga.step(bank.second, saga.key("second"), one)
+        one = await saga.step(bank.first, saga.idempotency_key("first"))
+        charge = await saga.step(bank.second, saga.idempotency_key("second"), one)
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     @payment.handler
@@ -306,7 +306,7 @@ async def test_a_run_that_failed_behind_its_last_step_goes_on_when_it_is_replaye
 
     @payment.handler(retry=Retry(attempts_max=1))
     async def reserve(order: OrderPlaced, saga: Saga[None]) -> PaymentReserved:
-        one = await saga.step(outside.first, saga.key("first"))
+        one = await saga.step(outside.first, saga.idempotency_key("first"))
         if failing:
             raise RuntimeError("it does not add up")
         return PaymentReserved(order_id=order.order_id, charge_id=one, amount=order.total)
@@ -329,18 +329,18 @@ def changing(outside: Outside, version: list[int]) -> Service[Any]:
     """Payment, of which a later version asks with other arguments, in another order, and for one step less."""
     payment = Service("payment")
 
-    @payment.resource(answers=(Declined,))
+    @payment.resource(expected_errors=(Declined,))
     async def bank() -> AsyncIterator[Outside]:
         yield outside
 
     @payment.handler(retry=Retry(attempts_max=1))
     async def reserve(order: OrderPlaced, bank: Outside, saga: Saga) -> PaymentReserved:
         if version == [1]:
-            one = await saga.step(bank.first, saga.key("first"))
-            charge = await saga.step(bank.second, saga.key("second"), one)
+            one = await saga.step(bank.first, saga.idempotency_key("first"))
+            charge = await saga.step(bank.second, saga.idempotency_key("second"), one)
         else:
             try:
-                charge = await saga.step(bank.second, saga.key("second"), "in euros")
+                charge = await saga.step(bank.second, saga.idempotency_key("second"), "in euros")
             except Declined as why:
                 charge = f"declined: {why}"
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
@@ -438,13 +438,13 @@ async def test_an_answer_of_another_type_is_a_dead_letter_that_can_be_answered_a
 ) -> None:
     payment = Service("payment")
 
-    @payment.resource(answers=(Refused,))
+    @payment.resource(expected_errors=(Refused,))
     async def bank() -> AsyncIterator[Outside]:
         yield outside
 
     @payment.handler(retry=Retry(attempts_max=1))
     async def reserve(order: OrderPlaced, bank: Outside, saga: Saga) -> PaymentReserved:
-        charge = await saga.step(bank.second, saga.key("second"), "two")
+        charge = await saga.step(bank.second, saga.idempotency_key("second"), "two")
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     async with at_work(place, payment):
@@ -507,7 +507,7 @@ async def test_what_is_taken_back_for_a_person_is_tried_in_place_and_at_least_tw
     @payment.handler
     async def reserve(order: OrderPlaced, bank: Bookings, saga: Saga) -> PaymentReserved:
         await saga.step(bank.book, order.order_id)
-        saga.undo_with(bank.free, order.order_id)
+        saga.on_abort(bank.free, order.order_id)
         raise Permanent("and then nothing")
 
     @payment.compensation(reserve)

@@ -50,7 +50,7 @@ class Count:
 def inventory_of() -> Service:
     """Sets aside, and says no when there is none."""
     inventory = Service("inventory")
-    inventory.document(Stock, "stock", answers=(OutOfStock,))
+    inventory.document(Stock, "stock", expected_errors=(OutOfStock,))
 
     @inventory.handler(retry=Retry(attempts_max=2))
     async def set_aside(order: OrderPlaced, saga: Saga) -> InventoryReserved | InventoryRejected:
@@ -267,7 +267,7 @@ class Refusal(Exception):
 
 async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_that_stands(tmp_path: Path) -> None:
     inventory = Service("inventory")
-    inventory.document(Stock, "stock", answers=(OutOfStock,))
+    inventory.document(Stock, "stock", expected_errors=(OutOfStock,))
     inventory.document(Count, "counts")
 
     class Bell:
@@ -278,7 +278,7 @@ async def test_of_a_handler_that_can_never_finish_a_person_is_shown_each_call_th
                 raise OSError("no sound")
             return how
 
-    @inventory.resource(answers=(Refusal,))
+    @inventory.resource(expected_errors=(Refusal,))
     async def bell() -> AsyncIterator[Bell]:
         yield Bell()
 

@@ -46,13 +46,13 @@ def gated() -> tuple[Service, Gate]:
 
     @payment.handler
     async def reserve(order: OrderPlaced, gate: Gate, saga: Saga) -> PaymentReserved:
-        charge = await saga.step(gate.first, saga.key("a"))
+        charge = await saga.step(gate.first, saga.idempotency_key("a"))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     @payment.handler
     async def both(confirmed: OrderConfirmed, gate: Gate, saga: Saga) -> None:
-        await saga.step(gate.first, saga.key("b"))
-        await saga.step(gate.second, saga.key("c"))
+        await saga.step(gate.first, saga.idempotency_key("b"))
+        await saga.step(gate.second, saga.idempotency_key("c"))
 
     return payment, gate
 

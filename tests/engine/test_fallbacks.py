@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from saga import Breaker, BreakerOpen, DeclarationError, Remembered, Retry, Saga, Service, limited
+from saga import Breaker, BreakerOpen, DeclarationError, LastGood, Retry, Saga, Service, limited
 from saga.progress.document import FORMAT, decode_progress
 from saga.telemetry.events import FellBack
 from services.payment.events import OrderPlaced, PaymentReserved
@@ -42,7 +42,7 @@ class Bank:
             raise ConnectionError("away")
         return "c"
 
-    @limited(fallback=Remembered(for_s=600, results_max=2))
+    @limited(fallback=LastGood(for_s=600, results_max=2))
     async def rate(self, currency: str) -> str:
         self.asked.append(f"rate {currency}")
         if self.is_away:
@@ -53,13 +53,13 @@ class Bank:
 def charging(bank: Bank, *, answers: tuple[type[Exception], ...] = ()) -> Service:
     payment = Service("payment", retry=PARKS)
 
-    @payment.resource(breaker=RULES, answers=answers)
+    @payment.resource(breaker=RULES, expected_errors=answers)
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
     @payment.handler
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
-        charge = await saga.step(bank.charge, saga.key("charge"))
+        charge = await saga.step(bank.charge, saga.idempotency_key("charge"))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     return payment
@@ -68,7 +68,7 @@ def charging(bank: Bank, *, answers: tuple[type[Exception], ...] = ()) -> Servic
 def asking(bank: Bank, *, answers: tuple[type[Exception], ...] = ()) -> Service:
     payment = Service("payment", retry=PARKS)
 
-    @payment.resource(breaker=RULES, answers=answers)
+    @payment.resource(breaker=RULES, expected_errors=answers)
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
@@ -238,7 +238,7 @@ def test_a_fallback_that_can_never_be_or_is_none_is_refused_where_it_is_declared
         return ""
 
     class Quick:
-        @limited(fallback=Remembered(for_s=1))
+        @limited(fallback=LastGood(for_s=1))
         async def look(self) -> str:
             return ""
 
@@ -246,16 +246,16 @@ def test_a_fallback_that_can_never_be_or_is_none_is_refused_where_it_is_declared
         limited(at_once_max=1, fallback=other)(call)
     with pytest.raises(DeclarationError, match="nothing ever refuses a function alone"):
 
-        @limited(fallback=Remembered(for_s=1))
+        @limited(fallback=LastGood(for_s=1))
         async def alone(key: str) -> str:
             return ""
 
-    with pytest.raises(DeclarationError, match=r"fallback='x': give Remembered\(for_s=...\), or an `async def`"):
+    with pytest.raises(DeclarationError, match=r"fallback='x': give LastGood\(for_s=...\), or an `async def`"):
         limited(at_once_max=1, fallback="x")(call)  # type: ignore[arg-type]  # that is what is refused
-    with pytest.raises(DeclarationError, match=r"Remembered\(for_s=0\): give seconds, more than 0"):
-        Remembered(for_s=0)
-    with pytest.raises(DeclarationError, match=r"Remembered\(results_max=0.5\): give a whole number from 1 on"):
-        Remembered(for_s=1, results_max=0.5)  # type: ignore[arg-type]  # as above
+    with pytest.raises(DeclarationError, match=r"LastGood\(for_s=0\): give seconds, more than 0"):
+        LastGood(for_s=0)
+    with pytest.raises(DeclarationError, match=r"LastGood\(results_max=0.5\): give a whole number from 1 on"):
+        LastGood(for_s=1, results_max=0.5)  # type: ignore[arg-type]  # as above
     payment = Service("payment")
     with pytest.raises(DeclarationError, match="look has a fallback, and nothing ever refuses it: give the resource"):
 
@@ -286,7 +286,7 @@ async def test_the_module_that_the_page_for_operators_shows_answers_with_what_wa
     class Bureau(bureau_class):  # type: ignore[misc, valid-type] # of the page
         fails = False
 
-        @limited(fallback=Remembered(for_s=3600))
+        @limited(fallback=LastGood(for_s=3600))
         async def score(self, customer_id: str) -> int:
             if self.fails:
                 raise ConnectionError("away")

@@ -27,9 +27,9 @@ counting = Service("payment")
 """Each event counts."""
 
 
-@counting.handler(many=True)
+@counting.handler(repeats=OrderPlaced)
 async def count(order: OrderPlaced, saga: Saga) -> PaymentReserved:
-    return PaymentReserved(order_id=order.order_id, charge_id=saga.key("charge"), amount=order.total)
+    return PaymentReserved(order_id=order.order_id, charge_id=saga.idempotency_key("charge"), amount=order.total)
 
 
 def a_cloud_event(key: str = SAGA, *, id: str = "a7f3-1", source: str = "/shops/kiel", **more: str | None) -> Outgoing:
@@ -96,7 +96,7 @@ async def test_a_foreign_event_that_starts_nothing_waits_until_the_saga_is_known
 
 
 async def test_a_foreign_start_of_a_time_that_is_forgotten_is_a_dead_letter(tmp_path: Path) -> None:
-    service = Service("payment", memory=timedelta(days=30))
+    service = Service("payment", retention=timedelta(days=30))
 
     @service.handler
     async def reserve(order: OrderPlaced) -> None: ...
@@ -105,7 +105,7 @@ async def test_a_foreign_start_of_a_time_that_is_forgotten_is_a_dead_letter(tmp_
         await place.broker.publish([a_cloud_event(time="0001-01-01T00:00:00Z")])
         await place.at_rest(service)
         ((record, headers),) = await place.dead(service)
-        assert headers["dead_reason"].startswith("older than memory: its saga began 0001-01-01T00:00:00.000Z, ")
+        assert headers["dead_reason"].startswith("older than the retention: its saga began 0001-01-01T00:00:00.000Z, ")
         assert headers["dead_whole"] == f"orders/{(await place.records('orders'))[0].partition}/0"
         assert record.value == codec.encode(an_order())
 

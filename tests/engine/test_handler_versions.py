@@ -220,7 +220,7 @@ def going_on(version: int) -> Service[None]:
     @service.handler(version=version)
     async def remind(order: OrderPlaced, bank: Bank, saga: Saga) -> Later | None:
         await saga.step(bank.call, f"v{saga.version}")
-        return Later(after=timedelta(days=1)) if saga.waited < timedelta(days=2) else None
+        return Later(after=timedelta(days=1)) if saga.elapsed < timedelta(days=2) else None
 
     return service
 

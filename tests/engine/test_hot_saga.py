@@ -14,7 +14,7 @@ from tests.engine.real_worker import an_order, at_work, workplace
 async def test_a_hot_saga_that_is_held_up_holds_up_its_partition_and_no_other(tmp_path: Path) -> None:
     payment, opened = Service("payment"), asyncio.Event()
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         if order.order_id == "hot":
             await opened.wait()

@@ -306,7 +306,7 @@ async def test_a_dead_letter_says_whose_it_is_what_led_there_and_the_state_befor
     @asking.handler(retry=Retry(attempts_max=1))
     async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> None:
         saga.state = replace(saga.state, seen="what failed")
-        await saga.step(charge, saga.key("charge"))
+        await saga.step(charge, saga.idempotency_key("charge"))
 
     async with workplace(tmp_path) as place, at_work(place, asking):
         cancelled = place.record_of(OrderCancelled(order_id=SAGA, reason="ch-1"))
@@ -360,7 +360,7 @@ def test_what_a_dead_letter_says_of_the_stack_and_the_state_is_bounded() -> None
     message = message_of(an_order(), started=None)
     action = RunHandler(HandlerRole(name="reserve", takes=(frozenset({"OrderPlaced"}),)), message, (message,))
     roles = HandlerRoles("payment", [action.role], outcomes=frozenset(), emitted=frozenset())
-    hand = WriteContext(message=message, position=None, roles=roles, heard=(), now_ms=0, memory_s=60)
+    hand = WriteContext(message=message, position=None, roles=roles, heard=(), now_ms=0, retention_s=60)
     p = SagaProgress(service="payment", saga=SAGA, state={"text": "y" * 10_000})
     written = give_up(p, hand, action, RunFailure(reason="r", remedy="m", attempts=1, stack=places), None)
     assert written.entry is not None

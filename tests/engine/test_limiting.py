@@ -42,7 +42,7 @@ class Gate:
             opener=self._opener,
             gives=Gate,
             timeout_s=5,
-            answers=(),
+            expected_errors=(),
             breaker=breaker,
             at_once_max=at_once_max,
             rate_per_s=rate_per_s,

@@ -74,7 +74,7 @@ def served(
 ) -> Service:
     payment = Service("payment", retry=PARKS)
 
-    @payment.resource(timeout_s=30, breaker=breaker, at_once_max=at_once_max, answers=answers)
+    @payment.resource(timeout_s=30, breaker=breaker, at_once_max=at_once_max, expected_errors=answers)
     async def the_bank() -> AsyncIterator[Bank]:
         yield bank
 
@@ -344,14 +344,14 @@ async def test_what_takes_a_run_back_in_its_place_waits_as_well(at: Workers) -> 
     @payment.handler
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
         await saga.step(bank.balance, order.order_id)
-        saga.undo_with(bank.statement, f"{order.order_id} undone")
+        saga.on_abort(bank.statement, f"{order.order_id} undone")
         await saga.step(bank.balance, "all")
         raise Permanent("half done")
 
     @payment.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def look(confirmed: OrderConfirmed, bank: Bank, saga: Saga) -> None:
         await saga.step(bank.statement, confirmed.order_id)
 

@@ -49,7 +49,7 @@ def a_bank(*, steps: bool = False) -> Bank:
     async def let_go(charge_id: str) -> None:
         released.append(charge_id)
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
 
@@ -260,7 +260,7 @@ async def test_a_version_that_takes_more_own_events_withdraws_those_of_results_i
     def version(*, joins: bool) -> Service[Any]:
         payment = Service("payment")
 
-        @payment.handler(many=True)
+        @payment.handler(repeats=OrderPlaced)
         async def reserve(order: OrderPlaced) -> tuple[PaymentReserved, PaymentDeclined]:
             said = PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
             return said, PaymentDeclined(order_id=order.order_id, reason="said beside it")

@@ -46,7 +46,7 @@ def a_mailer(mails: Mails, name: str, **options: Any) -> Service[Any]:
 
     @service.handler
     async def tell(placed: OrderPlaced, saga: Saga) -> None:
-        await saga.step(mails.send, saga.key("mail"), placed.order_id)
+        await saga.step(mails.send, saga.idempotency_key("mail"), placed.order_id)
 
     return service
 

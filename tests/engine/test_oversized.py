@@ -54,7 +54,7 @@ def notes() -> Service[Any]:
     """Keeps the address of every order in its state, and lets that be undone."""
     payment = Service("payment", state=Notes)
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced, saga: Saga[Notes]) -> PaymentReserved:
         saga.state = Notes(saga.state.text + order.address)
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
@@ -298,7 +298,7 @@ async def test_one_update_that_makes_a_document_too_large_fails_alone(tmp_path: 
 async def test_a_history_of_large_events_stays_within_its_bytes(tmp_path: Path) -> None:
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id=LARGE, amount=order.total)
 

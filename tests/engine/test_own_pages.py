@@ -30,14 +30,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def joining(taken: list[str]) -> Service[Any]:
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
 
     @payment.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=PaymentReserved)
     async def join(reserved: PaymentReserved, confirmed: OrderConfirmed) -> None:
         taken.append(reserved.charge_id)
 
@@ -150,7 +150,7 @@ async def test_what_is_queued_by_the_thousand_is_on_shelves_and_goes_on_in_order
         if not mended:
             raise ValueError("no")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def note(order: OrderPlaced) -> None:
         noted.append(order.quantity)
 
@@ -192,7 +192,7 @@ async def test_of_large_events_only_the_first_are_in_the_progress(
     async def fail(confirmed: OrderConfirmed) -> None:
         raise ValueError("no")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def note(order: OrderPlaced) -> None: ...
 
     async with workplace(tmp_path) as place, at_work(place, payment):

@@ -54,7 +54,7 @@ def failing(bank: Bank, retry: Retry | None = None) -> Service:
         charge = await saga.step(bank.charge, order.order_id)
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def note(confirmed: OrderConfirmed, saga: Saga[None]) -> None:
         bank.noted.append(confirmed.order_id)
 

@@ -46,8 +46,8 @@ def slow() -> Service:
 
     @payment.handler
     async def reserve(order: OrderPlaced, desk: Desk, saga: Saga) -> PaymentReserved:
-        charge = await saga.step(desk.call, saga.key("a"))
-        await saga.step(desk.after, saga.key("b"))
+        charge = await saga.step(desk.call, saga.idempotency_key("a"))
+        await saga.step(desk.after, saga.idempotency_key("b"))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     @payment.handler

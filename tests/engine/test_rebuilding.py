@@ -111,7 +111,7 @@ async def test_handlers_that_ask_for_nothing_outside_are_made_again_with_what_th
         saga.state = Count(saga.state.seen + order.quantity)
         return reserved(order)
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def note(confirmed: OrderConfirmed, saga: Saga[Count]) -> None:
         saga.state = Count(saga.state.seen + 100)
 
@@ -215,7 +215,7 @@ async def test_a_deadline_that_has_run_has_run_and_another_is_left_to_the_servic
     async def expire(placed: OrderPlaced) -> OrderCancelled:
         return OrderCancelled(order_id=placed.order_id, reason="late")
 
-    @order.handler(many=True)
+    @order.handler(repeats=PaymentCaptured)
     async def note(captured: PaymentCaptured) -> None: ...
 
     late = PaymentCaptured(order_id=SAGA, amount=an_order().total)
@@ -259,7 +259,7 @@ async def test_a_message_that_lay_in_the_log_for_long_is_taken_when_it_was_handl
 async def test_a_long_history_comes_with_its_archives(tmp_path: Path) -> None:
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return reserved(order, str(order.quantity))
 
@@ -297,7 +297,7 @@ async def test_a_state_in_its_newest_version_is_made_anew_without_a_migration(tm
         saga.state = Seen(thousands=saga.state.thousands * 1000)
         return reserved(order)
 
-    @service.handler(many=True)
+    @service.handler(repeats=OrderConfirmed)
     async def count(confirmed: OrderConfirmed, saga: Saga[Seen]) -> None:
         saga.state = Seen(thousands=saga.state.thousands * 1000)
 
@@ -394,7 +394,7 @@ async def test_a_run_that_may_go_on_later_is_not_told_by_the_log(tmp_path: Path)
 
     @service.handler
     async def wait(order: OrderPlaced, saga: Saga) -> PaymentDeclined | Later:
-        if not saga.waited:
+        if not saga.elapsed:
             return Later(after=timedelta(days=1))
         return PaymentDeclined(order_id=order.order_id, reason="late")
 

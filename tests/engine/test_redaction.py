@@ -103,14 +103,14 @@ payment = Service("payment", state=Wallet)
 payment.document(Customer, "customers")
 
 
-@payment.resource(answers=(Declined,))
+@payment.resource(expected_errors=(Declined,))
 async def bank() -> AsyncIterator[Bank]:
     yield Bank()
 
 
 @payment.handler(retry=Retry(attempts_max=3))
 async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> PaymentReserved:
-    saga.undo_with(bank.forget, HANDED)
+    saga.on_abort(bank.forget, HANDED)
     try:
         token = await saga.step(bank.tokenize, order.card)
     except Declined as why:

@@ -15,7 +15,7 @@ from tests.contracts.folders import event, field, put
 from tests.engine.real_worker import Workplace, at_work, workplace
 
 CENTS = field("cents", "long")
-SAID: dict[str, Any] = {"topic": "accounts", "owner": "bank", "starts": True, "said": "outside"}
+SAID: dict[str, Any] = {"topic": "accounts", "owner": "bank", "starts": True, "produced_by": "external"}
 
 
 class Bank:
@@ -31,10 +31,10 @@ class Bank:
             return self.added.setdefault(key, cents)
 
         async def top(topped, saga):  # type: ignore[no-untyped-def]  # its classes are made while the test runs
-            await saga.step(add, saga.key("add"), topped.cents)
+            await saga.step(add, saga.idempotency_key("add"), topped.cents)
 
         top.__annotations__ = {"topped": self.topped, "saga": Saga, "return": None}
-        self.service.handler(many=True)(top)
+        self.service.handler(repeats=self.topped)(top)
 
     def a_top_up(self, **fields: Any) -> Event:
         return self.topped(order_id="a-1", cents=100, **fields)  # type: ignore[call-arg]

@@ -137,7 +137,7 @@ async def test_a_deadline_and_a_turn_that_failed_are_released_and_those_that_wai
 
     @payment.handler
     async def look(order: OrderPlaced, saga: Saga) -> PaymentReserved | Later:
-        if not saga.waited:
+        if not saga.elapsed:
             return Later(after=timedelta(hours=1))
         if away[0]:
             raise ConnectionError("away")

@@ -23,7 +23,7 @@ class Shop:
         self.fails, self.called = 0, list[str]()
         self.service = Service("payment")
 
-        @self.service.handler(many=True, retry=retry)
+        @self.service.handler(repeats=OrderPlaced, retry=retry)
         async def note(placed: OrderPlaced) -> None:
             self.called.append(placed.sku)
             if self.fails:

@@ -84,7 +84,7 @@ async def test_the_wakes_of_deadlines_and_of_runs_that_go_on_later_are_sent_agai
 
     @payment.handler
     async def look(order: OrderPlaced, saga: Saga[None]) -> Later | None:
-        return Later(after=timedelta(hours=2)) if saga.waited < timedelta(hours=2) else None
+        return Later(after=timedelta(hours=2)) if saga.elapsed < timedelta(hours=2) else None
 
     @payment.deadline(within=timedelta(hours=1))
     async def remind(order: OrderPlaced) -> None: ...

@@ -102,7 +102,7 @@ async def bank() -> AsyncIterator[Bank]:
 @payment.handler(retry=Retry(attempts_max=2))
 async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[Wallet]) -> PaymentReserved:
     token = await saga.step(bank.tokenize, order.card)
-    saga.undo_with(bank.forget, token)
+    saga.on_abort(bank.forget, token)
     iban = await saga.update(Customer, order.customer_id, look)
     assert iban == (IBAN if order.card == CARD else "erased")
     known = await saga.read(Customer, order.customer_id)

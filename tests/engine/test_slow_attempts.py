@@ -61,7 +61,7 @@ def a_handler_that_has_begun_nothing(payment: Service, bank: Bank) -> None:
 def a_turn_that_goes_on_later(payment: Service, bank: Bank) -> None:
     @payment.handler
     async def reserve(order: OrderPlaced, saga: Saga[None]) -> PaymentReserved | Later:
-        if not saga.waited:
+        if not saga.elapsed:
             return Later(after=timedelta(seconds=1))
         await bank.charge()
         raise AssertionError
@@ -115,7 +115,7 @@ async def test_each_turn_makes_one_attempt_and_what_comes_meanwhile_has_its_own(
         payment, bank = Service("payment", retry=SHORT), Bank()
         noted: list[str] = []
 
-        @payment.handler(many=True)
+        @payment.handler(repeats=OrderConfirmed)
         async def note(confirmed: OrderConfirmed) -> None:
             noted.append(confirmed.order_id)
 
@@ -141,9 +141,9 @@ async def test_what_fails_for_one_message_holds_up_no_other_of_its_handler(tmp_p
     async with place(tmp_path) as at:
         payment, asked = Service("payment", retry=SHORT), Counter[str]()
 
-        @payment.handler(many=True)
+        @payment.handler(repeats=OrderCancelled)
         async def note(cancelled: OrderCancelled, saga: Saga[None]) -> Later | None:
-            if not saga.waited:
+            if not saga.elapsed:
                 return Later(after=timedelta(seconds=1))
             asked[cancelled.reason] += 1
             raise ConnectionError("away")

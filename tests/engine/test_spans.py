@@ -18,7 +18,7 @@ DAYS = Retry(attempts_max=11, delay_s_first=86_400, delay_s_max=86_400)
 
 
 def forgetful(memory: timedelta) -> Service[None]:
-    order = Service("order", memory=memory)
+    order = Service("order", retention=memory)
 
     @order.handler(retry=Retry(attempts_max=49, delay_s_first=3600))
     async def confirm(placed: OrderPlaced) -> OrderConfirmed:
@@ -55,7 +55,7 @@ class Mail:
 
 def spared(own: Retry | None = None, service: Retry | None = None, bank: Retry | None = None) -> list[str]:
     """What is told of the attempts of a service with a bank, and with mail that takes for ever."""
-    order = Service("order", memory=timedelta(days=8), retry=service)
+    order = Service("order", retention=timedelta(days=8), retry=service)
 
     @order.resource(timeout_s=5, retry=bank)
     async def its_bank() -> AsyncIterator[Bank]:

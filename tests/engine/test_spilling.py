@@ -41,7 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def payment_of() -> Service[Any]:
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
 
@@ -52,7 +52,7 @@ def dying() -> Service[Any]:
     """Gives up the first order of each saga, and takes all notes of it."""
     payment = Service("payment")
 
-    @payment.handler(many=True, retry=Retry(attempts_max=1))
+    @payment.handler(repeats=OrderPlaced, retry=Retry(attempts_max=1))
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         if order.card == "declined":
             raise ValueError("no")
@@ -61,7 +61,7 @@ def dying() -> Service[Any]:
     @payment.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def note(confirmed: OrderConfirmed) -> PaymentDeclined:
         return PaymentDeclined(order_id=confirmed.order_id, reason="noted")
 
@@ -144,7 +144,7 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
     """The server's clock, and other workers', are not ahead."""
     async with place(tmp_path) as at_hand:
         worker, clock = await at_hand.worker(payment_of()), at_hand.clock
-        memory_s, ahead_s = worker.participant.memory_s, 400 * 86_400
+        retention_s, ahead_s = worker.participant.retention_s, 400 * 86_400
         at_hand.clock = TrialClock()
         await at_hand.clock.sleep(ahead_s)
         ahead = await at_hand.worker(payment_of())
@@ -156,7 +156,7 @@ async def test_a_page_written_under_a_clock_that_is_ahead_lives_for_the_memory_f
             query = "SELECT expires_at_ms FROM documents WHERE collection = ?"
             ((at_ms,),) = file.execute(query, (ARCHIVES,)).fetchall()
         newest_s = clock.monotonic_s() + (ahead_s if ahead_from == 1 else 0)
-        assert abs(page.until - newest_s - memory_s) < 60
+        assert abs(page.until - newest_s - retention_s) < 60
         assert abs(at_ms / 1000 - page.until - 86_400) < 60
 
 
@@ -298,7 +298,7 @@ def joining() -> Service[Any]:
     """Confirms once for each confirmation, as soon as the order is there."""
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def reserve(confirmed: OrderConfirmed, order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 
@@ -387,7 +387,7 @@ def standing(*, undone: bool) -> Service[Any]:
     """Gives up each order; takes notes that wait for it. `undone`: those can be undone as well, and are first."""
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def note(confirmed: OrderConfirmed, reserved: PaymentReserved) -> PaymentDeclined:
         return PaymentDeclined(order_id=confirmed.order_id, reason="noted")
 
@@ -419,14 +419,14 @@ async def test_pages_of_what_waits_never_expire_while_the_saga_may_stand_and_out
 ) -> None:
     async with place(tmp_path) as at_hand:
         worker, clock = await at_hand.worker(standing(undone=undone)), at_hand.clock
-        memory_s, year_s, day_s = worker.participant.memory_s, 365 * 86_400, 86_400
+        retention_s, year_s, day_s = worker.participant.retention_s, 365 * 86_400, 86_400
         for n in range(30):
             await worker.takes(OrderConfirmed(order_id=SAGA), id=f"note-{n}")
         p = await worker.progress()
         assert {page.of for page in p.pages} == {"waiting"}
         made = left_s(tmp_path, clock)
         assert made.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
-        assert all(left is not None and 0 <= left - memory_s - year_s - day_s < 60 for left in made.values())
+        assert all(left is not None and 0 <= left - retention_s - year_s - day_s < 60 for left in made.values())
 
         await worker.takes(an_order())
         p = await worker.progress()
@@ -440,7 +440,7 @@ async def test_pages_of_what_waits_never_expire_while_the_saga_may_stand_and_out
         assert not p.is_open
         ended = left_s(tmp_path, clock)
         assert ended.keys() == {overflow.segment_key("payment", SAGA, page) for page in p.pages}
-        stays_s = memory_s + day_s if undone else memory_s + year_s + day_s
+        stays_s = retention_s + day_s if undone else retention_s + year_s + day_s
         assert all(left is not None and 0 <= left - stays_s < 60 for left in ended.values())
         assert {page.of for page in p.pages} == {"inbox" if undone else "waiting"}
         n = p.n
@@ -461,7 +461,7 @@ async def test_pages_of_what_waits_are_renewed_when_half_a_year_is_left_of_what_
         assert names == [names[0]] * 10
         await worker.takes(OrderConfirmed(order_id=SAGA), id="on day 200")
         assert (await worker.progress()).pages[0].name != names[0][0]
-        soon_s = worker.participant.memory_s + 365 / 2 * 86_400
+        soon_s = worker.participant.retention_s + 365 / 2 * 86_400
         assert all(left is not None and left > soon_s for left in left_s(tmp_path, clock).values())
 
 

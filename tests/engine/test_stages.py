@@ -80,7 +80,7 @@ async def test_each_stage_of_a_message_is_told_as_long_as_it_was(tmp_path: Path)
         put_forward(place.clock, STEP_S)
         return "yes"
 
-    @payment.handler(many=True, retry=Retry(attempts_max=2))
+    @payment.handler(repeats=OrderPlaced, retry=Retry(attempts_max=2))
     async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved:
         tried.append(order.sku)
         if len(tried) == 1:

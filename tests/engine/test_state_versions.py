@@ -73,16 +73,16 @@ def before() -> Service[NotesV1]:
 
     @service.handler
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[NotesV1]) -> PaymentReserved:
-        charge = await saga.step(bank.reserve, saga.key("charge"), str(order.total))
+        charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), str(order.total))
         saga.state = replace(saga.state, total=str(order.total))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     @service.handler
     async def capture(confirmed: OrderConfirmed, reserved: PaymentReserved, bank: Bank, saga: Saga[NotesV1]) -> None:
-        await saga.step(bank.capture, saga.key("capture"), reserved.charge_id)
-        await saga.step(bank.capture, saga.key("again"), saga.state.total)
+        await saga.step(bank.capture, saga.idempotency_key("capture"), reserved.charge_id)
+        await saga.step(bank.capture, saga.idempotency_key("again"), saga.state.total)
 
-    @service.handler(many=True)
+    @service.handler(repeats=OrderCancelled)
     async def note(cancelled: OrderCancelled, saga: Saga[NotesV1]) -> None:
         saga.state = replace(saga.state, noted=saga.state.noted + 1)
 
@@ -103,7 +103,7 @@ def after() -> Service[Notes]:
 
     @service.handler
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[Notes]) -> PaymentReserved:
-        charge = await saga.step(bank.reserve, saga.key("charge"), str(order.total))
+        charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), str(order.total))
         saga.state = replace(saga.state, cents=round(float(order.total) * 100))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
@@ -111,11 +111,11 @@ def after() -> Service[Notes]:
     async def capture(
         confirmed: OrderConfirmed, reserved: PaymentReserved, bank: Bank, saga: Saga[Notes]
     ) -> PaymentCaptured:
-        await saga.step(bank.capture, saga.key("capture"), reserved.charge_id)
-        await saga.step(bank.capture, saga.key("again"), f"{saga.state.cents / 100:.2f}")
+        await saga.step(bank.capture, saga.idempotency_key("capture"), reserved.charge_id)
+        await saga.step(bank.capture, saga.idempotency_key("again"), f"{saga.state.cents / 100:.2f}")
         return PaymentCaptured(order_id=confirmed.order_id, amount=reserved.amount)
 
-    @service.handler(many=True)
+    @service.handler(repeats=OrderCancelled)
     async def note(cancelled: OrderCancelled, saga: Saga[Notes]) -> None:
         saga.state = replace(saga.state, cents=saga.state.cents + 1)
 
@@ -277,7 +277,7 @@ async def test_a_message_that_waits_in_an_old_schema_is_read_by_the_release_with
     assert newer.__contract__ != OrderPlaced.__contract__
     old, new = Service("payment", state=NotesV1), Service("payment", state=Notes)
 
-    @old.handler(many=True)
+    @old.handler(repeats=OrderCancelled)
     async def note(cancelled: OrderCancelled, saga: Saga[NotesV1]) -> None:
         saga.state = replace(saga.state, total="9.80")
 
@@ -291,7 +291,7 @@ async def test_a_message_that_waits_in_an_old_schema_is_read_by_the_release_with
     seen.__annotations__["order"] = newer
     seen.__name__ = "meet"
     new.handler(seen)
-    new.handler(many=True)(after_note)
+    new.handler(repeats=OrderCancelled)(after_note)
 
     @new.migrate(1)
     def in_cents(before: NotesV1) -> Notes:
@@ -328,8 +328,8 @@ def taking_back(service: Service[Any], kind: type[Any], value: object) -> Servic
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 
     async def charge(reserved: PaymentReserved, bank: Bank, saga: Saga[Any]) -> PaymentCaptured:
-        saga.undo_with(bank.capture, saga.key("back"), "taken back")
-        await saga.step(bank.capture, saga.key("take"), "taken")
+        saga.on_abort(bank.capture, saga.idempotency_key("back"), "taken back")
+        await saga.step(bank.capture, saga.idempotency_key("take"), "taken")
         raise Permanent("the rest of it is broken")
 
     async def give_back(cancelled: OrderCancelled, captured: PaymentCaptured, bank: Bank) -> None: ...

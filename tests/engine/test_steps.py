@@ -88,7 +88,7 @@ def served(body: Body, retry: Retry | None = None, timeout_s: float = 60, step_s
     """A service whose one handler does this."""
     payment, bank = Service("payment"), Bank()
 
-    @payment.resource(timeout_s=step_s, answers=(Declined,))
+    @payment.resource(timeout_s=step_s, expected_errors=(Declined,))
     async def opened() -> AsyncIterator[Bank]:
         yield bank
 
@@ -120,7 +120,7 @@ async def test_a_step_that_gives_no_answer_in_time_has_failed_and_is_asked_again
     tmp_path: Path,
 ) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
-        return reserved(order, await saga.step(bank.never, saga.key("charge")))
+        return reserved(order, await saga.step(bank.never, saga.idempotency_key("charge")))
 
     payment, bank = served(body, step_s=0.01)
     async with workplace(tmp_path) as place, at_work(place, payment):
@@ -132,7 +132,7 @@ async def test_a_step_that_gives_no_answer_in_time_has_failed_and_is_asked_again
 async def test_an_undeclared_exception_fails_the_attempt_even_if_the_handler_catches_it(tmp_path: Path) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
         try:
-            return reserved(order, await saga.step(bank.charge, saga.key("charge")))
+            return reserved(order, await saga.step(bank.charge, saga.idempotency_key("charge")))
         except NeverHeard:
             return declined(order, "as if it had said no")
 
@@ -151,7 +151,7 @@ async def test_an_undeclared_exception_fails_the_attempt_even_if_the_handler_cat
 async def test_a_timeout_that_the_handler_catches_fails_the_attempt_too(tmp_path: Path, end: BaseException) -> None:
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
         try:
-            return reserved(order, await saga.step(bank.charge, saga.key("charge")))
+            return reserved(order, await saga.step(bank.charge, saga.idempotency_key("charge")))
         except (TimeoutError, asyncio.CancelledError):
             return declined(order, "as if it had said no")
 
@@ -169,10 +169,10 @@ async def test_an_answer_is_recorded_and_raised_again_in_a_rerun(tmp_path: Path)
 
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
         try:
-            await saga.step(bank.charge, saga.key("first"))
+            await saga.step(bank.charge, saga.idempotency_key("first"))
         except Declined as why:
             seen.append(f"{why.args}")
-        return reserved(order, await saga.step(bank.charge, saga.key("second")))
+        return reserved(order, await saga.step(bank.charge, saga.idempotency_key("second")))
 
     payment, bank = served(body, Retry(attempts_max=3))
     bank.fails = [Declined("limit", 7), NeverHeard("?"), NeverHeard("?")]
@@ -438,7 +438,7 @@ async def test_a_handlers_timeout_never_abandons_a_write_to_the_store(tmp_path: 
     began, ended = list[int](), list[int]()
 
     async def body(order: OrderPlaced, bank: Bank, saga: Saga) -> Reaction:
-        return reserved(order, await saga.step(bank.charge, saga.key("k")))
+        return reserved(order, await saga.step(bank.charge, saga.idempotency_key("k")))
 
     payment, bank = served(body, timeout_s=0.05, retry=Retry(attempts_max=3))
     async with workplace(tmp_path) as place:

@@ -59,7 +59,7 @@ def payment_with_documents() -> Service[Any]:
     @payment.handler
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
         await saga.step(bank.book, order.order_id)
-        saga.undo_with(bank.free, order.order_id)
+        saga.on_abort(bank.free, order.order_id)
         await saga.update(Stock, "tea", Stock.take)
         raise Permanent("and then nothing")
 

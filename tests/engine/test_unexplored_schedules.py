@@ -126,7 +126,7 @@ def opened(stock: Stock | None) -> Stock:
 def undoable(ran: list[str], *, many: bool = False) -> Service:
     payment = Service("payment")
 
-    @payment.handler(many=many)
+    @payment.handler(repeats=OrderPlaced if many else None)
     async def reserve(order: OrderPlaced) -> list[PaymentReserved]:
         ran.append("reserve")
         both = (PaymentReserved(order_id=order.order_id, charge_id=c, amount=order.total) for c in "ab")
@@ -167,7 +167,7 @@ async def test_what_waits_because_nothing_is_known_does_not_make_a_forgotten_sag
         await worker.takes(CANCELLED, started=None)
         await worker.takes(an_order(), started=began)
         assert not ran, "it may have run then"
-        assert [letter["dead_reason"][:17] for letter in worker.dead] == ["older than memory"]
+        assert [letter["dead_reason"][:24] for letter in worker.dead] == ["older than the retention"]
         assert (await worker.progress()).started is None
 
 
@@ -250,7 +250,7 @@ def version(ran: list[str], *, joins: bool, many: bool = False) -> Service:
         ran.append("reserve")
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def thank(confirmed: OrderConfirmed) -> None:
         ran.append("thank")
 
@@ -260,7 +260,7 @@ def version(ran: list[str], *, joins: bool, many: bool = False) -> Service:
 
     if joins:
 
-        @payment.handler(many=many)
+        @payment.handler(repeats=PaymentReserved if many else None)
         async def capture(reserved: PaymentReserved, confirmed: OrderConfirmed) -> None:
             ran.append(f"capture {reserved.charge_id}")
 
@@ -554,7 +554,7 @@ async def only_to_the_intent(collection: str, key: str) -> None:
 
 
 async def test_a_progress_that_was_only_read_is_as_old_in_the_cache_as_its_last_transition(tmp_path: Path) -> None:
-    payment = Service("payment", memory=timedelta(days=30))
+    payment = Service("payment", retention=timedelta(days=30))
 
     @payment.handler
     async def reserve(order: OrderPlaced) -> None: ...
@@ -579,7 +579,7 @@ async def test_one_write_by_a_clock_that_is_wrong_makes_no_handler_run_twice(tmp
     ran: list[str] = []
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderConfirmed)
     async def note(confirmed: OrderConfirmed) -> None:
         ran.append("note")
 

@@ -108,7 +108,7 @@ async def test_a_schema_that_is_deployed_and_means_something_else_waits_for_the_
 async def test_what_came_behind_it_is_handled_behind_it(tmp_path: Path) -> None:
     contracts, service = Contracts(tmp_path), Service("payment")
 
-    @service.handler(many=True)
+    @service.handler(repeats=OrderPlaced)
     async def see(order: OrderPlaced) -> None: ...
 
     async with place(tmp_path) as at:
@@ -323,7 +323,7 @@ async def test_a_run_that_a_newer_worker_began_is_gone_on_with_when_its_schema_i
     @service.handler
     async def charge(order: OrderPlaced, saga: Saga[None]) -> None:
         await saga.step(bank.prepare)
-        await saga.step(bank.charge, saga.key("charge"))
+        await saga.step(bank.charge, saga.idempotency_key("charge"))
 
     order = newer_order(contracts.newer_class("OrderPlaced"))
     theirs.newer_class("OrderPlaced")

@@ -100,7 +100,7 @@ async def test_a_queued_message_is_upcast_when_it_is_its_turn(tmp_path: Path) ->
         if away[0]:
             raise ConnectionError("away")
 
-    @service.handler(many=True)
+    @service.handler(repeats=BasketFilled)
     async def pay(filled: BasketFilled) -> BasketPaid:
         return BasketPaid(basket_id=ID, tender=Tender(amount=filled.amount), receipt="r")
 
@@ -142,11 +142,11 @@ async def test_an_own_event_in_an_archive_is_upcast_for_a_release_that_names_it_
         drawer.add("take", "r", filled.amount)
         return PAID
 
-    @older.handler(many=True)
+    @older.handler(repeats=BasketRefused)
     async def note(refused: BasketRefused) -> None: ...
 
     newer = till(3)
-    newer.handler(many=True)(note)
+    newer.handler(repeats=BasketRefused)(note)
     async with worker_of(tmp_path, older) as (at, first):
         await first.takes(FILLED)
         for number in range(6):

@@ -163,8 +163,8 @@ async def test_of_several_events_and_several_turns_it_is_handed_those_that_it_na
     async def capture(
         confirmed: OrderConfirmed, reserved: PaymentReserved, saga: Saga
     ) -> tuple[PaymentCaptured, Later] | PaymentCaptured:
-        turn = PaymentCaptured(order_id=confirmed.order_id, amount=Decimal(saga.waited.days))
-        return turn if saga.waited else (turn, Later(after=timedelta(days=1)))
+        turn = PaymentCaptured(order_id=confirmed.order_id, amount=Decimal(saga.elapsed.days))
+        return turn if saga.elapsed else (turn, Later(after=timedelta(days=1)))
 
     @service.compensation(capture)
     async def give_back(cancelled: OrderCancelled, captured: PaymentCaptured, reserved: PaymentReserved) -> None:

@@ -61,7 +61,7 @@ def doored() -> tuple[Service[Total], Door]:
     async def opened() -> AsyncIterator[Door]:
         yield door
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced, door: Door, saga: Saga[Total]) -> PaymentReserved:
         await door.go(order.order_id, order.quantity)
         saga.state = Total(saga.state.quantity + order.quantity)
@@ -293,7 +293,7 @@ async def test_what_a_clients_message_causes_tells_when_its_saga_began(tmp_path:
 
 
 async def test_what_is_open_never_expires_and_what_is_not_lives_for_the_memory(tmp_path: Path) -> None:
-    payment = Service("payment", memory=timedelta(hours=1))
+    payment = Service("payment", retention=timedelta(hours=1))
 
     @payment.handler
     async def reserve(order: OrderPlaced) -> None:

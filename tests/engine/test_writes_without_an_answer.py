@@ -131,7 +131,7 @@ def payment_of() -> Service[Any]:
     async def scan(number: int) -> str:
         return f"{number}" * 100
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved:
         scanned = await saga.step(scan, order.quantity)
         await saga.update(Tally, "all", charge, order.quantity)

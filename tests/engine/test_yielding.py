@@ -174,11 +174,11 @@ async def test_those_of_a_partition_that_goes_are_dropped_and_not_finished() -> 
 # -------------------------------------------------------------------- in a worker
 
 
-def served(order_of: list[str], *, deferrable: bool = True) -> Service:
+def served(order_of: list[str], *, low_priority: bool = True) -> Service:
     """A service that tidies up after orders, and that books at once."""
     service = Service("tidy")
 
-    @service.handler(deferrable=deferrable)
+    @service.handler(low_priority=low_priority)
     async def tidy(order: OrderPlaced) -> None:
         order_of.append("tidy")
 
@@ -192,25 +192,25 @@ def served(order_of: list[str], *, deferrable: bool = True) -> Service:
 def test_types_that_other_handlers_want_too_do_not_yield() -> None:
     service = Service("tidy")
 
-    @service.handler(deferrable=True)
+    @service.handler(low_priority=True)
     async def tidy(order: OrderPlaced) -> None: ...
 
-    @service.handler(deferrable=True)
+    @service.handler(low_priority=True)
     async def both(booked: ShipmentBooked, refused: ShipmentRefused) -> None: ...
 
     @service.handler
     async def other(booked: ShipmentBooked, declined: PaymentDeclined) -> None: ...
 
-    assert [reaction.deferrable for reaction in service.declared.reactions] == [True, True, False]
+    assert [reaction.low_priority for reaction in service.declared.reactions] == [True, True, False]
     types, topics = find_low_priority_types(prepare(service.declared))
     assert types == {"OrderPlaced", "ShipmentRefused"}
     assert topics == {topic_of(an_order())}, "the topic of shipments brings what does not yield"
 
 
-async def first_half(folder: Path, *, deferrable: bool) -> int:
+async def first_half(folder: Path, *, low_priority: bool) -> int:
     """How many of those that may wait are among the first half of all, which were there when the worker came."""
     handled = list[str]()
-    service = served(handled, deferrable=deferrable)
+    service = served(handled, low_priority=low_priority)
     async with workplace(folder) as place:
         for number in range(MANY):
             await place.publish(an_order(f"a-{number}"), booked(f"b-{number}"))
@@ -222,7 +222,7 @@ async def first_half(folder: Path, *, deferrable: bool) -> int:
 
 async def test_a_worker_that_catches_up_does_first_what_may_not_wait_and_all_in_the_end(tmp_path: Path) -> None:
     waits, does_not = (
-        await first_half(tmp_path / "1", deferrable=True),
-        await first_half(tmp_path / "2", deferrable=False),
+        await first_half(tmp_path / "1", low_priority=True),
+        await first_half(tmp_path / "2", low_priority=False),
     )
     assert waits <= 100 < does_not, f"{waits} of {MANY} that may wait came in the first half, else {does_not} did"

@@ -26,7 +26,7 @@ from verification.state_space import StateSpace
 
 
 def keys_from_transition_numbers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningSaga, "key", lambda self, name: f"{name}-{self.turn.loaded_progress.n}")
+    patch.setattr(RunningSaga, "idempotency_key", lambda self, name: f"{name}-{self.turn.loaded_progress.n}")
 
 
 def readers_do_not_publish(patch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ async def reserve(order: OrderPlaced) -> PaymentReserved:
 async def note(confirmed: OrderConfirmed, reserved: PaymentReserved, saga: Saga) -> None: ...
 
 
-@payment.handler(many=True)
+@payment.handler(repeats=OrderConfirmed)
 async def count(confirmed: OrderConfirmed) -> None: ...
 
 

@@ -36,7 +36,7 @@ SOLD: dict[str, Any] = {
     "key": "order_id",
     "owner": "shop",
     "starts": True,
-    "said": "outside",
+    "produced_by": "external",
     "fields": [
         {"name": "order_id", "type": "string"},
         field_("total", decimal()),

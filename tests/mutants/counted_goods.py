@@ -41,7 +41,7 @@ class Warehouse:
 
 inventory = Service("inventory")
 """The example's service, which sets nothing aside while goods are counted."""
-inventory.document(Stock, "stock", answers=(OutOfStock,))
+inventory.document(Stock, "stock", expected_errors=(OutOfStock,))
 
 
 @inventory.resource(timeout_s=5)

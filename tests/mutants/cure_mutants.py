@@ -75,4 +75,6 @@ def a_flag_changes_under_a_rerun(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_open_expires(patch: pytest.MonkeyPatch) -> None:
     """A saga that waits for a person is forgotten like one that is over."""
-    rewritten(patch, progress_repository, "checkpoint", "None if p.is_open else service.memory_s", "service.memory_s")
+    rewritten(
+        patch, progress_repository, "checkpoint", "None if p.is_open else service.retention_s", "service.retention_s"
+    )

@@ -37,7 +37,7 @@ class DeafBank(Bank):
         raise Permanent("the line is dead")
 
 
-@deaf.resource(timeout_s=5, answers=(Declined,))
+@deaf.resource(timeout_s=5, expected_errors=(Declined,))
 async def bank() -> AsyncIterator[Bank]:
     yield Bank()
 
@@ -50,7 +50,7 @@ deaf.handler(capture)
 async def release(cancelled: OrderCancelled, reserved: PaymentReserved, bank: Bank, saga: Saga) -> PaymentReleased:
     if isinstance(bank, DeafBank) and not bank.mended:
         raise BadInput("the charge cannot be read")
-    await saga.step(bank.release, saga.key("release"), reserved.charge_id)
+    await saga.step(bank.release, saga.idempotency_key("release"), reserved.charge_id)
     return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 
@@ -100,7 +100,7 @@ def late_cure(world: SimulatedWorld) -> Callable[[], None]:
     world.start(deaf, use=[bank])
     world.publish(_placed("order-0", "Kiel"))
     world.run_until_quiet()
-    world.run_for(2 * deaf.declared.memory)
+    world.run_for(2 * deaf.declared.retention)
     for _ in range(ROUNDS_MAX):
         p = world.progress("payment", "order-0")
         if p is not None and any(k.dead for k in p.queue):

@@ -41,7 +41,7 @@ class Vault:
 order, payment = Service("order"), Service("payment")
 
 
-@order.handler(many=True)
+@order.handler(repeats=OrderPlaced)
 async def cancel(placed: OrderPlaced) -> OrderCancelled | None:
     return OrderCancelled(order_id=placed.order_id, reason="late") if placed.quantity == PARTS else None
 
@@ -51,16 +51,16 @@ async def vault() -> AsyncIterator[Vault]:
     yield Vault()
 
 
-@payment.handler(many=True)
+@payment.handler(repeats=Placed)
 async def reserve(placed: Placed, vault: Vault, saga: Saga) -> PaymentReserved:
-    place = await saga.step(vault.put, saga.key("place"))
-    label = await saga.step(vault.label, saga.key("label"), place)
+    place = await saga.step(vault.put, saga.idempotency_key("place"))
+    label = await saga.step(vault.label, saga.idempotency_key("label"), place)
     return PaymentReserved(order_id=placed.order_id, charge_id=label.removeprefix("label of "), amount=placed.total)
 
 
 @payment.compensation(reserve)
 async def release(cancelled: Cancelled, reserved: PaymentReserved, vault: Vault, saga: Saga) -> None:
-    await saga.step(vault.let_go, saga.key("let go"), reserved.charge_id)
+    await saga.step(vault.let_go, saga.idempotency_key("let go"), reserved.charge_id)
 
 
 def orders_in_many_parts(world: SimulatedWorld) -> Callable[[], None]:

@@ -29,7 +29,7 @@ limited = Service("payment", retry=FEW)
 """The example's service, with a bank that is spared."""
 
 
-@limited.resource(timeout_s=5, answers=(Declined,), breaker=BREAKER, at_once_max=1, rate_per_s=20)
+@limited.resource(timeout_s=5, expected_errors=(Declined,), breaker=BREAKER, at_once_max=1, rate_per_s=20)
 async def bank() -> AsyncIterator[Bank]:
     yield Bank()
 

@@ -58,7 +58,7 @@ async def hold(rented: HallRented, meal: MealReady) -> PartyHeld:
 
 @host.handler
 async def call_off(why: HallTaken | KitchenClosed | PartyWithdrawn, desk: Rooms, saga: Saga) -> PartyCalledOff:
-    await saga.step(desk.announce, saga.key("announce"), why.reason)
+    await saga.step(desk.announce, saga.idempotency_key("announce"), why.reason)
     return PartyCalledOff(party_id=why.party_id, reason=why.reason)
 
 
@@ -86,7 +86,7 @@ class Book:
 hall = Service("hall", state=Book)
 
 
-@hall.resource(timeout_s=5, answers=(Taken,))
+@hall.resource(timeout_s=5, expected_errors=(Taken,))
 async def rooms() -> AsyncIterator[Rooms]:
     yield Rooms()
 
@@ -95,26 +95,28 @@ async def rooms() -> AsyncIterator[Rooms]:
 async def rent(planned: PartyPlanned, rooms: Rooms, saga: Saga[Book]) -> HallRented | HallTaken:
     price = await saga.step(rooms.price, planned.hall)
     try:
-        charge = await saga.step(rooms.rent, saga.key("rent"), planned.hall, price, f"{saga.state.freed} free")
+        charge = await saga.step(
+            rooms.rent, saga.idempotency_key("rent"), planned.hall, price, f"{saga.state.freed} free"
+        )
     except Taken as why:
         return HallTaken(party_id=planned.party_id, reason=str(why))
     saga.state = replace(saga.state, remark=f"rented for {price}")
     return HallRented(party_id=planned.party_id, charge=charge)
 
 
-@hall.handler(many=True)
+@hall.handler(repeats=NoteLeft)
 async def note(left: NoteLeft, saga: Saga[Book]) -> None:
     saga.state = replace(saga.state, notes=f"{saga.state.notes} {left.number}".lstrip())
 
 
-@hall.handler(many=True, retry=Retry(attempts_max=12))
+@hall.handler(repeats=GuestInvited, retry=Retry(attempts_max=12))
 async def seat(invited: GuestInvited, rooms: Rooms, saga: Saga[Book]) -> tuple[Seated, DoorsOpened]:
-    chair = await saga.step(rooms.rent, saga.key("chair"), f"chair {invited.guest}", 1, "")
+    chair = await saga.step(rooms.rent, saga.idempotency_key("chair"), f"chair {invited.guest}", 1, "")
     saga.state = replace(saga.state, taken=saga.state.taken + 1)
     return Seated(party_id=invited.party_id, chair=chair), DoorsOpened(party_id=invited.party_id)
 
 
-@hall.handler(many=True)
+@hall.handler(repeats=NoteLeft)
 async def place(left: NoteLeft, rented: HallRented, saga: Saga[Book]) -> None:
     saga.state = replace(saga.state, places=f"{saga.state.places} {left.number}".lstrip())
 
@@ -122,7 +124,9 @@ async def place(left: NoteLeft, rented: HallRented, saga: Saga[Book]) -> None:
 @hall.handler(retry=Retry(attempts_max=12))
 async def print_cards(menu: MenuChosen, rooms: Rooms, saga: Saga[Book]) -> None:
     price = await saga.step(rooms.price, "cards")
-    await saga.step(rooms.announce, saga.key("cards"), f"{menu.dish} for {price}, {saga.state.freed} are free")
+    await saga.step(
+        rooms.announce, saga.idempotency_key("cards"), f"{menu.dish} for {price}, {saga.state.freed} are free"
+    )
     saga.state = replace(saga.state, cards=menu.dish)
 
 
@@ -133,13 +137,13 @@ async def put_up_a_sign(why: KitchenClosed | PartyWithdrawn, saga: Saga[Book]) -
 
 @hall.compensation(rent)
 async def free(called_off: PartyCalledOff, rented: HallRented, rooms: Rooms, saga: Saga[Book]) -> HallFreed:
-    await saga.step(rooms.give_back, saga.key("free"), rented.charge)
+    await saga.step(rooms.give_back, saga.idempotency_key("free"), rented.charge)
     return HallFreed(party_id=rented.party_id)
 
 
 @hall.compensation(seat)
 async def unseat(called_off: PartyCalledOff, seated: Seated, rooms: Rooms, saga: Saga[Book]) -> Unseated:
-    await saga.step(rooms.give_back, saga.key("unseat"), seated.chair)
+    await saga.step(rooms.give_back, saga.idempotency_key("unseat"), seated.chair)
     saga.state = replace(saga.state, taken=saga.state.taken - 1, freed=saga.state.freed + 1)
     return Unseated(party_id=seated.party_id)
 
@@ -181,7 +185,7 @@ class Pad:
 
 LARDER, PAD = "larder", "pad"
 kitchen = Service("kitchen")
-kitchen.document(Larder, "larders", answers=(Empty,))
+kitchen.document(Larder, "larders", expected_errors=(Empty,))
 kitchen.document(Pad, "pads")
 
 
@@ -201,7 +205,7 @@ async def knead(planned: PartyPlanned, saga: Saga) -> Kneaded | KitchenClosed:
 
 @kitchen.handler
 async def bake(kneaded: Kneaded, oven: Rooms, saga: Saga) -> Baked:
-    await saga.step(oven.announce, saga.key("oven"), "hot")
+    await saga.step(oven.announce, saga.idempotency_key("oven"), "hot")
     return Baked(party_id=kneaded.party_id)
 
 
@@ -220,7 +224,7 @@ async def serve(sliced: Sliced, menu: MenuChosen) -> MealReady:
     return MealReady(party_id=sliced.party_id, dish=menu.dish)
 
 
-@kitchen.handler(many=True)
+@kitchen.handler(repeats=NoteLeft)
 async def write_down(left: NoteLeft, saga: Saga) -> None:
     await saga.update(Pad, PAD, Pad.write)
 

@@ -165,14 +165,14 @@ def keys_from_attempts(patch: pytest.MonkeyPatch) -> None:
         )
         return f"{made}-{self.turn.attempts_of(self.run)}"
 
-    patch.setattr(RunningSaga, "key", key)
+    patch.setattr(RunningSaga, "idempotency_key", key)
 
 
 def keys_without_their_cause(patch: pytest.MonkeyPatch) -> None:
     def key(self: RunningSaga, name: str) -> str:
         return ids.idempotency_key(name, self.service.name, self.turn.message.saga, self.handler.name, "")
 
-    patch.setattr(RunningSaga, "key", key)
+    patch.setattr(RunningSaga, "idempotency_key", key)
 
 
 def markers_from_the_time(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ async def a_bank() -> AsyncIterator[Bank]:
 
 async def reserve(order: money.OrderPlaced, bank: Bank, saga: Saga) -> money.PaymentReserved | money.PaymentDeclined:
     try:
-        charge = await saga.step(bank.reserve, saga.key("charge"), order.card, order.total)
+        charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), order.card, order.total)
     except Declined as why:
         return money.PaymentDeclined(order_id=order.order_id, reason=str(why))
     return money.PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
@@ -33,20 +33,20 @@ async def reserve(order: money.OrderPlaced, bank: Bank, saga: Saga) -> money.Pay
 async def capture(
     confirmed: money.OrderConfirmed, reserved: money.PaymentReserved, bank: Bank, saga: Saga
 ) -> money.PaymentCaptured:
-    await saga.step(bank.capture, saga.key("capture"), reserved.charge_id)
+    await saga.step(bank.capture, saga.idempotency_key("capture"), reserved.charge_id)
     return money.PaymentCaptured(order_id=confirmed.order_id, amount=reserved.amount)
 
 
 async def release(
     cancelled: money.OrderCancelled, reserved: money.PaymentReserved, bank: Bank, saga: Saga
 ) -> money.PaymentReleased:
-    await saga.step(bank.release, saga.key("release"), reserved.charge_id)
+    await saga.step(bank.release, saga.idempotency_key("release"), reserved.charge_id)
     return money.PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 
 def a_payment() -> Service:
     payment = Service("payment")
-    payment.resource(timeout_s=5, answers=(Declined,))(a_bank)
+    payment.resource(timeout_s=5, expected_errors=(Declined,))(a_bank)
     return payment
 
 
@@ -54,7 +54,7 @@ def money_is_released_before_the_outcome(patch: pytest.MonkeyPatch) -> None:
     async def let_go(
         rejected: goods.InventoryRejected, reserved: money.PaymentReserved, bank: Bank, saga: Saga
     ) -> money.PaymentReleased:
-        await saga.step(bank.release, saga.key("release"), reserved.charge_id)
+        await saga.step(bank.release, saga.idempotency_key("release"), reserved.charge_id)
         return money.PaymentReleased(order_id=rejected.order_id, charge_id=reserved.charge_id)
 
     payment = a_payment()
@@ -114,7 +114,7 @@ def a_capture_has_no_key(patch: pytest.MonkeyPatch) -> None:
 
 def money_is_taken_before_the_outcome(patch: pytest.MonkeyPatch) -> None:
     async def capture_at_once(reserved: money.PaymentReserved, bank: Bank, saga: Saga) -> money.PaymentCaptured:
-        await saga.step(bank.capture, saga.key("capture"), reserved.charge_id)
+        await saga.step(bank.capture, saga.idempotency_key("capture"), reserved.charge_id)
         return money.PaymentCaptured(order_id=reserved.order_id, amount=reserved.amount)
 
     payment = a_payment()
@@ -159,7 +159,7 @@ async def put_back(
 
 def an_inventory() -> Service:
     inventory = Service("inventory")
-    inventory.document(Stock, "stock", answers=(OutOfStock,))
+    inventory.document(Stock, "stock", expected_errors=(OutOfStock,))
     return inventory
 
 

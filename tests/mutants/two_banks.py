@@ -45,7 +45,7 @@ payment = Service("payment")
 """The example's service, with two banks."""
 
 
-@payment.resource(timeout_s=5, answers=(BreakerOpen,), breaker=BREAKER)
+@payment.resource(timeout_s=5, expected_errors=(BreakerOpen,), breaker=BREAKER)
 async def first() -> AsyncIterator[FirstBank]:
     yield FirstBank(lambda: OUTAGE_S)
 
@@ -58,9 +58,9 @@ async def other() -> AsyncIterator[OtherBank]:
 @payment.handler
 async def reserve(placed: OrderPlaced, first: FirstBank, other: OtherBank, saga: Saga) -> PaymentReserved:
     try:
-        charge = await saga.step(first.reserve, saga.key("charge"), placed.card, placed.total)
+        charge = await saga.step(first.reserve, saga.idempotency_key("charge"), placed.card, placed.total)
     except BreakerOpen:
-        charge = OTHER + await saga.step(other.reserve, saga.key("other-charge"), placed.card, placed.total)
+        charge = OTHER + await saga.step(other.reserve, saga.idempotency_key("other-charge"), placed.card, placed.total)
     return PaymentReserved(order_id=placed.order_id, charge_id=charge, amount=placed.total)
 
 
@@ -69,7 +69,7 @@ async def capture(
     confirmed: Confirmed, reserved: PaymentReserved, first: FirstBank, other: OtherBank, saga: Saga
 ) -> PaymentCaptured:
     where = other if reserved.charge_id.startswith(OTHER) else first
-    await saga.step(where.capture, saga.key("capture"), reserved.charge_id.removeprefix(OTHER))
+    await saga.step(where.capture, saga.idempotency_key("capture"), reserved.charge_id.removeprefix(OTHER))
     return PaymentCaptured(order_id=confirmed.order_id, amount=reserved.amount)
 
 
@@ -78,7 +78,7 @@ async def release(
     cancelled: Cancelled, reserved: PaymentReserved, first: FirstBank, other: OtherBank, saga: Saga
 ) -> PaymentReleased:
     where = other if reserved.charge_id.startswith(OTHER) else first
-    await saga.step(where.release, saga.key("release"), reserved.charge_id.removeprefix(OTHER))
+    await saga.step(where.release, saga.idempotency_key("release"), reserved.charge_id.removeprefix(OTHER))
     return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 

@@ -35,12 +35,12 @@ def roles_of(*roles: HandlerRole, outcomes: str = "", emitted: str = "") -> Hand
 
 
 def a_hand(
-    message: Message, *, roles: HandlerRoles | None = None, now_ms: int = NOW_MS, memory_s: int = 100
+    message: Message, *, roles: HandlerRoles | None = None, now_ms: int = NOW_MS, retention_s: int = 100
 ) -> WriteContext:
     position = Position("things", 0, 0)
     roles = roles or roles_of()
     return WriteContext(
-        message=message, position=position, roles=roles, heard=roles.heard, now_ms=now_ms, memory_s=memory_s
+        message=message, position=position, roles=roles, heard=roles.heard, now_ms=now_ms, retention_s=retention_s
     )
 
 

@@ -147,7 +147,7 @@ def kept_in_every_way() -> Iterator[SagaProgress]:
 def hand(p: SagaProgress, message: Message) -> WriteContext:
     roles = roles_of(a_role("count", "R"), emitted="R")
     return WriteContext(
-        message=message, position=None, roles=roles, heard=("R",), now_ms=NOW_MS + p.n * 700, memory_s=1000, before=p
+        message=message, position=None, roles=roles, heard=("R",), now_ms=NOW_MS + p.n * 700, retention_s=1000, before=p
     )
 
 

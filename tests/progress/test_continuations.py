@@ -56,7 +56,7 @@ LOOK = HandlerRole(name="look", takes=(frozenset("A"),), optional=(frozenset("E"
 BOTH = HandlerRole(name="both", takes=(frozenset("A"), frozenset("B")), undo=UNDO)
 EACH = HandlerRole(name="each", takes=(frozenset("A"),), many=True)
 EACH_OF_TWO = HandlerRole(name="each", takes=(frozenset("A"), frozenset("B")), many=True)
-NOW = Now(NOW_MS, memory_s=10**6)
+NOW = Now(NOW_MS, retention_s=10**6)
 STEP = StepRecord(kind="step", name="post", number=1, input="x", value=Raw(b"7"))
 
 
@@ -207,7 +207,7 @@ def test_a_message_on_which_a_run_goes_on_is_not_taken_again() -> None:
     assert not is_message_known(p, roles(BOTH), E)
     trigger = Trigger(message=A)
     woken = replace(p, wake=CurrentTimer(id="wake-4", due_ms=NOW_MS))
-    assert choose_next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, memory_s=99), certain=True) == Complete()
+    assert choose_next_action(woken, roles(BOTH), trigger, Now(NOW_MS - 90, retention_s=99), certain=True) == Complete()
     other = a_message("B", "B-2", value=b"2")
     assert isinstance(decide(p, BOTH, other, now=NOW), Reject)
     assert isinstance(decide(p, BOTH, replace(other, value=b"1"), now=NOW), Ignore)

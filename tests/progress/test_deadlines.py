@@ -39,7 +39,9 @@ PAID, OVER = a_message("Paid"), a_message("Over")
 
 
 def hand(p: SagaProgress, message: Message, roles: HandlerRoles = ROLES, now_ms: int = DUE - 1) -> WriteContext:
-    return WriteContext(message=message, position=None, roles=roles, heard=(), now_ms=now_ms, memory_s=1000, before=p)
+    return WriteContext(
+        message=message, position=None, roles=roles, heard=(), now_ms=now_ms, retention_s=1000, before=p
+    )
 
 
 def opened(p: SagaProgress | None = None, due_ms: int = DUE) -> SagaProgress:

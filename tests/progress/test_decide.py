@@ -43,8 +43,8 @@ DECIDES = a_role("decides", "A", decides=True)
 A, B, C = a_message("A"), a_message("B"), a_message("C")
 A2, B2 = a_message("A", value=b"2"), a_message("B", value=b"2")
 A_AGAIN = a_message("A", id="A-again")
-NOW = Now(from_iso(START) + 100_000, memory_s=100)  # so that what is older than A is forgotten
-LATER = Now(NOW.ms + 1000, memory_s=100)
+NOW = Now(from_iso(START) + 100_000, retention_s=100)  # so that what is older than A is forgotten
+LATER = Now(NOW.ms + 1000, retention_s=100)
 
 
 def entered(p: SagaProgress, handler: str, *messages: str) -> SagaProgress:
@@ -206,7 +206,7 @@ def test_line_5_an_own_event_is_a_part() -> None:
 def test_many_does_not_run_on_what_may_have_run_and_been_forgotten() -> None:
     decision = decide(blank(), MANY, A, now=LATER)
     assert isinstance(decision, Reject)
-    assert decision.reason == f"older than memory: it is of {A.time}, and may have been handled then"
+    assert decision.reason == f"older than the retention: it is of {A.time}, and may have been handled then"
     assert decision.remedy.startswith("look why it comes so late")
     assert isinstance(decide(blank(), MANY, A, now=NOW), RunHandler)
     assert isinstance(decide(blank(), ALONE, A, now=LATER), RunHandler), "what runs once remembers that it has"

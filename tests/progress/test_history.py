@@ -39,7 +39,7 @@ DELTAS = st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3)
 STEPS = st.tuples(
     st.sampled_from(["handled", "ignored", "waiting", "queued", "dead", "refused"]), DELTAS, st.integers(0, 2)
 )
-NOW = Now(NOW_MS, memory_s=1000)
+NOW = Now(NOW_MS, retention_s=1000)
 HISTORIES = st.lists(STEPS, max_size=12)
 
 
@@ -52,7 +52,7 @@ def next_of(p: SagaProgress, what: str, delta: dict[str, Any], events: int) -> C
         roles=ROLES,
         heard=(),
         now_ms=NOW_MS + p.n,
-        memory_s=1000,
+        retention_s=1000,
         before=p,
     )
     match what:
@@ -275,7 +275,7 @@ def test_what_is_not_known_as_published_is_less_what_this_worker_has_committed()
     assert [e.n for e in find_unpublished(p, lambda position: position.offset < 3, "")] == [3, 5]
     without_position = journal.complete_run(
         p,
-        WriteContext(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=1),
+        WriteContext(message=a_message(), position=None, roles=ROLES, heard=(), now_ms=NOW_MS, retention_s=1),
         MANY,
         TransitionDetails(cause="A-1", message=a_message(), parts=(a_message(),), events=[a_message("R")]),
     ).snapshot

@@ -27,7 +27,7 @@ from tests.progress.pieces import NOW_MS, START, a_hand, a_message, a_role, an_i
 
 DEAD = "dead-1"
 A, B = a_message("A"), a_message("B")
-HANDLER = dataclasses.replace(a_role("on_a", "A"), answers=frozenset({"Declined"}))
+HANDLER = dataclasses.replace(a_role("on_a", "A"), expected_errors=frozenset({"Declined"}))
 ROLES = roles_of(HANDLER, a_role("on_b", "B"))
 
 
@@ -326,14 +326,14 @@ def test_an_answer_is_compared_with_what_the_run_has_asked_for(p: SagaProgress, 
 
 
 def test_where_nothing_is_declared_no_exception_is_an_answer() -> None:
-    roles = roles_of(replace_role(HANDLER, answers=frozenset()))
+    roles = roles_of(replace_role(HANDLER, expected_errors=frozenset()))
     why = reason(begun(begins=CHARGE), answering("charge", raised="Declined"), roles)
     assert why == "on_a has no declared exception 'Declined'; its resources declare none"
 
 
 def test_what_undoes_can_be_answered_too() -> None:
     undo = CompensationRole(
-        name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}), answers=frozenset({"NoSuchCharge"})
+        name="undo_a", outcomes=frozenset({"X"}), results=frozenset({"R"}), expected_errors=frozenset({"NoSuchCharge"})
     )
     role = replace_role(HANDLER, undo=undo)
     outcome, result = a_message("X"), a_message("R")

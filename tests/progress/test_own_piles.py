@@ -162,7 +162,7 @@ def test_pages_live_as_long_as_the_progress_and_are_copied_as_they_are() -> None
     stored = Stored(blank())
     stored.write(replace(blank(), own=own(*range(1, 6)), inbox=had_by_each(*range(1, 6))))
     [page] = stored.p.pages
-    assert find_wrong_expiries(stored.p, now_s=NOW_S, memory_s=100) == (page,)
+    assert find_wrong_expiries(stored.p, now_s=NOW_S, retention_s=100) == (page,)
     p, new = copy_segment(stored.p, page, stored.leaf(page), NOW_S + 10**9)
     assert (new.page.until, new.page.handlers, new.page.types) == (NOW_S + 10**9, page.handlers, page.types)
     assert p.pages == (new.page,)

@@ -122,7 +122,7 @@ SOON_S = NOW_S + MEMORY_S + overflow.YEAR_S // 2
 
 
 def wrong(p: SagaProgress) -> list[str]:
-    return [page.name for page in overflow.find_wrong_expiries(p, now_s=NOW_S, memory_s=MEMORY_S)]
+    return [page.name for page in overflow.find_wrong_expiries(p, now_s=NOW_S, retention_s=MEMORY_S)]
 
 
 def test_pages_outlive_a_progress_that_expires_by_a_year_and_one_that_may_stand_without_end() -> None:
@@ -130,14 +130,14 @@ def test_pages_outlive_a_progress_that_expires_by_a_year_and_one_that_may_stand_
     run = replace(waiting, intents=(an_intent("both", a_message("A")),))
     assert [p.is_open for p in (waiting, run)] == [False, True]
     for p in (waiting, run):
-        assert overflow.compute_expiry(p, now_s=NOW_S, memory_s=MEMORY_S) == NOW_S + MEMORY_S + overflow.YEAR_S
+        assert overflow.compute_expiry(p, now_s=NOW_S, retention_s=MEMORY_S) == NOW_S + MEMORY_S + overflow.YEAR_S
     for p in (
         replace(blank(), queue=numbered("both", 1)),
         replace(blank(), compensating=numbered("both", 1)),
         replace(blank(started=None), waiting=numbered("many", 1)),
     ):
         assert p.is_open
-        assert overflow.compute_expiry(p, now_s=NOW_S, memory_s=MEMORY_S) == 0
+        assert overflow.compute_expiry(p, now_s=NOW_S, retention_s=MEMORY_S) == 0
 
 
 def test_pages_are_copied_only_when_they_would_go_too_soon_or_never() -> None:

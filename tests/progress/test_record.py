@@ -38,7 +38,7 @@ MANY_BOTH = a_role("many_both", "A", "B", many=True)
 ROLES = roles_of(ALONE, BOTH, MANY_BOTH, outcomes="Failed Over", emitted="R Failed B Over")
 FAILURE = RunFailure(reason="why", remedy="mend", attempts=1)
 CALL = StepRecord(kind="step", name="charge", number=1, input="")
-NOW = Now(NOW_MS, memory_s=10**6)
+NOW = Now(NOW_MS, retention_s=10**6)
 A, B, FAILED = a_message("A"), a_message("B"), a_message("Failed")
 OWN = a_message("Own")
 IN_TIME = HandlerRole(name="in_time", takes=(frozenset({"Own"}),), within_ms=1000)
@@ -482,7 +482,7 @@ def test_closing_drops_what_waits_in_pages_for_the_handler_as_it_lies_there() ->
     pages = (page("waiting", "alone"), page("waiting", "both"), page("queue", "alone"), page("inbox"))
     hand = a_hand(FAILED)
     p = compensation.close_without_results(replace(blank(), pages=pages), hand, ALONE, FAILED).snapshot
-    assert p.pages[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.memory_s)
+    assert p.pages[0] == pages[0].closed(hand.entered_s, hand.entered_s + hand.retention_s)
     assert p.pages[1:] == pages[1:]
 
 

@@ -24,7 +24,7 @@ MEMORY_S = 1000
 
 def handled(p: SagaProgress, id: str, *, role: HandlerRole = MANY, now_ms: int = NOW_MS) -> SagaProgress:
     message = replace(a_message("A" if role is MANY else "P", id=id), time=iso(now_ms))
-    hand = a_hand(message, roles=ROLES, now_ms=now_ms, memory_s=10**9)
+    hand = a_hand(message, roles=ROLES, now_ms=now_ms, retention_s=10**9)
     return journal.complete_run(p, hand, role, TransitionDetails(cause=id, message=message, parts=(message,))).snapshot
 
 
@@ -41,7 +41,7 @@ class Store:
             for page in overflow.find_segments_to_merge(p, SMALL)
         ]
         message = a_message("A", id=in_hand)
-        spilled = overflow.spill_inbox(p, ROLES, SMALL, in_hand=message, memory_s=MEMORY_S, merged=merged)
+        spilled = overflow.spill_inbox(p, ROLES, SMALL, in_hand=message, retention_s=MEMORY_S, merged=merged)
         if spilled is None:
             return p
         p, new = spilled
@@ -122,7 +122,7 @@ def test_a_clock_that_is_ahead_by_more_than_the_memory_forgets_no_page() -> None
     for number in range(12):
         p = store.spilled(handled(p, f"old-{number}"), "-")
     message = a_message("A", id="ahead")
-    hand = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * MEMORY_S * 1000, memory_s=MEMORY_S)
+    hand = a_hand(message, roles=ROLES, now_ms=NOW_MS + 2 * MEMORY_S * 1000, retention_s=MEMORY_S)
     after = journal.ignore_message(p, hand, MANY, message, "for a test").snapshot
     assert after.pages == p.pages
 
@@ -131,8 +131,8 @@ def test_another_content_is_another_name_and_the_same_content_the_same() -> None
     p = blank()
     for number in range(9):
         p = handled(p, f"m-{number}")
-    first, again = (overflow.spill_inbox(p, ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S) for _ in range(2))
-    other = overflow.spill_inbox(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), memory_s=MEMORY_S)
+    first, again = (overflow.spill_inbox(p, ROLES, SMALL, in_hand=a_message(), retention_s=MEMORY_S) for _ in range(2))
+    other = overflow.spill_inbox(handled(p, "x"), ROLES, SMALL, in_hand=a_message(), retention_s=MEMORY_S)
     assert first is not None
     assert again is not None
     assert other is not None

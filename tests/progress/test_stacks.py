@@ -148,7 +148,7 @@ def test_pages_of_results_are_nobody_elses_and_never_expire() -> None:
     stored.save(with_results(*["first"] * 9))
     p, now_s = stored.p, NOW_MS // 1000
     assert list(iterate_lists(p, ROLES)) == []
-    assert find_wrong_expiries(p, now_s=now_s, memory_s=100) == ()
+    assert find_wrong_expiries(p, now_s=now_s, retention_s=100) == ()
     assert not p.pages[0].is_forgotten(now_s * 2)
     below = dict(list(stored.pages.items())[1:])
     with pytest.raises(SagaError, match="is gone"):

@@ -29,7 +29,7 @@ from saga.progress.handlers import COMMAND, CompensationRole, HandlerRole, compe
 from saga.progress.next_action import choose_next_action, is_message_complete, record_decision
 from tests.progress.pieces import NOW_MS, a_hand, a_message, a_role, an_intent, blank, kept, roles_of
 
-NOW = Now(NOW_MS, memory_s=10**6)
+NOW = Now(NOW_MS, retention_s=10**6)
 UNDO = CompensationRole(name="release", outcomes=frozenset({"Failed"}), results=frozenset({"R"}))
 FIRST, SECOND = a_role("first", "A"), a_role("second", "A")
 RESERVE = a_role("reserve", "B", undo=UNDO)

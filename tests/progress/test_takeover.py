@@ -15,7 +15,7 @@ REPEATS = a_role("repeats", "A", many=True, undo=UNDO)
 TAKES = a_role("takes", "R T", "Z")
 OLD = roles_of(REPEATS, emitted="R T")
 NEW = roles_of(REPEATS, TAKES, emitted="R T")
-NOW = Now(NOW_MS, memory_s=10**9)
+NOW = Now(NOW_MS, retention_s=10**9)
 
 
 def a_run(p: SagaProgress, n: int, *types: str) -> SagaProgress:
@@ -72,9 +72,9 @@ def test_what_is_found_goes_with_the_last_result_of_its_run() -> None:
 def test_what_a_handler_that_repeats_may_have_had_before_the_memory_is_not_found_for_it() -> None:
     again = replace_role(many=True)
     p = a_run(blank(), 1, "R")
-    assert take_over(p, again, entries(p), Now(NOW_MS + 1000, memory_s=0)).own == ()
+    assert take_over(p, again, entries(p), Now(NOW_MS + 1000, retention_s=0)).own == ()
     assert [own.event.id for own in take_over(p, again, entries(p), NOW).own] == ["R1"]
-    assert found(p, Now(NOW_MS + 1000, memory_s=0)) == ["R1"], "one that runs once knows that it has not"
+    assert found(p, Now(NOW_MS + 1000, retention_s=0)) == ["R1"], "one that runs once knows that it has not"
 
 
 def replace_role(*, many: bool) -> HandlerRoles:

@@ -49,7 +49,7 @@ UNDO = CompensationRole(name="release", outcomes=frozenset({"Failed", "FailedToo
 FIRST, SECOND, RESERVE = a_role("first", "A"), a_role("second", "B"), a_role("reserve", "C", undo=UNDO)
 OTHER = a_role("other", "D", undo=CompensationRole(name="give_back", outcomes=UNDO.outcomes, results=frozenset({"S"})))
 ROLES = roles_of(FIRST, SECOND, RESERVE, OTHER, outcomes="Failed FailedToo", emitted="R")
-NOW = Now(NOW_MS, memory_s=10**6)
+NOW = Now(NOW_MS, retention_s=10**6)
 RESULT = CompensableResult(handler="reserve", cause=C.id, event=a_message("R"), own=())
 RESULT_TOO = CompensableResult(handler="reserve", cause="C-2", event=a_message("R", "R-2"), own=())
 CURRENT = CurrentTimer(id="wake-3", due_ms=LATER)

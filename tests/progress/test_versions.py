@@ -21,7 +21,7 @@ def handled(p: SagaProgress, number: int, delta: dict[str, Any]) -> SagaProgress
     """The progress after one more run, which changed this of the state."""
     message = a_message(value=str(number).encode())
     hand = journal.WriteContext(
-        message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, memory_s=100, before=p
+        message=message, position=None, roles=ROLES, heard=(), now_ms=NOW_MS, retention_s=100, before=p
     )
     return journal.complete_run(
         p, hand, ROLE, TransitionDetails(message=message, parts=(message,), delta=delta)

@@ -16,7 +16,7 @@ from tests.contracts.folders import decimal, field, generated, put, schema, writ
 from tests.engine.real_worker import Workplace
 from tests.registry.fake_registry import FakeRegistry
 
-PLACED = schema("Placed", field("total", decimal()), topic="sales", owner="sale", starts=True, said="outside")
+PLACED = schema("Placed", field("total", decimal()), topic="sales", owner="sale", starts=True, produced_by="external")
 PAID = schema("Paid", field("total", decimal()), topic="money", owner="cash")
 
 

@@ -48,7 +48,7 @@ async def plan(planned: PartyPlanned) -> None:
     return None
 
 
-@cook.handler(many=True)
+@cook.handler(repeats=MenuChosen)
 async def choose(menu: MenuChosen, saga: Saga[Menus]) -> None:
     saga.state = replace(saga.state, dishes=(*saga.state.dishes, menu.dish))
 
@@ -104,7 +104,7 @@ def test_what_is_published_after_a_while_lies_behind_what_was_published_before(p
             assert progress.state == {"dishes": list(DISHES)}
 
 
-baker = Service("kitchen", memory=timedelta(minutes=30))
+baker = Service("kitchen", retention=timedelta(minutes=30))
 
 
 @baker.resource
@@ -154,10 +154,10 @@ async def mix(planned: PartyPlanned) -> Kneaded:
     return Kneaded(party_id=planned.party_id, flour=planned.flour)
 
 
-@pastry.handler(many=True, retry=Retry(attempts_max=1))
+@pastry.handler(repeats=Kneaded, retry=Retry(attempts_max=1))
 async def fold(kneaded: Kneaded, oven: Rooms, saga: Saga) -> Kneaded:
     """Takes what it says itself."""
-    await saga.step(oven.rent, saga.key("tray"), f"tray {kneaded.flour}", 1, "")
+    await saga.step(oven.rent, saga.idempotency_key("tray"), f"tray {kneaded.flour}", 1, "")
     if not kneaded.flour:
         raise OSError("nothing left to fold")
     return Kneaded(party_id=kneaded.party_id, flour=kneaded.flour - 1)
@@ -165,7 +165,7 @@ async def fold(kneaded: Kneaded, oven: Rooms, saga: Saga) -> Kneaded:
 
 @pastry.compensation(fold)
 async def unfold(called_off: PartyCalledOff, kneaded: Kneaded, oven: Rooms, saga: Saga) -> None:
-    await saga.step(oven.announce, saga.key("unfold"), str(kneaded.flour))
+    await saga.step(oven.announce, saga.idempotency_key("unfold"), str(kneaded.flour))
 
 
 def a_party_whose_last_dough_is_a_dead_letter(world: World) -> None:
@@ -220,9 +220,9 @@ async def fire() -> AsyncIterator[Rooms]:
     yield Rooms()
 
 
-@grill.handler(many=True, retry=Retry(attempts_max=1))
+@grill.handler(repeats=MenuChosen, retry=Retry(attempts_max=1))
 async def cook_it(menu: MenuChosen, planned: PartyPlanned, fire: Rooms, saga: Saga) -> Tasted:
-    await saga.step(fire.rent, saga.key("spit"), menu.dish, 1, "")
+    await saga.step(fire.rent, saga.idempotency_key("spit"), menu.dish, 1, "")
     await saga.update(Larder, LARDER, Larder.pour)
     if menu.dish == "figs":
         raise OSError("they burn")
@@ -292,7 +292,7 @@ def test_what_is_undone_is_no_part_any_more_though_the_run_had_other_results() -
         own=(SelfConsumedEvent(event=x, n=0), SelfConsumedEvent(event=y, n=0)),
     )
     roles = HandlerRoles("s", [role], outcomes=frozenset(), emitted=frozenset("XY"))
-    hand = WriteContext(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, memory_s=1)
+    hand = WriteContext(message=a_message(), position=None, roles=roles, heard=(), now_ms=0, retention_s=1)
     once = complete_compensation(p, hand, role, p.results[1], TransitionDetails(message=hand.message))
     assert [own.event for own in once.snapshot.own] == [x]
 

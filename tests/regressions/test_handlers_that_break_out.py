@@ -241,7 +241,7 @@ async def test_what_a_refused_update_did_to_a_mapping_is_not_in_the_updates_it_w
     tmp_path: Path,
 ) -> None:
     inventory = Service("inventory")
-    inventory.document(Names, "names", answers=(No,))
+    inventory.document(Names, "names", expected_errors=(No,))
 
     @inventory.handler
     async def set_aside(order: OrderPlaced, saga: Saga) -> InventoryReserved | InventoryRejected:

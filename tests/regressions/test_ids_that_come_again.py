@@ -14,9 +14,9 @@ from tests.engine.real_worker import SAGA, an_order, at_work, workplace
 
 
 async def test_a_long_saga_of_an_id_that_was_forgotten_is_archived_and_verified_as_a_whole(tmp_path: Path) -> None:
-    inventory = Service("inventory", memory=timedelta(days=1))
+    inventory = Service("inventory", retention=timedelta(days=1))
 
-    @inventory.handler(many=True)
+    @inventory.handler(repeats=OrderPlaced)
     async def note(order: OrderPlaced) -> None:
         return None
 

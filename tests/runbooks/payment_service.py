@@ -38,7 +38,7 @@ async def bank() -> AsyncIterator[Bank]:
 
 @payment.handler
 async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
-    charge = await saga.step(bank.charge, saga.key("charge"), order.order_id)
+    charge = await saga.step(bank.charge, saga.idempotency_key("charge"), order.order_id)
     return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
 

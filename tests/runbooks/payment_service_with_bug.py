@@ -24,7 +24,7 @@ async def bank() -> AsyncIterator[Bank]:
 
 @payment.handler(retry=Retry(attempts_max=1))
 async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
-    charge = await saga.step(bank.charge, saga.key("charge"), order.order_id)
+    charge = await saga.step(bank.charge, saga.idempotency_key("charge"), order.order_id)
     currency = order.currency  # type: ignore[attr-defined] # the bug
     return PaymentReserved(order_id=order.order_id, charge_id=charge + currency, amount=order.total)
 

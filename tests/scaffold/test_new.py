@@ -94,7 +94,7 @@ def of_all_types() -> dict[str, Any]:
         field("weight", "double", doc="A weight.", lint=["unit"]),
         field("is_gift", "boolean", doc="A gift."),
         field("picture", "bytes", doc="A picture."),
-        topic="baskets", owner="basket", key="basket_id", starts=True, said="outside",
+        topic="baskets", owner="basket", key="basket_id", starts=True, produced_by="external",
     )  # fmt: skip
     return {**made, "fields": made["fields"][1:]}
 

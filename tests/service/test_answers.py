@@ -89,9 +89,9 @@ def refusal(answer: type[Exception]) -> str:
         yield Bank()
 
     with pytest.raises(DeclarationError) as of_resource:
-        payment.resource(answers=(answer,))(bank)
+        payment.resource(expected_errors=(answer,))(bank)
     with pytest.raises(DeclarationError) as of_document:
-        payment.document(Account, "accounts", answers=(answer,))
+        payment.document(Account, "accounts", expected_errors=(answer,))
     assert (payment.declared.resources, payment.declared.documents) == ([], [])
     for where, refused in (("payment.bank", of_resource), ("payment.document(Account, 'accounts')", of_document)):
         head, _, text = str(refused.value).partition(": the answer ")
@@ -120,8 +120,8 @@ def test_an_answer_that_cannot_be_made_again_is_refused_with_the_way_out(answer:
 @pytest.mark.parametrize("answer", [Plain, HandsOn, Keeps, Numbers, MayByName, Demanding, KeyError, OSError])
 def test_an_answer_that_can_be_made_again_or_of_which_it_cannot_be_told_is_taken(answer: type[Exception]) -> None:
     payment = Service("payment")
-    payment.document(Account, "accounts", answers=(answer,))
-    assert payment.declared.documents[0].answers == (answer,)
+    payment.document(Account, "accounts", expected_errors=(answer,))
+    assert payment.declared.documents[0].expected_errors == (answer,)
 
 
 def test_what_is_made_again_from_recorded_args_is_compared_with_what_was_raised() -> None:

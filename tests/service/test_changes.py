@@ -90,7 +90,7 @@ async def test_a_handler_of_each_event_is_shown_the_first_document_that_is_there
     service = Service("joining", state=State)
     service.document(OrderDocument, "orders")
 
-    @service.handler(many=True)
+    @service.handler(repeats=OrderConfirmed)
     async def joined(confirmed: OrderConfirmed, change: Change[OrderDocument], saga: Saga[State]) -> None:
         saga.state = State((*saga.state.seen, type(change).__name__))
 
@@ -119,7 +119,7 @@ async def test_with_many_each_change_is_seen_with_what_was_before() -> None:
     service = Service("watching", state=State)
     service.document(Basket, "baskets", saga="order")
 
-    @service.handler(many=True)
+    @service.handler(repeats=Change[Basket])
     async def look(change: Change[Basket], saga: Saga[State]) -> OrderPlaced | None:
         told = (
             f"{type(change).__name__} {change.before and change.before.left} {change.document and change.document.left}"

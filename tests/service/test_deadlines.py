@@ -62,11 +62,11 @@ def test_what_opens_and_what_closes_it_is_read_and_handled_by_nobody() -> None:
 
 @pytest.mark.parametrize("within", [timedelta(0), timedelta(seconds=-1), timedelta(days=31), 900, None])
 def test_a_time_that_is_none_or_longer_than_the_memory_is_refused(within: Any) -> None:
-    assert "give a timedelta above zero, and not longer than the service's memory, 30 days" in refusal(within=within)
+    assert "give a timedelta above zero, and not longer than the service's retention, 30 days" in refusal(within=within)
 
 
 def test_the_memory_itself_is_not_too_long() -> None:
-    order = Service("order", memory=timedelta(days=1))
+    order = Service("order", retention=timedelta(days=1))
     order.deadline(within=timedelta(days=1))(expire)
     assert order.declared.deadlines
 

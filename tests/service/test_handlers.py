@@ -59,7 +59,7 @@ def refusal(service: Service | Service[Account], handler: Callable[..., Awaitabl
 def test_a_handler_is_what_its_signature_says() -> None:
     payment = a_service()
 
-    @payment.handler(many=True, retry=Retry(attempts_max=3), timeout_s=5)
+    @payment.handler(repeats=OrderPlaced, retry=Retry(attempts_max=3), timeout_s=5)
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved | PaymentDeclined | None:
         return None
 
@@ -71,7 +71,12 @@ def test_a_handler_is_what_its_signature_says() -> None:
         Parameter(name="saga", role="saga"),
     )
     assert handler.emits == (PaymentReserved, PaymentDeclined)
-    assert (handler.many, handler.retry, handler.timeout_s, handler.undoes) == (True, Retry(attempts_max=3), 5, None)
+    assert (handler.repeats, handler.retry, handler.timeout_s, handler.undoes) == (
+        (OrderPlaced,),
+        Retry(attempts_max=3),
+        5,
+        None,
+    )
 
 
 def test_a_union_parameter_takes_any_of_its_events_also_by_another_name() -> None:
@@ -329,22 +334,41 @@ def test_a_return_annotation_that_is_no_event_is_refused(returns: type) -> None:
     assert "which says of no event that it may be emitted" in refusal(a_service(), reserve)
 
 
-def test_many_repeats_for_the_first_event_which_therefore_does_not_start_the_saga() -> None:
+def test_the_event_that_starts_the_saga_cannot_repeat_beside_others() -> None:
     async def both(order: OrderPlaced, reserved: PaymentReserved, bank: Bank) -> None: ...
-    async def turned(reserved: PaymentReserved, order: OrderPlaced) -> None: ...
     async def either(event: OrderPlaced | PaymentDeclined, reserved: PaymentReserved) -> None: ...
     async def alone(order: OrderPlaced) -> None: ...
 
     payment = a_service()
     with pytest.raises(DeclarationError) as refused:
-        payment.handler(many=True)(both)
+        payment.handler(repeats=OrderPlaced)(both)
     assert str(refused.value) == (
-        "payment.both has many=True, which runs it once for each OrderPlaced, its first event: but that starts the "
-        "saga, and comes once. The order of parameters says which event it is: put the one that may come several times "
-        "first (reserved: PaymentReserved), or leave out many=True"
+        "payment.both has repeats=OrderPlaced, but that event starts the saga and comes once: name the one that may "
+        "come several times (repeats=PaymentReserved), or leave out repeats="
     )
     assert payment.declared.handlers == []
-    for taken in (turned, either, alone):
-        payment.handler(many=True)(taken)
-    payment.handler(both)
-    assert [h.name for h in payment.declared.handlers] == ["turned", "either", "alone", "both"]
+    payment.handler(repeats=OrderPlaced | PaymentDeclined)(either)
+    payment.handler(repeats=OrderPlaced)(alone)
+    payment.handler(repeats=PaymentReserved)(both)
+    assert [h.name for h in payment.declared.handlers] == ["either", "alone", "both"]
+
+
+def test_the_event_that_repeats_comes_first_whatever_the_order_of_parameters() -> None:
+    async def both(order: OrderPlaced, reserved: PaymentReserved, bank: Bank) -> None: ...
+
+    payment = a_service()
+    payment.handler(repeats=PaymentReserved)(both)
+    [handler] = payment.declared.handlers
+    assert (handler.repeats, handler.needed) == ((PaymentReserved,), [(PaymentReserved,), (OrderPlaced,)])
+    assert [parameter.name for parameter in handler.parameters] == ["order", "reserved", "bank"]
+
+
+def test_an_event_that_no_parameter_takes_cannot_repeat() -> None:
+    async def either(event: OrderPlaced | PaymentDeclined, reserved: PaymentReserved) -> None: ...
+
+    with pytest.raises(DeclarationError) as refused:
+        a_service().handler(repeats=PaymentDeclined)(either)
+    assert str(refused.value) == (
+        "payment.either: repeats=PaymentDeclined: no parameter is annotated with that: name the event that may come "
+        "several times in a saga as its parameter does, repeats=OrderPlaced | PaymentDeclined, repeats=PaymentReserved"
+    )

@@ -111,8 +111,8 @@ def test_runs_that_nobody_could_tell_apart_are_refused() -> None:
     async def several(order: OrderPlaced, confirmed: OrderConfirmed | None) -> Later[OrderConfirmed]:
         raise NotImplementedError
 
-    told = refusal(several, lambda s: s.handler(many=True))
-    assert "payment.several has many=True and takes OrderConfirmed | None" in told
+    told = refusal(several, lambda s: s.handler(repeats=OrderPlaced))
+    assert "payment.several has repeats= and takes OrderConfirmed | None" in told
 
 
 def test_deadlines_and_compensations_come_to_their_end_in_one_run() -> None:
@@ -180,7 +180,7 @@ async def test_the_payment_of_the_readme_waits_for_two_days() -> None:
     assert (await trial(waiting_payment.payment, PLACED, DAY, CONFIRMED)).emitted == [CAPTURED]
     late = await trial(waiting_payment.payment, PLACED, PATIENCE, CONFIRMED)
     assert late.emitted == [declined("nobody confirmed it in time")]
-    saga = a_saga(waited=PATIENCE)
+    saga = a_saga(elapsed=PATIENCE)
     assert await waiting_payment.collect(PLACED, None, saga) == declined("nobody confirmed it in time")
 
 
@@ -193,15 +193,15 @@ def reminding() -> Service[Cursor]:
         order: OrderPlaced, confirmed: OrderConfirmed | None, saga: Saga[Cursor]
     ) -> PaymentCaptured | Later[OrderConfirmed] | tuple[PaymentDeclined, Later[OrderConfirmed]] | None:
         seen = "confirmed" if confirmed else "nothing"
-        saga.state = replace(saga.state, looks=(*saga.state.looks, f"{saga.waited.total_seconds():g} {seen}"))
+        saga.state = replace(saga.state, looks=(*saga.state.looks, f"{saga.elapsed.total_seconds():g} {seen}"))
         if confirmed is not None:
             return CAPTURED
-        days = saga.waited // DAY
+        days = saga.elapsed // DAY
         if days == 0:
             return Later(until=OrderConfirmed, within=DAY)
         if days == 3:
             return None
-        return declined(f"day {days}"), Later(until=OrderConfirmed, within=(days + 1) * DAY - saga.waited)
+        return declined(f"day {days}"), Later(until=OrderConfirmed, within=(days + 1) * DAY - saga.elapsed)
 
     return payment
 
@@ -284,7 +284,7 @@ def posting(rows: int, a_turn: int) -> Service[Cursor]:
     @payment.handler
     async def post(order: OrderPlaced, bank: Bank, saga: Saga[Cursor]) -> PaymentCaptured | Later:
         for row in range(saga.state.row, min(saga.state.row + a_turn, rows)):
-            await saga.step(bank.post, saga.key("row"), row)
+            await saga.step(bank.post, saga.idempotency_key("row"), row)
         saga.state = replace(saga.state, row=saga.state.row + a_turn)
         return CAPTURED if saga.state.row >= rows else Later()
 
@@ -312,7 +312,7 @@ async def test_a_job_without_end_is_told() -> None:
 
 
 async def test_what_it_has_not_the_time_for_is_a_dead_letter() -> None:
-    payment = Service("payment", memory=timedelta(days=5))
+    payment = Service("payment", retention=timedelta(days=5))
 
     @payment.handler
     async def wait(order: OrderPlaced, saga: Saga) -> Later | None:
@@ -321,7 +321,7 @@ async def test_what_it_has_not_the_time_for_is_a_dead_letter() -> None:
     done = await trial(payment, PLACED, 20 * DAY)
     assert [t.outcome for t in done.progress.transitions] == ["later", "later", "dead"]
     assert "would have waited for 6 days, 0:00:00 then" in str(done.progress.transitions[-1].reason)
-    assert "longer memory=" in str(done.progress.transitions[-1].reason)
+    assert "longer retention=" in str(done.progress.transitions[-1].reason)
 
 
 async def test_two_waits_at_once_are_none() -> None:
@@ -368,9 +368,9 @@ def undoing(covers: bool) -> Service[Cursor]:
     async def reserve(
         order: OrderPlaced, bank: Bank, saga: Saga[Cursor]
     ) -> tuple[PaymentReserved, Later] | Later | None:
-        if saga.waited:
+        if saga.elapsed:
             return None
-        await saga.step(bank.post, saga.key("row"), 1)
+        await saga.step(bank.post, saga.idempotency_key("row"), 1)
         return (RESERVED, Later(after=DAY)) if covers else Later(after=DAY)
 
     @payment.compensation(reserve)
@@ -405,5 +405,5 @@ async def test_a_rerun_of_each_turn_makes_the_same() -> None:
 
 
 async def test_a_plain_call_is_told_how_long_it_has_waited() -> None:
-    assert a_saga().waited == timedelta(0)
-    assert a_saga(waited=PATIENCE).waited == PATIENCE
+    assert a_saga().elapsed == timedelta(0)
+    assert a_saga(elapsed=PATIENCE).elapsed == PATIENCE

@@ -40,12 +40,12 @@ class Ledger:
 
 
 def test_a_service_is_its_name_its_state_and_its_memory() -> None:
-    dunning = Service("dunning-2", state=Account, memory=timedelta(days=7))
+    dunning = Service("dunning-2", state=Account, retention=timedelta(days=7))
     assert repr(dunning) == "Service('dunning-2')"
     assert (dunning.declared.name, dunning.declared.state) == ("dunning-2", Account)
-    assert dunning.declared.memory == timedelta(days=7)
+    assert dunning.declared.retention == timedelta(days=7)
     assert Service("plain").declared.state is None
-    assert Service("plain").declared.memory == timedelta(days=30)
+    assert Service("plain").declared.retention == timedelta(days=30)
 
 
 @pytest.mark.parametrize("name", ["", "Order", "order_1", "1order", "-order", "a.b", "über", "order\n", "o" * 65])
@@ -65,7 +65,7 @@ def test_names_that_mean_something_else_are_refused(name: str) -> None:
 )
 def test_a_memory_that_is_no_time_or_longer_than_a_store_can_tell_is_refused(memory: timedelta) -> None:
     with pytest.raises(DeclarationError, match="give a timedelta, from 1 second to 50 years"):
-        Service("order", memory=memory)
+        Service("order", retention=memory)
 
 
 def test_a_state_that_is_no_frozen_dataclass_is_refused() -> None:
@@ -115,7 +115,7 @@ def test_a_state_that_cannot_be_read_back_is_refused() -> None:
 def test_a_resource_is_what_its_opener_yields() -> None:
     payment = Service("payment")
 
-    @payment.resource(timeout_s=5, answers=(Declined,))
+    @payment.resource(timeout_s=5, expected_errors=(Declined,))
     async def bank() -> AsyncIterator[Bank]:
         yield Bank()
 
@@ -125,8 +125,8 @@ def test_a_resource_is_what_its_opener_yields() -> None:
 
     first, second = payment.declared.resources
     assert (first.name, first.opener, first.gives) == ("bank", bank, Bank)
-    assert (first.timeout_s, first.answers) == (5, (Declined,))
-    assert (second.gives, second.timeout_s, second.answers) == (Ledger, 10, ())
+    assert (first.timeout_s, first.expected_errors) == (5, (Declined,))
+    assert (second.gives, second.timeout_s, second.expected_errors) == (Ledger, 10, ())
 
 
 def test_a_resource_that_nobody_could_close_is_refused() -> None:
@@ -248,9 +248,9 @@ def test_answers_that_are_not_named_exceptions_are_refused() -> None:
 
     payment = Service("payment")
     with pytest.raises(DeclarationError, match=r"of one it is \(Declined,\)"):
-        payment.resource(answers=Declined)(bank)  # type: ignore[call-overload] # the mistake
-    with pytest.raises(DeclarationError, match="Exception is every failure: name the answers"):
-        payment.resource(answers=(Exception,))(bank)
+        payment.resource(expected_errors=Declined)(bank)  # type: ignore[call-overload] # the mistake
+    with pytest.raises(DeclarationError, match="Exception is every failure: name the exception classes"):
+        payment.resource(expected_errors=(Exception,))(bank)
     with pytest.raises(DeclarationError, match="timeout_s=0 is no time"):
         payment.resource(timeout_s=0)(bank)
     assert payment.declared.resources == []
@@ -263,16 +263,16 @@ def test_two_answers_of_one_name_are_refused() -> None:
         yield Bank()
 
     payment = Service("payment")
-    payment.document(Stock, "stock", answers=(Declined,))
+    payment.document(Stock, "stock", expected_errors=(Declined,))
     with pytest.raises(DeclarationError, match="two answers of 'payment' are called Declined"):
-        payment.resource(answers=(inner,))(bank)
-    payment.resource(answers=(Declined,))(bank)
+        payment.resource(expected_errors=(inner,))(bank)
+    payment.resource(expected_errors=(Declined,))(bank)
 
 
 def test_a_document_names_its_collection() -> None:
     inventory = Service("inventory")
-    inventory.document(Stock, "stock", answers=(OutOfStock,))
-    assert inventory.declared.documents == [DocumentKind(kind=Stock, collection="stock", answers=(OutOfStock,))]
+    inventory.document(Stock, "stock", expected_errors=(OutOfStock,))
+    assert inventory.declared.documents == [DocumentKind(kind=Stock, collection="stock", expected_errors=(OutOfStock,))]
 
 
 def test_a_document_that_is_no_frozen_dataclass_of_plain_fields_is_refused() -> None:
@@ -353,9 +353,11 @@ def test_rules_that_are_none_are_refused() -> None:
 
 @pytest.mark.parametrize("retry", [Retry(never=(Declined,)), Retry(by={Declined: Retry()})])
 def test_rules_for_an_answer_are_refused_for_it_is_no_failure(retry: Retry) -> None:
-    with pytest.raises(DeclarationError, match=r"Declined is an answer of it, and no failure: leave it out of"):
+    with pytest.raises(
+        DeclarationError, match=r"Declined is an expected error, so it is never tried again: leave it out of"
+    ):
 
-        @Service("payment").resource(answers=(Declined,), retry=retry)
+        @Service("payment").resource(expected_errors=(Declined,), retry=retry)
         async def bank() -> AsyncIterator[Bank]:
             yield Bank()
 
@@ -363,7 +365,7 @@ def test_rules_for_an_answer_are_refused_for_it_is_no_failure(retry: Retry) -> N
 def test_limits_are_declared_with_a_resource() -> None:
     payment, sparing = Service("payment"), Breaker(failures=3)
 
-    @payment.resource(breaker=sparing, at_once_max=20, rate_per_s=0.5, answers=(Declined, BreakerOpen))
+    @payment.resource(breaker=sparing, at_once_max=20, rate_per_s=0.5, expected_errors=(Declined, BreakerOpen))
     async def bank() -> AsyncIterator[Bank]:
         yield Bank()
 
@@ -385,7 +387,7 @@ def test_limits_are_declared_with_a_resource() -> None:
         ({"at_once_max": True}, "at_once_max=True: give a whole number of calls"),
         ({"rate_per_s": 0}, "rate_per_s=0 is no number of calls a second; give one above 0"),
         ({"rate_per_s": float("inf")}, "rate_per_s=inf is no number of calls a second"),
-        ({"answers": (BreakerOpen,)}, "BreakerOpen is no answer of what has no breaker: give it one"),
+        ({"expected_errors": (BreakerOpen,)}, "BreakerOpen is raised by a breaker only: give the resource one"),
     ],
 )
 def test_limits_that_are_none_are_refused(limits: dict[str, Any], problem: str) -> None:

@@ -135,7 +135,6 @@ def test_a_handler_made_without_annotation_returns_any_number_of_what_it_emits()
         function=both,
         parameters=(),
         emits=(PaymentReserved,),
-        many=False,
         retry=None,
         timeout_s=1,
     )

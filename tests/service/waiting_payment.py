@@ -16,6 +16,6 @@ async def collect(
 ) -> PaymentCaptured | PaymentDeclined | Later[OrderConfirmed]:
     if confirmed is not None:
         return PaymentCaptured(order_id=order.order_id, amount=order.total)
-    if saga.waited < PATIENCE:
+    if saga.elapsed < PATIENCE:
         return Later(until=OrderConfirmed, within=PATIENCE)
     return PaymentDeclined(order_id=order.order_id, reason="nobody confirmed it in time")

@@ -46,7 +46,7 @@ def test_every_contract_has_four_topics_one_key_and_a_doc_on_each_field() -> Non
 
 
 def test_every_event_is_consumed_by_a_service_or_heard_outside() -> None:
-    heard = {name for name, contract in LIBRARY.contracts.items() if contract.heard_outside}
+    heard = {name for name, contract in LIBRARY.contracts.items() if contract.consumed_externally}
     assert LIBRARY.contracts.keys() - consumed() == heard
     assert len(heard) == 6
 
@@ -59,7 +59,7 @@ def test_every_event_is_emitted_by_its_owner_or_said_outside() -> None:
             for handler in service.declared.reactions
             if name in {name_of(event) for event in handler.emits}
         }
-        assert emitting == (set() if contract.said_outside else {contract.owner})
+        assert emitting == (set() if contract.produced_externally else {contract.owner})
 
 
 def test_the_order_service_starts_and_ends_every_saga() -> None:

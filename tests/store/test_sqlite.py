@@ -363,7 +363,7 @@ async def test_the_doctor_asks_for_as_long_as_a_service_that_starts(tmp_path: Pa
     for too_long_s in (0, 1):
         memory = timedelta(seconds=EXPIRY_S_MAX - EXPIRY_S_MORE + too_long_s)
         async with SqliteStore(sqlite_path(asked.store, "payment"), clock=clock):
-            diagnosis = await diagnose([Declared(name="payment", state=None, memory=memory)], asked, clock)
+            diagnosis = await diagnose([Declared(name="payment", state=None, retention=memory)], asked, clock)
         told = [each.what for each in diagnosis.findings if each.severity == "error"]
         assert len(told) == too_long_s
-        assert all("choose a shorter memory=" in what for what in told)
+        assert all("choose a shorter retention=" in what for what in told)

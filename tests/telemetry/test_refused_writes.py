@@ -86,7 +86,7 @@ async def test_a_refused_write_is_told_and_made_again(
 async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     payment = Service("payment")
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def note(event: OrderPlaced, saga: Saga) -> None:
         """The progress grows."""
 

@@ -66,12 +66,12 @@ def a_payment(bank: Bank) -> Service[None]:
     async def opened() -> AsyncIterator[Bank]:
         yield bank
 
-    payment.resource(timeout_s=5, answers=(Declined,))(opened)
+    payment.resource(timeout_s=5, expected_errors=(Declined,))(opened)
 
     @payment.handler(retry=Retry(attempts_max=3, delay_s_first=0.01, in_place_s=60))
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved | PaymentDeclined:
         try:
-            charge = await saga.step(bank.charge, saga.key("charge"), order.card)
+            charge = await saga.step(bank.charge, saga.idempotency_key("charge"), order.card)
         except Declined:
             return PaymentDeclined(order_id=order.order_id, reason="declined")
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
@@ -313,7 +313,7 @@ async def test_a_run_that_a_wake_brings_is_of_the_trace_of_its_message(tmp_path:
 
     @payment.handler
     async def reserve(order: OrderPlaced, saga: Saga) -> PaymentReserved | Later:
-        if not saga.waited:
+        if not saga.elapsed:
             return Later(after=timedelta(seconds=1))
         return PaymentReserved(order_id=order.order_id, charge_id="c", amount=order.total)
 

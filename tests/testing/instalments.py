@@ -71,7 +71,7 @@ class Paid:
 payment = Service("payment", state=Paid)
 
 
-@payment.resource(timeout_s=5, answers=(Declined,))
+@payment.resource(timeout_s=5, expected_errors=(Declined,))
 async def bank() -> AsyncIterator[InstalmentBank]:
     yield InstalmentBank()
 
@@ -85,13 +85,13 @@ async def reserve(
     if saga.state.charge:
         return None  # nobody has confirmed it, or corrected the confirmation
     for number in range(saga.state.parts, saga.state.parts + A_TURN):
-        await saga.step(bank.pay, saga.key(f"part-{number % A_TURN}"), placed.order_id, number)
+        await saga.step(bank.pay, saga.idempotency_key(f"part-{number % A_TURN}"), placed.order_id, number)
         if placed.address != "slow, for a person":
-            saga.undo_with(bank.refund, saga.key(f"refund-{number % A_TURN}"), placed.order_id, number)
+            saga.on_abort(bank.refund, saga.idempotency_key(f"refund-{number % A_TURN}"), placed.order_id, number)
     saga.state = replace(saga.state, parts=saga.state.parts + A_TURN)
     if saga.state.parts < PARTS:
         return Later(after=PAUSE) if placed.address.startswith("slow") else Later()
-    charge = await saga.step(bank.reserve, saga.key("charge"), placed.card, placed.total)
+    charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), placed.card, placed.total)
     saga.state = replace(saga.state, charge=charge)
     reserved = PaymentReserved(order_id=placed.order_id, charge_id=charge, amount=placed.total)
     return reserved, Later(until=Confirmed, within=timedelta(hours=1))
@@ -102,9 +102,9 @@ async def settled(
 ) -> tuple[PaymentCaptured, Later[Confirmed]] | None:
     """Take the money, or note that the confirmation was corrected."""
     if saga.state.is_taken:
-        await saga.step(bank.correct, saga.key("correct"), placed.order_id)
+        await saga.step(bank.correct, saga.idempotency_key("correct"), placed.order_id)
         return None
-    await saga.step(bank.capture, saga.key("capture"), saga.state.charge)
+    await saga.step(bank.capture, saga.idempotency_key("capture"), saga.state.charge)
     saga.state = replace(saga.state, is_taken=True)
     captured = PaymentCaptured(order_id=placed.order_id, amount=placed.total)
     return captured, Later(until=Confirmed, within=CORRECTED)
@@ -114,7 +114,7 @@ async def settled(
 async def release(
     cancelled: Cancelled, reserved: PaymentReserved, bank: InstalmentBank, saga: Saga[Paid]
 ) -> PaymentReleased:
-    await saga.step(bank.release, saga.key("release"), reserved.charge_id)
+    await saga.step(bank.release, saga.idempotency_key("release"), reserved.charge_id)
     return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 

@@ -42,7 +42,7 @@ def watcher(name: str, *, many: bool = True) -> Service[Seen]:
     """Service of that name that notes what it is shown: each change, or what its saga begins with."""
     service = Service(name, state=Seen)
     service.document(Parcel, "parcels")
-    service.handler(many=many)(look)
+    service.handler(repeats=Change[Parcel] if many else None)(look)
     return service
 
 

@@ -86,7 +86,7 @@ def before() -> Service[NotesV1]:
 
     @payment.handler
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[NotesV1]) -> PaymentReserved:
-        charge = await saga.step(till.reserve, saga.key("charge"), str(order.total))
+        charge = await saga.step(till.reserve, saga.idempotency_key("charge"), str(order.total))
         saga.state = replace(saga.state, total=str(order.total))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
@@ -94,15 +94,15 @@ def before() -> Service[NotesV1]:
     async def capture(
         confirmed: OrderConfirmed, reserved: PaymentReserved, till: Till, saga: Saga[NotesV1]
     ) -> PaymentCaptured:
-        await saga.step(till.look, saga.key("look"))
-        await saga.step(till.take, saga.key("take"), reserved.charge_id, saga.state.total)
+        await saga.step(till.look, saga.idempotency_key("look"))
+        await saga.step(till.take, saga.idempotency_key("take"), reserved.charge_id, saga.state.total)
         return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal(saga.state.total))
 
     @payment.compensation(reserve)
     async def release(
         cancelled: OrderCancelled, reserved: PaymentReserved, till: Till, saga: Saga[NotesV1]
     ) -> PaymentReleased:
-        await saga.step(till.release, saga.key("release"), reserved.charge_id)
+        await saga.step(till.release, saga.idempotency_key("release"), reserved.charge_id)
         return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
     return payment
@@ -120,8 +120,8 @@ def improved(*, looks_first: bool = True) -> Service[NotesV1]:
     @payment.handler(version=2 if looks_first else 1)
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[NotesV1]) -> PaymentReserved:
         if looks_first and saga.version >= 2:
-            await saga.step(till.look, saga.key("first"))
-        charge = await saga.step(till.reserve, saga.key("charge"), str(order.total))
+            await saga.step(till.look, saga.idempotency_key("first"))
+        charge = await saga.step(till.reserve, saga.idempotency_key("charge"), str(order.total))
         saga.state = replace(saga.state, total=str(order.total))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
@@ -129,14 +129,14 @@ def improved(*, looks_first: bool = True) -> Service[NotesV1]:
     async def capture(
         confirmed: OrderConfirmed, reserved: PaymentReserved, till: Till, saga: Saga[NotesV1]
     ) -> PaymentCaptured:
-        await saga.step(till.take, saga.key("take"), reserved.charge_id, saga.state.total)
+        await saga.step(till.take, saga.idempotency_key("take"), reserved.charge_id, saga.state.total)
         return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal(saga.state.total))
 
     @payment.compensation(reserve)
     async def release(
         cancelled: OrderCancelled, reserved: PaymentReserved, till: Till, saga: Saga[NotesV1]
     ) -> PaymentReleased:
-        await saga.step(till.release, saga.key("release"), reserved.charge_id)
+        await saga.step(till.release, saga.idempotency_key("release"), reserved.charge_id)
         return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
     return payment
@@ -157,8 +157,8 @@ def after(*, looks_first: bool = False, flagged: bool = False, keeps: bool = Tru
 
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved:
         if looks_first and (not flagged or await saga.flag("looks_first")):
-            await saga.step(till.look, saga.key("first"))
-        charge = await saga.step(till.reserve, saga.key("charge"), str(order.total))
+            await saga.step(till.look, saga.idempotency_key("first"))
+        charge = await saga.step(till.reserve, saga.idempotency_key("charge"), str(order.total))
         saga.state = Notes(cents=cents_of(str(order.total)))
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
@@ -171,15 +171,15 @@ def after(*, looks_first: bool = False, flagged: bool = False, keeps: bool = Tru
         confirmed: OrderConfirmed, reserved: PaymentReserved, till: Till, saga: Saga[Notes]
     ) -> PaymentCaptured:
         total = totalled(saga.state.cents)
-        await saga.step(till.look, saga.key("look"))
-        await saga.step(till.take, saga.key("take"), reserved.charge_id, total)
+        await saga.step(till.look, saga.idempotency_key("look"))
+        await saga.step(till.take, saga.idempotency_key("take"), reserved.charge_id, total)
         return PaymentCaptured(order_id=confirmed.order_id, amount=Decimal(total))
 
     @payment.compensation(reserve)
     async def release(
         cancelled: OrderCancelled, reserved: PaymentReserved, till: Till, saga: Saga[Notes]
     ) -> PaymentReleased:
-        await saga.step(till.release, saga.key("release"), reserved.charge_id)
+        await saga.step(till.release, saga.idempotency_key("release"), reserved.charge_id)
         return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
     return payment

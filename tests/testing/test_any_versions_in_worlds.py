@@ -111,7 +111,7 @@ def test_whatever_the_check_allows_old_and_new_code_handle_each_others_messages(
     draw = data.draw
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder, schema("Begun", starts=True, said="outside"))
+        write(folder, schema("Begun", starts=True, produced_by="external"))
         write(folder, schema("Ended", topic="ends", owner="hearer", outcome="success"))
         versions = len(chain(draw, folder, mode, VERSIONS_MAX).contracts["Said"].versions)
         event(f"{versions} versions")

@@ -60,7 +60,7 @@ numbering = Service("numbering", state=Seen)
 numbering.document(Crate, "crates", saga="number")
 
 
-@numbering.handler(many=True)
+@numbering.handler(repeats=Change[Crate])
 async def count(change: Change[Crate], saga: Saga[Seen]) -> None:
     version = GONE if change.document is None else change.document.version
     saga.state = Seen((*saga.state.versions, version))
@@ -74,7 +74,7 @@ def stamped(parcel: Parcel) -> Parcel:
     return parcel
 
 
-@stamping.handler(many=True)
+@stamping.handler(repeats=Change[Parcel])
 async def stamp(change: Change[Parcel], saga: Saga[Seen]) -> OrderPlaced | None:
     """Leaves its mark in the document, and nothing else: that is no change."""
     version = GONE if change.document is None else change.document.version

@@ -51,7 +51,7 @@ class ClosedDesk(Service):
 
         @self.handler
         async def watch(placed: OrderPlaced, saga: Saga) -> Later | None:
-            return Later(after=PATIENCE) if saga.waited < PATIENCE else None
+            return Later(after=PATIENCE) if saga.elapsed < PATIENCE else None
 
         @self.deadline(within=PATIENCE)
         async def expire(placed: OrderPlaced) -> OrderCancelled:

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from saga import Breaker, Remembered, Saga, Service, limited
+from saga import Breaker, LastGood, Saga, Service, limited
 from saga.progress.document import decode_transition
 from saga.testing.simulation.simulated_world import SimulatedWorld
 from services.inventory import inventory
@@ -51,7 +51,7 @@ class House:
             raise ConnectionError("no answer from the bank")
         return key
 
-    @limited(fallback=Remembered(for_s=600))
+    @limited(fallback=LastGood(for_s=600))
     async def rate(self, currency: str) -> int:
         if 20 < self.now_s() < OUTAGE_S:
             raise ConnectionError("no answer from the bank")
@@ -69,7 +69,7 @@ async def house() -> AsyncIterator[House]:
 @payment.handler
 async def reserve(placed: OrderPlaced, house: House, saga: Saga) -> PaymentReserved:
     rate = await saga.step(house.rate, "EUR")
-    charge = await saga.step(house.charge, saga.key("charge"), placed.card, placed.total * rate)
+    charge = await saga.step(house.charge, saga.idempotency_key("charge"), placed.card, placed.total * rate)
     return PaymentReserved(order_id=placed.order_id, charge_id=charge, amount=placed.total)
 
 

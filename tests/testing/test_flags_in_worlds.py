@@ -28,7 +28,7 @@ SAGA = "order-17"
 payment = Service("payment")
 
 
-@payment.resource(timeout_s=5, answers=(Declined,))
+@payment.resource(timeout_s=5, expected_errors=(Declined,))
 async def bank() -> AsyncIterator[Bank]:
     yield Bank()
 
@@ -36,7 +36,7 @@ async def bank() -> AsyncIterator[Bank]:
 @payment.handler(retry=Retry(attempts_max=40, delay_s_max=2))
 async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
     name = "new" if await saga.flag("new_account") else "old"
-    charge = await saga.step(bank.reserve, saga.key(name), name, order.total)
+    charge = await saga.step(bank.reserve, saga.idempotency_key(name), name, order.total)
     return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
 

@@ -52,9 +52,9 @@ class Till:
 
 def a_service(*, answers: tuple[type[Exception], ...] = ()) -> Service[Notes]:
     service = Service("payment", state=Notes)
-    service.document(Stock, "stock", answers=(OutOfStock,))
+    service.document(Stock, "stock", expected_errors=(OutOfStock,))
 
-    @service.resource(answers=answers)
+    @service.resource(expected_errors=answers)
     async def till() -> AsyncIterator[Till]:
         raise AssertionError("never opened: a fake stands in its place")
         yield Till()  # type: ignore[unreachable] # what makes it a generator
@@ -93,7 +93,7 @@ async def test_a_handler_runs_again_after_each_of_its_writes_and_a_step_is_calle
     @service.handler
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved:
         next(runs)
-        charge = await saga.step(till.take, saga.key("charge"))
+        charge = await saga.step(till.take, saga.idempotency_key("charge"))
         await saga.update(Stock, order.sku, Stock.set_aside, order.quantity)
         saga.state = replace(saga.state, charge=charge)
         return reserved(order, charge)
@@ -118,8 +118,8 @@ async def test_a_handler_whose_steps_give_very_much_runs_again_with_all_of_it(is
 
     @service.handler
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved:
-        first = await saga.step(till.take, saga.key("first"))
-        second = await saga.step(till.take, saga.key("second") + first[:3])
+        first = await saga.step(till.take, saga.idempotency_key("first"))
+        second = await saga.step(till.take, saga.idempotency_key("second") + first[:3])
         given.append(len(first + second))
         return reserved(order, first[0] + second[0] + ("" if is_right else uuid4().hex))
 
@@ -169,7 +169,7 @@ async def test_an_id_that_is_drawn_is_shown_with_both_values() -> None:
         "(events: OrderPlaced):\n  PaymentReserved, charge_id\n    first: 'charge "
     )
     assert text.count("charge_id") == text.count("again: 'charge ") == 1
-    assert "Make ids with saga.key(...)" in text.splitlines()[-1]
+    assert "Make ids with saga.idempotency_key(...)" in text.splitlines()[-1]
 
 
 async def test_a_time_that_a_handler_reads_is_shown() -> None:
@@ -229,7 +229,7 @@ async def test_steps_of_which_one_is_left_out_the_second_time_are_shown() -> Non
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
         if order.order_id not in known:
             known.add(order.order_id)
-            await saga.step(till.take, saga.key("charge"))
+            await saga.step(till.take, saga.idempotency_key("charge"))
 
     assert "  call\n    first: step take\n    again: nothing" in await shown(service, use=[Till()])
 
@@ -283,7 +283,7 @@ async def test_a_fake_that_is_called_without_a_step_is_named() -> None:
 
     @service.handler
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
-        await till.take(saga.key("charge"))
+        await till.take(saga.idempotency_key("charge"))
 
     assert "  Till was changed by a call outside of saga.step" in await shown(service, use=[Till()])
 
@@ -298,7 +298,7 @@ async def test_a_fake_that_another_handler_calls_in_vain_is_no_difference() -> N
 
     @service.handler
     async def take(order: OrderPlaced, _: PaymentReserved, till: Till, saga: Saga[Notes]) -> None:
-        await saga.step(till.take, saga.key("charge"))
+        await saga.step(till.take, saga.idempotency_key("charge"))
 
     with pytest.raises(Problems) as found:
         await check_idempotent(service, use=[till])
@@ -394,7 +394,7 @@ async def test_answers_and_failed_attempts_are_the_same_again() -> None:
     @service.handler
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> PaymentReserved | PaymentDeclined:
         try:
-            return reserved(order, await saga.step(till.take, saga.key("charge")))
+            return reserved(order, await saga.step(till.take, saga.idempotency_key("charge")))
         except KeyError as why:
             return PaymentDeclined(order_id=order.order_id, reason=f"{why} {Till.calls}")
 
@@ -411,7 +411,7 @@ async def test_a_fake_that_cannot_be_copied_is_used_as_it_is() -> None:
 
     @service.handler
     async def reserve(order: OrderPlaced, till: Till, saga: Saga[Notes]) -> None:
-        await saga.step(till.take, saga.key("charge"))
+        await saga.step(till.take, saga.idempotency_key("charge"))
 
     await check_idempotent(service, use=[till])
     assert len(till.asked) == 1

@@ -92,7 +92,9 @@ def with_limits(
     """The example's service, with limits."""
     payment = Service("payment", retry=retry)
 
-    @payment.resource(timeout_s=5, answers=(Declined,), breaker=breaker, at_once_max=at_once_max, rate_per_s=rate_per_s)
+    @payment.resource(
+        timeout_s=5, expected_errors=(Declined,), breaker=breaker, at_once_max=at_once_max, rate_per_s=rate_per_s
+    )
     async def bank() -> AsyncIterator[Bank]:
         yield Bank()
 

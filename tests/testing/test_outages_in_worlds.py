@@ -83,12 +83,12 @@ async def lay_the_table(planned: PartyPlanned) -> None:
     """Needs nobody in the kitchen."""
 
 
-@cook.handler(many=True)
+@cook.handler(repeats=MenuChosen)
 async def serve(chosen: MenuChosen, kitchen: Kitchen, saga: Saga[Card]) -> None:
     """With an intent or without any, it keeps its place."""
     if kitchen.is_asked_first:
         await kitchen.ask(chosen.party_id)
-    await saga.step(kitchen.cook, saga.key("cook"), chosen.party_id, chosen.dish)
+    await saga.step(kitchen.cook, saga.idempotency_key("cook"), chosen.party_id, chosen.dish)
     saga.state = replace(saga.state, dishes=(*saga.state.dishes, chosen.dish))
 
 

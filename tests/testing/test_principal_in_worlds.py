@@ -48,7 +48,7 @@ class AuditedBank(Bank):
 payment = Service("payment")
 
 
-@payment.resource(timeout_s=5, answers=(Declined,))
+@payment.resource(timeout_s=5, expected_errors=(Declined,))
 async def bank() -> AsyncIterator[AuditedBank]:
     yield AuditedBank()
 
@@ -56,11 +56,11 @@ async def bank() -> AsyncIterator[AuditedBank]:
 @payment.handler(retry=Retry(attempts_max=60, delay_s_max=2))
 async def reserve(order: OrderPlaced, bank: AuditedBank, saga: Saga) -> PaymentReserved | PaymentDeclined | Later:
     SEEN.add((order.order_id, saga.principal))
-    if not saga.waited:
+    if not saga.elapsed:
         return Later(after=timedelta(seconds=1))
     await saga.step(bank.audited, order.order_id, saga.principal, order.card)
     try:
-        charge = await saga.step(bank.reserve, saga.key("charge"), order.card, order.total)
+        charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), order.card, order.total)
     except Declined as why:
         return PaymentDeclined(order_id=order.order_id, reason=str(why))
     return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
@@ -68,14 +68,14 @@ async def reserve(order: OrderPlaced, bank: AuditedBank, saga: Saga) -> PaymentR
 
 @payment.handler
 async def capture(confirmed: Confirmed, reserved: PaymentReserved, bank: AuditedBank, saga: Saga) -> PaymentCaptured:
-    await saga.step(bank.capture, saga.key("capture"), reserved.charge_id)
+    await saga.step(bank.capture, saga.idempotency_key("capture"), reserved.charge_id)
     return PaymentCaptured(order_id=confirmed.order_id, amount=reserved.amount)
 
 
 @payment.compensation(reserve)
 async def release(cancelled: Cancelled, reserved: PaymentReserved, bank: AuditedBank, saga: Saga) -> PaymentReleased:
     await saga.step(bank.audited, cancelled.order_id, saga.principal, "")
-    await saga.step(bank.release, saga.key("release"), reserved.charge_id)
+    await saga.step(bank.release, saga.idempotency_key("release"), reserved.charge_id)
     return PaymentReleased(order_id=cancelled.order_id, charge_id=reserved.charge_id)
 
 

@@ -57,7 +57,7 @@ async def bank() -> AsyncIterator[Bank]:
 
 @payment.handler
 async def reserve(order: OrderPlaced, bank: Bank, saga: Saga[Notes]) -> PaymentReserved:
-    charge = await saga.step(bank.reserve, saga.key("charge"))
+    charge = await saga.step(bank.reserve, saga.idempotency_key("charge"))
     saga.state = replace(saga.state, charge=charge)
     return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
@@ -72,7 +72,7 @@ async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None:
 
 
 inventory = Service("inventory")
-inventory.document(Stock, "stock", answers=(OutOfStock,))
+inventory.document(Stock, "stock", expected_errors=(OutOfStock,))
 
 
 @inventory.handler
@@ -224,7 +224,7 @@ async def test_a_resource_is_opened_as_it_is_only_where_that_is_asked_for_by_nam
 
 async def test_a_document_that_was_refused_while_it_was_absent_reads_as_absent() -> None:
     empty = Service("inventory")
-    empty.document(Stock, "stock", answers=(OutOfStock,))
+    empty.document(Stock, "stock", expected_errors=(OutOfStock,))
 
     def take(stock: Stock | None, quantity: int) -> Stock:
         if stock is None:
@@ -251,14 +251,14 @@ async def tell(who: str) -> None: ...
 async def test_limits_hold_back_nothing_and_a_fake_may_say_that_a_breaker_is_open() -> None:
     charging = Service("payment")
 
-    @charging.resource(breaker=Breaker(failures=1, open_s=3600), rate_per_s=0.001, answers=(BreakerOpen,))
+    @charging.resource(breaker=Breaker(failures=1, open_s=3600), rate_per_s=0.001, expected_errors=(BreakerOpen,))
     async def bank() -> AsyncIterator[Bank]:
         yield Bank()
 
     @charging.handler
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
         try:
-            charge = await saga.step(bank.reserve, saga.key("charge"))
+            charge = await saga.step(bank.reserve, saga.idempotency_key("charge"))
             for who in ("customer", "shop"):
                 await saga.step(tell, who)
         except BreakerOpen as why:

@@ -25,7 +25,7 @@ def _notes_may_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The hall is now and then saturated, whatever it has in flight."""
     reactions = hall.declared.reactions
     before, moods = list(reactions), cycle([True, True, False, True, False, False, True])
-    reactions[:] = [replace(each, deferrable=each.name in YIELD) for each in before]
+    reactions[:] = [replace(each, low_priority=each.name in YIELD) for each in before]
     monkeypatch.setattr(flow_control, "is_saturated", lambda *asked, is_behind: next(moods))
     yield
     reactions[:] = before

@@ -57,7 +57,7 @@ class TroubledBank(LedgerBank):
         raise Contradiction("the bank's books contradict each other")
 
 
-@payment.resource(timeout_s=5, answers=(Declined,), breaker=Breaker(open_s=3))
+@payment.resource(timeout_s=5, expected_errors=(Declined,), breaker=Breaker(open_s=3))
 async def bank() -> AsyncIterator[Bank]:
     async with Ledger(Path(os.environ["PAYMENT_LEDGER"])) as ledger:
         yield TroubledBank(ledger, Path(os.environ[TROUBLE]))

@@ -12,9 +12,9 @@ from saga import (
     BreakerOpen,
     Client,
     Event,
+    LastGood,
     Later,
     Progress,
-    Remembered,
     Retry,
     Saga,
     SagaError,
@@ -51,7 +51,7 @@ async def from_outside(client: Client) -> None:
 
 
 plain = Service("plain")
-stateful = Service("stateful", state=Memory, memory=timedelta(days=7))
+stateful = Service("stateful", state=Memory, retention=timedelta(days=7))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ async def bank() -> AsyncGenerator[Bank]:
 
 @plain.resource(
     timeout_s=1,
-    answers=(KeyError, BreakerOpen),
+    expected_errors=(KeyError, BreakerOpen),
     breaker=Breaker(open_s=5),
     at_once_max=3,
     rate_per_s=0.5,
@@ -92,19 +92,19 @@ async def stock() -> AsyncGenerator[Stock]:
     yield Stock(left=1)
 
 
-plain.document(Cabin, "cabins", answers=(KeyError,))
+plain.document(Cabin, "cabins", expected_errors=(KeyError,))
 
 
 async def steps(bank: Bank, saga: Saga) -> None:
     assert_type(saga.state, None)
-    assert_type(await saga.step(bank.reserve, saga.key("charge"), "4242", Decimal(1)), str)
-    assert_type(await saga.step(bank.reserve, saga.key("charge"), card="4242", amount=Decimal(1)), str)
-    await saga.step(bank.release, saga.key("release"), "c-1")
-    assert_type(saga.waited, timedelta)
+    assert_type(await saga.step(bank.reserve, saga.idempotency_key("charge"), "4242", Decimal(1)), str)
+    assert_type(await saga.step(bank.reserve, saga.idempotency_key("charge"), card="4242", amount=Decimal(1)), str)
+    await saga.step(bank.release, saga.idempotency_key("release"), "c-1")
+    assert_type(saga.elapsed, timedelta)
     assert_type(saga.principal, str | None)
     assert_type(saga.version, int)
-    saga.undo_with(bank.release, saga.key("release"), charge_id="c-1")
-    saga.undo_with(give_back, saga, "1A")
+    saga.on_abort(bank.release, saga.idempotency_key("release"), charge_id="c-1")
+    saga.on_abort(give_back, saga, "1A")
 
 
 async def give_back(saga: Saga, seat: str) -> None:
@@ -129,7 +129,7 @@ class Rates:
     async def rate(self, currency: str) -> int:
         return 2
 
-    @limited(fallback=Remembered(for_s=60))
+    @limited(fallback=LastGood(for_s=60))
     async def last(self, currency: str) -> int:
         return 3
 
@@ -143,7 +143,7 @@ async def limited_calls(statements: Statements, saga: Saga) -> None:
     assert_type(await saga.step(statements.statement, "4242", pages=2), tuple[str, ...])
     assert_type(await statements.statement("4242"), tuple[str, ...])
     await saga.step(send_mail, to="ada@example.com")
-    saga.undo_with(send_mail, "ada@example.com")
+    saga.on_abort(send_mail, "ada@example.com")
 
 
 async def headers(url: str) -> Mapping[str, tuple[int | None, ...]]:
@@ -171,13 +171,13 @@ async def one(order: OrderPlaced) -> PaymentReserved | PaymentDeclined | None:
     return None
 
 
-@plain.handler(many=True)
+@plain.handler(repeats=PaymentReserved)
 async def many(reserved: PaymentReserved) -> list[PaymentDeclined]:
     return [PaymentDeclined(order_id=reserved.order_id, reason="")]
 
 
 @plain.handler(
-    retry=Retry(never=(KeyError,), by={OSError: Retry(attempts_max=3)}), timeout_s=1, deferrable=True, version=2
+    retry=Retry(never=(KeyError,), by={OSError: Retry(attempts_max=3)}), timeout_s=1, low_priority=True, version=2
 )
 async def both(declined: PaymentDeclined | OrderConfirmed) -> tuple[PaymentDeclined, OrderConfirmed]:
     return PaymentDeclined(order_id="", reason=""), OrderConfirmed(order_id="")

@@ -37,7 +37,7 @@ class MessageDelivery:
     cache: ProgressCache = field(init=False)
 
     def __post_init__(self, cache_max: int) -> None:
-        self.cache = ProgressCache(cache_max, self.service.memory_s / 2)
+        self.cache = ProgressCache(cache_max, self.service.retention_s / 2)
 
     async def deliver(self, item: WorkItem) -> bool:
         """Process a message. Returns false if it is left to the next owner of its partition."""

@@ -1,4 +1,4 @@
-"""An original that never finishes, half done: what it began is put out of reach, what it said with `undo_with` is done
+"""An original that never finishes, half done: what it began is put out of reach, what it said with `on_abort` is done
 in its place, and what nobody can undo is shown to a person."""
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ async def _call_abort_actions(service: ServiceRuntime, saga: Saga[Any], intent: 
             await (call(*args, **named) if said.saga else saga.step(cast(Any, call), *args, **named))
         except abort_actions.NotFound as why:
             left.append(str(why))
-        except service.answers[intent.handler] as why:
+        except service.expected_errors[intent.handler] as why:
             left.append(f"{said.call} was refused: {describe_exception(why)}")
     return left
 

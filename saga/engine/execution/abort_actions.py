@@ -104,7 +104,7 @@ def _name(service: ServiceRuntime, call: Callable[..., Awaitable[object]]) -> st
     if _of_name(service, name) == call:
         return name
     raise Permanent(
-        f"{own} could not be found again after a crash: undo_with takes a method of a resource of this service, or "
+        f"{own} could not be found again after a crash: on_abort takes a method of a resource of this service, or "
         "an `async def` at the top of a module in which a handler of it is declared, or that is imported there by its "
         "name; hand over all that it needs, the saga too if it changes documents"
     )

@@ -258,8 +258,8 @@ def _change(update: Update, current: Any) -> tuple[Marker, Any]:
         )
     try:
         returned = update.change(current, *update.args, **update.kwargs)
-    except update.declared.answers as why:
-        answer = declared_answer(why, update.declared.answers)
+    except update.declared.expected_errors as why:
+        answer = declared_answer(why, update.declared.expected_errors)
         refused = _with_value(marker, name, why.args, answer.__name__)
         check_recorded(answer, why, refused.value, name)
         return refused, None

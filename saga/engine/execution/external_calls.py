@@ -20,7 +20,7 @@ from saga.engine.processing_state import ProcessingState, RunKey
 from saga.engine.recorded_values import encode_recorded, record_answer
 from saga.engine.service_runtime import ServiceRuntime, UsedResource
 from saga.errors import BreakerOpen, NewerHandler, UnknownSchema
-from saga.policies.remembering import Memory
+from saga.policies.last_good import LastGoodCache
 from saga.policies.retry import RETRY, Retry, Rule, rule_for
 from saga.progress.document import StepRecord
 from saga.telemetry.events import FellBack, StepDone
@@ -112,7 +112,7 @@ class Calling(Saga[Any]):
                     return remembered
                 if limits is not None and limits.fallback is not None and memory is None:
                     return await self._another_way(step, limits, timeout_s)
-                if used is not None and isinstance(refusal.why, used.resource.answers):
+                if used is not None and isinstance(refusal.why, used.resource.expected_errors):
                     self._refused = (len(self.calls), refusal.left_s)
                     return record_answer(step.record, refusal.why, used.resource.answers)
             self.put_off_s = refusal.left_s
@@ -122,7 +122,7 @@ class Calling(Saga[Any]):
         """Seal what is marked in the answer to a call."""
         return self.seals.encrypt_raw(value, place_of_call(self.run, asked))
 
-    def _remembered(self, step: ExternalCall, memory: Memory[Raw]) -> StepRecord | None:
+    def _remembered(self, step: ExternalCall, memory: LastGoodCache[Raw]) -> StepRecord | None:
         """Answer with what the call gave last for these arguments; `None` if that is not known, or too old."""
         value = memory.recall(self._digest, self.service.ports.clock.monotonic_s())
         if value is None:
@@ -164,12 +164,12 @@ class Calling(Saga[Any]):
         return True if self.outside is not None and isinstance(why, Exception) else self._is_fault(why)
 
     async def made(
-        self, step: ExternalCall, used: UsedResource | None, timeout_s: float, memory: Memory[Raw] | None = None
+        self, step: ExternalCall, used: UsedResource | None, timeout_s: float, memory: LastGoodCache[Raw] | None = None
     ) -> StepRecord:
         """Make the call itself, within its time. `memory`: takes note of what it gives."""
         asked = step.record
         clock, began = self.service.ports.clock, self.service.ports.clock.monotonic_s()
-        spans, answers = self.turn.measurements.spans, self.service.answers[self.handler.name]
+        spans, answers = self.turn.measurements.spans, self.service.expected_errors[self.handler.name]
         try:
             with self.turn.measurements.span("step", asked.name, answers=answers) as span:
                 if spans is not None:

@@ -216,11 +216,11 @@ def _wait(service: ServiceRuntime, handler: Reaction, returned: object, saga: Ru
     c = saga.goes_on
     first_ms = saga.time_ms if c is None else c.first_ms
     due_ms = saga.time_ms + ceil(later.after / _MS)
-    if due_ms - first_ms > service.memory_s * 1000:
+    if due_ms - first_ms > service.retention_s * 1000:
         raise Permanent(
             f"{handler.name} returned {later!r}, and would have waited for {timedelta(milliseconds=due_ms - first_ms)} "
             f"then: no handler waits longer in all than the memory of {service.name!r}, "
-            f"{timedelta(seconds=service.memory_s)}. Give the service a longer memory="
+            f"{timedelta(seconds=service.retention_s)}. Give the service a longer retention="
         )
     return SuspendedRun(
         handler=handler.name,

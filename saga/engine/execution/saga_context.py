@@ -104,7 +104,7 @@ class RunningSaga(Recalling, Hiding):
         return max(now_ms, c.seen_ms if is_awaited or c.attempts else c.due_ms)
 
     @property
-    def waited(self) -> timedelta:
+    def elapsed(self) -> timedelta:
         return timedelta(milliseconds=0 if self.goes_on is None else self.time_ms - self.goes_on.first_ms)
 
     @property
@@ -145,7 +145,7 @@ class RunningSaga(Recalling, Hiding):
             else self.seals.encrypt(marks.changed(self._state, changed, mark), STATE)
         )
 
-    def key(self, name: str, /) -> str:
+    def idempotency_key(self, name: str, /) -> str:
         return ids.idempotency_key(name, self.service.name, self.turn.message.saga, self._whose, self.intent.cause)
 
     @property
@@ -153,13 +153,13 @@ class RunningSaga(Recalling, Hiding):
         """Name under which keys and updates are: what is done in place of a run is none of its own."""
         return f"{self.handler.name}|lieu" if self.intent.kind == "lieu" else self.handler.name
 
-    def undo_with(self, call: Callable[P, Awaitable[object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def on_abort(self, call: Callable[P, Awaitable[object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
         role = self.service.roles.handlers.get(self.handler.name)
         try:
             if self.intent.kind != "do" or role is None or role.undo is None:
                 raise Permanent(
                     f"{self.handler.name} says how to take back what it did, but has no compensation, so nothing ever "
-                    f"would: declare one, or leave out saga.undo_with"
+                    f"would: declare one, or leave out saga.on_abort"
                 )
             said = abort_actions.record_action(self.service, self, call, args, kwargs)
         except Permanent as why:
@@ -176,7 +176,7 @@ class RunningSaga(Recalling, Hiding):
     async def step(self, call: Callable[P, Awaitable[Any]], /, *args: P.args, **kwargs: P.kwargs) -> Any:
         async with self._one_at_a_time():
             answered, type_ = await self._or_failed(self._stepped(call, args, kwargs))
-            return await self._given_back(answered, type_, self.service.answers[self.handler.name])
+            return await self._given_back(answered, type_, self.service.expected_errors[self.handler.name])
 
     async def _stepped(
         self, call: Callable[..., Awaitable[Any]], args: Sequence[object], kwargs: Mapping[str, object]
@@ -211,7 +211,7 @@ class RunningSaga(Recalling, Hiding):
     ) -> Any:
         async with self._one_at_a_time():
             answered, type_ = await self._or_failed(self._updated(kind, key, change, args, kwargs))
-            return await self._given_back(answered, type_, self._declared(kind).answers)
+            return await self._given_back(answered, type_, self._declared(kind).expected_errors)
 
     async def _updated(
         self,

@@ -110,7 +110,7 @@ def older_than_memory(service: str, message: Message, position: Position, contra
     reason = f"{TOO_OLD}: its saga began {message.started}, and nothing is known of it here any more"
     remedy = (
         "look why it comes so late, or whether this worker's clock is ahead; "
-        f"a longer memory= of the service would know its saga; {HANDLED_AS_NEW}"
+        f"a longer retention= of the service would know its saga; {HANDLED_AS_NEW}"
     )
     id_, where = id_of_older(service, message), position.place
     headers = (

@@ -74,10 +74,10 @@ async def move_overflow(
     if any(page.of == "own" for page in p.pages):
         p = await _restore_self_consumed(service, turn, p, emptied)
     now_s = service.ports.clock.now_ms() // 1000
-    until = overflow.compute_expiry(p, now_s=now_s, memory_s=service.memory_s)
-    while wrong := overflow.find_wrong_expiries(p, now_s=now_s, memory_s=service.memory_s):
+    until = overflow.compute_expiry(p, now_s=now_s, retention_s=service.retention_s)
+    while wrong := overflow.find_wrong_expiries(p, now_s=now_s, retention_s=service.retention_s):
         for page in wrong:
-            ends = until if page.of != "inbox" else now_s + service.memory_s
+            ends = until if page.of != "inbox" else now_s + service.retention_s
             p = await _lasting(service, turn, p, page, emptied, ends)
     p, new_pages = overflow.spill_messages(
         p, service.roles, service.bounds, in_hand=turn.message, now_s=now_s, until=until
@@ -100,7 +100,7 @@ async def move_overflow(
             service.roles,
             service.bounds,
             in_hand=turn.message,
-            memory_s=service.memory_s,
+            retention_s=service.retention_s,
             merged=merged,
         )
         if spilled is not None:
@@ -182,7 +182,7 @@ async def _insert_segment(service: ServiceRuntime, turn: ProcessingState, new: N
     expiry_s = None
     if new.page.until:
         left_s = new.page.until - progress_repository.write_context(service, turn).surely_s
-        expiry_s = min(max(0, left_s), max(service.memory_s + overflow.YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
+        expiry_s = min(max(0, left_s), max(service.retention_s + overflow.YEAR_S, OFF_S_MAX)) + EXPIRY_S_MORE
     key = overflow.segment_key(service.name, saga, new.page)
     try:
         await progress_repository.retry_while_unavailable(

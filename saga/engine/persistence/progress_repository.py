@@ -93,7 +93,7 @@ def write_context(service: ServiceRuntime, turn: ProcessingState, *, appends: bo
         # Without a message nobody comes again after a crash: that it is whole is said when all is done and published.
         heard=service.roles.heard if message.type else p.heard,
         now_ms=service.ports.clock.now_ms(),
-        memory_s=service.memory_s,
+        retention_s=service.retention_s,
         before=p,
         told=p.told if (telling := service.ports.transition_listener) is None else telling.published_below(p),
     )
@@ -238,7 +238,7 @@ def is_older_than_retention(service: ServiceRuntime, message: Message) -> bool:
 def decision_time(service: ServiceRuntime) -> Now:
     """The time of a decision that is made now."""
     work = service.ports.heartbeat
-    return Now(service.ports.clock.now_ms(), service.memory_s, absences=() if work is None else work.absences)
+    return Now(service.ports.clock.now_ms(), service.retention_s, absences=() if work is None else work.absences)
 
 
 async def commit(
@@ -312,7 +312,7 @@ async def checkpoint(service: ServiceRuntime, turn: ProcessingState, written: Co
             content = encode(p)
         check_room(written, p, len(content), service.ports.store.document_bytes_max)
     store, where = service.ports.store, progress_key(service.name, p.saga)
-    expiry_s, at = None if p.is_open else service.memory_s, turn.position
+    expiry_s, at = None if p.is_open else service.retention_s, turn.position
     try:
         if turn.cas:
             work = retry_while_unavailable(

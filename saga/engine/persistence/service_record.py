@@ -138,28 +138,28 @@ def extend_record(record: ServiceRecord, topics: Iterable[str], begins_ms: int) 
     return replace(record, starts={**record.starts, **new}) if new else record
 
 
-def work_ms(memory_s: int) -> int:
+def work_ms(retention_s: int) -> int:
     """Time for which one note says that the service works."""
-    return min(WORK_MS_MAX, max(WORK_MS_MIN, memory_s * 1000 // ABSENCES_MAX))
+    return min(WORK_MS_MAX, max(WORK_MS_MIN, retention_s * 1000 // ABSENCES_MAX))
 
 
-def times_of_writes(record: ServiceRecord, memory_s: int) -> tuple[int, int]:
+def times_of_writes(record: ServiceRecord, retention_s: int) -> tuple[int, int]:
     """Return the first and the last time at which a write may begin: no clock that was ahead has noted an absence that
     is not over by then, and half of the noted time is left for the write to land."""
-    return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(memory_s) // 2
+    return max((end for _, end in record.absences), default=0), record.works_until_ms - work_ms(retention_s) // 2
 
 
-def record_work(record: ServiceRecord, now_ms: int, memory_s: int) -> ServiceRecord:
+def record_work(record: ServiceRecord, now_ms: int, retention_s: int) -> ServiceRecord:
     """The record that says that the service works from now on, and whether it was away before. An absence that ends in
     the future was noted by a clock that was ahead: it ends now."""
-    first_ms, last_ms = times_of_writes(record, memory_s)
+    first_ms, last_ms = times_of_writes(record, retention_s)
     if first_ms <= now_ms <= last_ms:
         return record
-    memory_ms, until_ms = memory_s * 1000, record.works_until_ms
-    absences = [(begin, min(end, now_ms)) for begin, end in record.absences if begin < now_ms < end + memory_ms]
-    if until_ms and now_ms - until_ms > memory_ms // ABSENCES_MAX:
+    retention_ms, until_ms = retention_s * 1000, record.works_until_ms
+    absences = [(begin, min(end, now_ms)) for begin, end in record.absences if begin < now_ms < end + retention_ms]
+    if until_ms and now_ms - until_ms > retention_ms // ABSENCES_MAX:
         absences.append((until_ms, now_ms))
-    until_ms = max(until_ms, now_ms + work_ms(memory_s))
+    until_ms = max(until_ms, now_ms + work_ms(retention_s))
     return replace(record, works_until_ms=until_ms, absences=tuple(absences))
 
 
@@ -209,14 +209,14 @@ async def _change(store: Store, service: str, change: Callable[[ServiceRecord], 
 class WorkTimes:
     """Note of one worker that its service works."""
 
-    def __init__(self, record: ServiceRecord, memory_s: int, store: Store, clock: Clock) -> None:
-        self._memory_s, self._store, self._clock = memory_s, store, clock
+    def __init__(self, record: ServiceRecord, retention_s: int, store: Store, clock: Clock) -> None:
+        self._retention_s, self._store, self._clock = retention_s, store, clock
         self._take(record)
 
     def _take(self, record: ServiceRecord) -> None:
         self._record, self.absences = record, record.absences
         """Times in which no worker has written anything, as far as this one knows."""
-        self._first_ms, self._last_ms = times_of_writes(record, self._memory_s)
+        self._first_ms, self._last_ms = times_of_writes(record, self._retention_s)
 
     def is_recent(self) -> bool:
         """Return whether a progress may be written now."""
@@ -227,7 +227,7 @@ class WorkTimes:
         it ends. Raises `StoreError`."""
 
         def extend(known: ServiceRecord) -> ServiceRecord:
-            return record_work(known, self._clock.now_ms(), self._memory_s)
+            return record_work(known, self._clock.now_ms(), self._retention_s)
 
         self._take(await _change(self._store, self._record.service, extend) or extend(self._record))
 
@@ -237,7 +237,7 @@ async def ensure_record(declared: Declared, store: Store, clock: Clock, watching
     While the store cannot be reached it waits, and people are told. Raises `ConfigurationError` for a service that was
     renamed, as it seems."""
     service, topics, pause_s = declared.name, begun_topics(declared), AGAIN_S_FIRST
-    memory_s = int(declared.memory.total_seconds())
+    retention_s = int(declared.retention.total_seconds())
     while True:
         begins_ms = start_ms(declared, clock.now_ms())
         try:
@@ -245,12 +245,12 @@ async def ensure_record(declared: Declared, store: Store, clock: Clock, watching
             if document is None:
                 check_name(declared, _reactions_in(listed))
                 made = extend_record(ServiceRecord(service=service, store=_new_id(clock), starts={}), topics, begins_ms)
-                made = record_work(made, clock.now_ms(), memory_s)
+                made = record_work(made, clock.now_ms(), retention_s)
                 await store.insert(ARCHIVES, record_key(service), msgspec.json.encode(made))
                 await _note_reactions(declared, store, listed)
                 return made
             known = decode(service, document)
-            made = record_work(extend_record(known, topics, begins_ms), clock.now_ms(), memory_s)
+            made = record_work(extend_record(known, topics, begins_ms), clock.now_ms(), retention_s)
             if made is not known:
                 content = msgspec.json.encode(made)
                 await store.replace(ARCHIVES, record_key(service), content, cas=document.cas)

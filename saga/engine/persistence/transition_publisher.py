@@ -226,7 +226,7 @@ def told_of(  # all that is known of a transition
         awaits=_awaited(service, p) if p.waiting or p.later or p.compensating else (),
         parked_until=_parked_until(p) if p.queue or p.compensating else None,
         due=iso(min(LATEST_MS, *map(_due_ms, p.deadlines))) if p.deadlines else None,
-        kept_s=None if is_open else service.memory_s,
+        kept_s=None if is_open else service.retention_s,
         result=_decided(service, entry) if events else None,
         hash=hash_,
         previous=entry.previous,

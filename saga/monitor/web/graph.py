@@ -68,8 +68,8 @@ def events_of(overview: Overview) -> list[Said]:
             found[contract.name] = Said(
                 contract.name,
                 contract.outcome,
-                ((CLIENTS,) if contract.said_outside else ()) + tuple(dict.fromkeys(says)),
-                tuple(dict.fromkeys(hears)) + ((OTHERS,) if contract.heard_outside else ()),
+                ((CLIENTS,) if contract.produced_externally else ()) + tuple(dict.fromkeys(says)),
+                tuple(dict.fromkeys(hears)) + ((OTHERS,) if contract.consumed_externally else ()),
             )
     return [found[name] for name in _by_cause(overview, list(found))]
 
@@ -77,7 +77,7 @@ def events_of(overview: Overview) -> list[Said]:
 def _by_cause(overview: Overview, names: Sequence[str]) -> list[str]:
     """Names of events, each behind those that its handlers wait for: of several handlers behind those of the first."""
     never = len(names) + 1
-    ranks = {name: 0 if overview.contracts[name].said_outside else never for name in names}
+    ranks = {name: 0 if overview.contracts[name].produced_externally else never for name in names}
     reactions = [each for manifest in overview.manifests.values() for each in manifest.reactions if each.takes]
     for _ in names:  # the longest way there is
         before = dict(ranks)

@@ -54,7 +54,9 @@ async def check_lasting(
     heading = f"The store {settings.where} does not keep documents as long as it must"
     if not 0 <= expiry_s <= expiry_s_max(clock):
         years = expiry_s / DAY_S / 365
-        problem = f"{years:.0f} years from now cannot be expressed: it ends in February 2106. Choose a shorter memory="
+        problem = (
+            f"{years:.0f} years from now cannot be expressed: it ends in February 2106. Choose a shorter retention="
+        )
         raise ConfigurationError(heading, [problem])
     asked = cluster.evicts_as(lambda: evicts(settings, clock))
     problems = [
@@ -118,7 +120,7 @@ EVICTS = (
     "type couchbase. With `couchbase-cli bucket-edit --bucket-eviction-policy noEviction` it refuses writes instead, "
     "and what is there is lost with the nodes' memory"
 )
-SHORTER = "choose a shorter memory= of the service"
+SHORTER = "choose a shorter retention= of the service"
 
 
 def _span(seconds: float) -> str:

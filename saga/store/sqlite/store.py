@@ -144,7 +144,7 @@ class SqliteStore:
 
     async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None:
         if not 0 <= expiry_s <= EXPIRY_S_MAX:
-            problem = f"{expiry_s:.0f} s are more than {EXPIRY_S_MAX:.0f}, 1000 years: choose a shorter memory="
+            problem = f"{expiry_s:.0f} s are more than {EXPIRY_S_MAX:.0f}, 1000 years: choose a shorter retention="
             raise ConfigurationError(f"The store {self.path} cannot keep documents so long", [problem])
 
     # ---------------------------------------------------------------- reading

@@ -44,7 +44,7 @@ CONTRACTS: Final[tuple[dict[str, Any], ...]] = tuple(
         "key": "order_id",
         "owner": "order",
         "starts": True,
-        "said": "outside",
+        "produced_by": "external",
         **more,
         "fields": [
             {"name": "order_id", "type": STRING},

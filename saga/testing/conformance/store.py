@@ -278,7 +278,7 @@ class StoreConformance:
             await store.insert("saga", "new", b"0", expiry_s=expiry_s)
         with pytest.raises(StoreError):
             await store.replace("saga", "there", b"1", cas=cas, expiry_s=expiry_s)
-        with pytest.raises(ConfigurationError, match="memory="):
+        with pytest.raises(ConfigurationError, match="retention="):
             await store.check_expiry(["saga"], expiry_s)
         assert await store.get("saga", "new") is None
         assert await store.get("saga", "there") == Document(b"0", cas)

@@ -118,7 +118,7 @@ def _unheard(case: SagaCase, life: ProgressLife, own: Mapping[str, str]) -> Iter
 
 
 def _is_due(role: HandlerRole, type_: str) -> bool:
-    """True if an event of that type makes a handler run: the other parts of one with `many` only stay."""
+    """True if an event of that type makes a handler run: the other parts of one with `repeats` only stay."""
     return not role.many or type_ in role.takes[0]
 
 

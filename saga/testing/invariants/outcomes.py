@@ -39,7 +39,7 @@ def _awaited_from_outside(case: SagaCase, kinds: set[str]) -> bool:
     """True if an event that somebody outside may say, and that does not begin a saga, was not said."""
     contracts, said = case.frame.contracts, {s.type for s in case.said}
     return any(
-        contracts[type_].said_outside and not contracts[type_].starts and contracts[type_].key in kinds
+        contracts[type_].produced_externally and not contracts[type_].starts and contracts[type_].key in kinds
         for type_ in case.frame.heard - said
     )
 

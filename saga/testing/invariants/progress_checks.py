@@ -165,7 +165,7 @@ def out_of_log_order(
     roles: HandlerRoles, entries: Sequence[Transition], places: Mapping[str, int], *, apart: bool = False
 ) -> str | None:
     """Check that handlers see messages in the order in which they lie in a log: those of one event all together or,
-    `apart`, each for itself; those of several with `many`, which wait for each other, each for itself. `places`: of
+    `apart`, each for itself; those of several with `repeats`, which wait for each other, each for itself. `places`: of
     messages, in one log."""
     own = {e.id for t in entries for e in t.events}  # handled when it is recorded, not when it is read
     types = {t.message: t.type for t in entries}  # whatever a handler ran on came by itself, or was kept before

@@ -146,6 +146,6 @@ def again_too_soon(before: ProgressLife, after: ProgressLife) -> str | None:
         return f"WRITTEN OVER: {before.p.n} transitions with something open were replaced"
     gone_ms = min(after.times, default=0) - max(before.times, default=0)
     # Half of the memory: clocks of workers and store may differ, and whoever writes over something does it at once.
-    if gone_ms < before.service.memory_s * 500:
+    if gone_ms < before.service.retention_s * 500:
         return f"WRITTEN OVER: {before.p.n} transitions were replaced {gone_ms} ms after the last"
     return None

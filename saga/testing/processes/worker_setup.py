@@ -13,7 +13,7 @@ from msgspec import Struct
 from saga.declarations.limits import Limits, limits_of
 from saga.declarations.values import Declared
 from saga.errors import SagaError
-from saga.policies.remembering import Remembered
+from saga.policies.last_good import LastGood
 from saga.service import Service
 from saga.testing.processes.servers import Place
 
@@ -28,7 +28,7 @@ class CallLimits(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     at_once_max: int | None = None
     rate_per_s: float | None = None
-    remembered: Remembered | None = None
+    remembered: LastGood | None = None
     instead: str | None = None
     """Name of the method that is called in its place while it is refused."""
 
@@ -147,8 +147,8 @@ def _as_json(limits: Limits | None) -> CallLimits | None:
         timeout_s=limits.timeout_s,
         at_once_max=limits.at_once_max,
         rate_per_s=limits.rate_per_s,
-        remembered=other if isinstance(other, Remembered) else None,
-        instead=None if other is None or isinstance(other, Remembered) else other.__name__,
+        remembered=other if isinstance(other, LastGood) else None,
+        instead=None if other is None or isinstance(other, LastGood) else other.__name__,
     )
 
 

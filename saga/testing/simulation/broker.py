@@ -32,11 +32,13 @@ class SimulatedBroker:
     record_bytes_max = RECORD_BYTES_MAX
     makes_topics = True
 
-    def __init__(self, cluster: Cluster, process: Process, network: Network, memory_s: float = 30 * 86_400.0) -> None:
-        """`memory_s`: time after which the services have forgotten a saga."""
+    def __init__(
+        self, cluster: Cluster, process: Process, network: Network, retention_s: float = 30 * 86_400.0
+    ) -> None:
+        """`retention_s`: time after which the services have forgotten a saga."""
         self.cluster, self.process, self.network = cluster, process, network
         self.members: list[SimulatedMember] = []
-        self._memory_s = memory_s
+        self._retention_s = retention_s
         self._backend = Backend("broker", BrokerUnavailable, BrokerUnavailable)
         self._open = False
         self._publishing: list[Future[Any]] = []
@@ -125,7 +127,7 @@ class SimulatedBroker:
                 later(60 * draws[2] ** 4, lambda: self.cluster.append(chosen, delay_s))
             case "expiry":
                 self.cluster.spoiled.add(chosen.key.decode())
-                forgotten_s = self._memory_s * (1.01 + draws[2])
+                forgotten_s = self._retention_s * (1.01 + draws[2])
                 later(forgotten_s, self.network.disruptions.anew)
                 later(forgotten_s + DRAIN_S, lambda: self.cluster.append(chosen, delay_s))
             case "recreated topic":

@@ -46,7 +46,7 @@ TIME = StrayKind("has a time of its own", "take the event's own time, or hand a 
 SLEEP = StrayKind("has a time of its own", "await asyncio.sleep: there it is the world's time that passes")
 CHANCE = StrayKind(
     "runs the same again from the same seed",
-    "saga.key(name) gives an id, and random.Random(saga.key(name)) chance, that a rerun gives again",
+    "saga.idempotency_key(name) gives an id that a rerun gives again; random.Random(that id), chance",
 )
 THREAD = StrayKind("has one thread", "await it, or make it a resource and give a fake")
 PROCESS = StrayKind("has one process", _FAKE)

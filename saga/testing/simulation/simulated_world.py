@@ -332,7 +332,7 @@ class SimulatedWorld(World):
     async def _says(self, events: Sequence[_Said | _Changed | Outgoing], before: "asyncio.Task[None] | None") -> None:
         if before is not None:
             await before
-        broker = SimulatedBroker(self.cluster, self._application, self.network, self._memory_s())
+        broker = SimulatedBroker(self.cluster, self._application, self.network, self._retention_s())
         async with broker:
             for said in events:
                 if isinstance(said, _Changed):
@@ -354,8 +354,8 @@ class SimulatedWorld(World):
     def _time_ms(self) -> int:
         return BEGINNING_MS + int(self._loop.time() * 1000)
 
-    def _memory_s(self) -> float:
-        return max((d.memory.total_seconds() for d in self.declared.values()), default=0.0)
+    def _retention_s(self) -> float:
+        return max((d.retention.total_seconds() for d in self.declared.values()), default=0.0)
 
     def _failed(self, why: BaseException) -> None:
         self._loop.failure = why

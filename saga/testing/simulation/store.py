@@ -132,7 +132,7 @@ class SimulatedStore:
 
     async def check_expiry(self, collections: Collection[str], expiry_s: float) -> None:
         if not 0 <= expiry_s <= EXPIRY_S_MAX:
-            problem = f"{expiry_s} s is more than {EXPIRY_S_MAX} s: choose a shorter memory="
+            problem = f"{expiry_s} s is more than {EXPIRY_S_MAX} s: choose a shorter retention="
             raise ConfigurationError("The simulated store cannot keep documents so long", [problem])
 
     async def get(self, collection: str, key: str) -> Document | None:

@@ -185,7 +185,7 @@ class Workers(Disruptions):
     def _begin(self, name: str, service: str, life: int) -> None:
         process = Process(name, service, life)
         release = self._next[name]
-        broker = SimulatedBroker(self._cluster, process, self._network, release.prepared.memory_s)
+        broker = SimulatedBroker(self._cluster, process, self._network, release.prepared.retention_s)
         context = copy_context()
         context.run(CURRENT.set, process)
         lived = self._lives[name] = WorkerLife(process, broker, context.run(asyncio.Event), release)

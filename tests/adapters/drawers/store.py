@@ -47,7 +47,7 @@ class DrawerStore:
         try:
             self._until_ms(expiry_s)
         except StoreError as why:
-            raise ConfigurationError("documents would not stay:", [f"{why}: choose a shorter memory="]) from why
+            raise ConfigurationError("documents would not stay:", [f"{why}: choose a shorter retention="]) from why
 
     async def get(self, collection: str, key: str) -> Document | None:
         kept = self._documents().get((collection, key))

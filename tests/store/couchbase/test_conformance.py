@@ -49,6 +49,6 @@ class TestCouchbaseStore(StoreConformance):
 
     async def test_a_long_expiry_that_is_gone_at_once_is_refused(self, store: CouchbaseStore) -> None:
         """A time after 2038 is one before 1970 here."""
-        with pytest.raises(ConfigurationError, match="is gone as it is written: choose a shorter memory="):
+        with pytest.raises(ConfigurationError, match="is gone as it is written: choose a shorter retention="):
             await store.check_expiry(["saga"], 20 * 365 * DAY_S)
         assert [key async for key, _ in store.scan("saga")] == []

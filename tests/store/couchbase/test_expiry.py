@@ -75,7 +75,7 @@ async def test_what_ends_after_2106_is_refused_and_not_sent(
 ) -> None:
     with pytest.raises(StoreError, match="February 2106"):
         await store.insert("saga", "a", b"0", expiry_s=expiry_s_max(clock) + 60)
-    with pytest.raises(ConfigurationError, match=r"2106. Choose a shorter memory="):
+    with pytest.raises(ConfigurationError, match=r"2106. Choose a shorter retention="):
         await store.check_expiry(["saga"], expiry_s_max(clock) + 60)
     assert node.of_documents(*WRITES) == []
 
@@ -159,7 +159,7 @@ async def test_the_doctor_says_which_documents_would_go(
     node: Node, settings: CouchbaseSettings, clock: SettableClock, tmp_path: Path
 ) -> None:
     node.max_ttl_s, node.eviction = 7 * DAY_S, "nruEviction"
-    declared = Declared(name="payment", state=None, memory=timedelta(days=30))
+    declared = Declared(name="payment", state=None, retention=timedelta(days=30))
     asked = Settings(
         broker=f"embedded:///{tmp_path}/broker.db",
         store=f"{settings.connection}/shop",

@@ -114,19 +114,19 @@ def _first_till(till: Service[Any], *, says_old: bool) -> None:
     async def pay(filled: BasketFilledV1, drawer: Drawer, saga: Saga[None]) -> BasketPaidV1 | BasketRefused:
         if filled.amount > LIMIT_CENTS:
             return BasketRefused(basket_id=filled.basket_id, reason="too much")
-        receipt = await saga.step(drawer.take, saga.key("take"), filled.amount)
+        receipt = await saga.step(drawer.take, saga.idempotency_key("take"), filled.amount)
         return BasketPaidV1(basket_id=filled.basket_id, amount=filled.amount, receipt=receipt)
 
     @till.handler
     async def hand_over(done: BasketDoneV1, paid: BasketPaidV1, drawer: Drawer, saga: Saga[None]) -> BasketHandedOver:
-        await saga.step(drawer.hand_over, saga.key("hand"), paid.receipt, paid.amount)
+        await saga.step(drawer.hand_over, saga.idempotency_key("hand"), paid.receipt, paid.amount)
         return BasketHandedOver(basket_id=done.basket_id, receipt=paid.receipt)
 
     @till.compensation(pay)
     async def give_back(
         dropped: BasketDropped, paid: BasketPaidV1, drawer: Drawer, saga: Saga[None]
     ) -> BasketGivenBack:
-        await saga.step(drawer.give_back, saga.key("back"), paid.receipt, paid.amount)
+        await saga.step(drawer.give_back, saga.idempotency_key("back"), paid.receipt, paid.amount)
         return BasketGivenBack(basket_id=dropped.basket_id, receipt=paid.receipt)
 
 
@@ -135,19 +135,19 @@ def _newer_till(till: Service[Any], *, says_old: bool) -> None:
     async def pay(filled: BasketFilled, drawer: Drawer, saga: Saga[None]) -> BasketPaid | BasketPaidV1 | BasketRefused:
         if filled.amount > LIMIT_CENTS * 10:
             return BasketRefused(basket_id=filled.basket_id, reason="too much")
-        receipt = await saga.step(drawer.take, saga.key("take"), filled.amount // 10)
+        receipt = await saga.step(drawer.take, saga.idempotency_key("take"), filled.amount // 10)
         if says_old:
             return BasketPaidV1(basket_id=filled.basket_id, amount=filled.amount // 10, receipt=receipt)
         return BasketPaid(basket_id=filled.basket_id, tender=Tender(amount=filled.amount), receipt=receipt)
 
     @till.handler
     async def hand_over(done: BasketDone, paid: BasketPaid, drawer: Drawer, saga: Saga[None]) -> BasketHandedOver:
-        await saga.step(drawer.hand_over, saga.key("hand"), paid.receipt, paid.tender.amount // 10)
+        await saga.step(drawer.hand_over, saga.idempotency_key("hand"), paid.receipt, paid.tender.amount // 10)
         return BasketHandedOver(basket_id=done.basket_id, receipt=paid.receipt)
 
     @till.compensation(pay)
     async def give_back(dropped: BasketDropped, paid: BasketPaid, drawer: Drawer, saga: Saga[None]) -> BasketGivenBack:
-        await saga.step(drawer.give_back, saga.key("back"), paid.receipt, paid.tender.amount // 10)
+        await saga.step(drawer.give_back, saga.idempotency_key("back"), paid.receipt, paid.tender.amount // 10)
         return BasketGivenBack(basket_id=dropped.basket_id, receipt=paid.receipt)
 
 

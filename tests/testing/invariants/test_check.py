@@ -253,7 +253,7 @@ async def test_a_saga_may_wait_for_somebody_outside() -> None:
     for name, witnessed in evidence.services.items():
         contracts = dict(witnessed.service.contracts)
         if "PaymentReserved" in contracts:
-            contracts["PaymentReserved"] = replace(contracts["PaymentReserved"], said_outside=True)
+            contracts["PaymentReserved"] = replace(contracts["PaymentReserved"], produced_externally=True)
         evidence = with_service(evidence, name, service=replace(witnessed.service, contracts=contracts))
     assert violations(evidence) == []
 

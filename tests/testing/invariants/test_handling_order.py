@@ -32,7 +32,7 @@ async def set_aside(order: OrderPlaced) -> list[InventoryReserved]:
     return [InventoryReserved(order_id=order.order_id, sku=sku, quantity=1) for sku in ("tea", "pot")]
 
 
-@depot.handler(many=True)
+@depot.handler(repeats=InventoryReserved)
 async def label(reserved: InventoryReserved) -> InventoryHandedOut:
     return InventoryHandedOut(order_id=reserved.order_id, sku=reserved.sku, quantity=1)
 

@@ -114,7 +114,7 @@ async def test_a_handler_that_says_something_else_is_found() -> None:
 
 async def test_a_handler_that_asks_for_something_else_is_found() -> None:
     async def reserve(order: OrderPlaced, bank: Bank, saga: Saga) -> PaymentReserved:
-        charge = await saga.step(bank.reserve, saga.key("charge"), "another card", order.total)
+        charge = await saga.step(bank.reserve, saga.idempotency_key("charge"), "another card", order.total)
         return PaymentReserved(order_id=order.order_id, charge_id=charge, amount=order.total)
 
     begun, handled = await differences(with_handler(await confirmed(), "payment", "reserve", reserve), "payment")

@@ -28,7 +28,7 @@ async def drawer() -> AsyncIterator[Drawer]:
 
 @till.handler
 async def ring(order: OrderPlaced, drawer: Drawer, saga: Saga) -> None:
-    await saga.step(drawer.put, saga.key("put"), order.customer_id)
+    await saga.step(drawer.put, saga.idempotency_key("put"), order.customer_id)
 
 
 def an_order(number: int) -> OrderPlaced:

@@ -90,7 +90,12 @@ def handled(p: SagaProgress) -> SagaProgress:
     """With one transition more."""
     message, role = a_message("A", id=f"m-{p.n}"), a_role("confirm", "A", many=True)
     hand = WriteContext(
-        message=message, position=Position("things", 0, p.n), roles=roles_of(), heard=(), now_ms=NOW_MS, memory_s=1000
+        message=message,
+        position=Position("things", 0, p.n),
+        roles=roles_of(),
+        heard=(),
+        now_ms=NOW_MS,
+        retention_s=1000,
     )
     ended = TransitionDetails(cause=message.id, message=message, parts=(message,), delta={"x": p.n})
     return journal.complete_run(p, hand, role, ended).snapshot

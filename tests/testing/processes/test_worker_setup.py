@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from saga import Service, limited
 from saga.errors import SagaError
-from saga.policies.remembering import Remembered
+from saga.policies.last_good import LastGood
 from saga.testing.processes.worker_setup import (
     CallLimits,
     RemoteFake,
@@ -37,7 +37,7 @@ PAYMENT = WorkerSetup(
             number=0,
             calls={
                 "reserve": CallLimits(call="Bank.reserve", timeout_s=2, instead="by_phone"),
-                "score": CallLimits(call="Bank.score", remembered=Remembered(for_s=60)),
+                "score": CallLimits(call="Bank.score", remembered=LastGood(for_s=60)),
                 "release": None,
             },
         ),

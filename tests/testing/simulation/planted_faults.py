@@ -94,8 +94,8 @@ class FaultGround:
             yield store
 
     @asynccontextmanager
-    async def broker(self, name: str = NAME, memory_s: float = 1000.0) -> AsyncIterator[SimulatedBroker]:
-        async with SimulatedBroker(self.cluster, self.process(name), self.network, memory_s) as broker:
+    async def broker(self, name: str = NAME, retention_s: float = 1000.0) -> AsyncIterator[SimulatedBroker]:
+        async with SimulatedBroker(self.cluster, self.process(name), self.network, retention_s) as broker:
             await broker.ensure([Topic(TOPIC, 2)])
             yield broker
 

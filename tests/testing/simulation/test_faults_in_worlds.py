@@ -172,6 +172,6 @@ def test_a_message_that_comes_again_when_its_saga_is_forgotten_does_nothing() ->
     found = ordered(fault(operation(APPLICATION, "publish"), "expiry"))
     assert found.world.now_s > 30 * DAY_S
     assert len(found.reasons()) == 4
-    assert all("older than memory" in reason for reason in found.reasons())
+    assert all("older than the retention" in reason for reason in found.reasons())
     assert found.outcome is OrderConfirmed
     assert len(found.bank.taken) == 1

@@ -137,8 +137,8 @@ def test_waiting_for_the_operating_system_is_noticed() -> None:
 REMEDIES = {
     "time.time": "hand a clock to the resource",
     "time.sleep": "await asyncio.sleep",
-    "os.urandom": "saga.key(name)",
-    "random.random": "saga.key(name)",
+    "os.urandom": "saga.idempotency_key(name)",
+    "random.random": "saga.idempotency_key(name)",
     "select.select": "give the world a fake",
     "os.system": "give the world a fake",
 }

@@ -29,18 +29,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def services_of() -> list[Service[Any]]:
     order, payment, shipping = Service("order"), Service("payment"), Service("shipping")
 
-    @order.handler(many=True)
+    @order.handler(repeats=OrderPlaced)
     async def cancel(placed: OrderPlaced) -> OrderCancelled | None:
         return OrderCancelled(order_id=placed.order_id, reason="late") if placed.quantity == LAST else None
 
-    @payment.handler(many=True)
+    @payment.handler(repeats=OrderPlaced)
     async def reserve(order: OrderPlaced) -> PaymentReserved:
         return PaymentReserved(order_id=order.order_id, charge_id=f"c-{order.quantity}", amount=order.total)
 
     @payment.compensation(reserve)
     async def release(cancelled: OrderCancelled, reserved: PaymentReserved) -> None: ...
 
-    @shipping.handler(many=True)
+    @shipping.handler(repeats=PaymentReserved)
     async def refuse(reserved: PaymentReserved, cancelled: OrderCancelled) -> ShipmentRefused:
         return ShipmentRefused(order_id=reserved.order_id, reason=reserved.charge_id)
 

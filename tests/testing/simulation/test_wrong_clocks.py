@@ -88,7 +88,7 @@ def patient() -> Service:
     ) -> OrderConfirmed | OrderCancelled | Later[ShipmentBooked]:
         if booked is not None:
             return OrderConfirmed(order_id=placed.order_id)
-        if not saga.waited:
+        if not saga.elapsed:
             return Later(until=ShipmentBooked, within=timedelta(minutes=10))
         return OrderCancelled(order_id=placed.order_id, reason="nobody answered in time")
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remembered:
+class LastGood:
     """Fallback of a call that only asks: what it gave last for the same arguments, in this process.
 
     `for_s`: seconds for which a result is good enough. `results_max`: results that are kept, those asked for last.
@@ -24,22 +24,22 @@ class Remembered:
     def __post_init__(self) -> None:
         for_s, most = _number(self.for_s), _number(self.results_max)
         if for_s is None or for_s <= 0:
-            raise DeclarationError(f"Remembered(for_s={self.for_s!r}): give seconds, more than 0")
+            raise DeclarationError(f"LastGood(for_s={self.for_s!r}): give seconds, more than 0")
         if most is None or most != int(most) or most < 1:
-            raise DeclarationError(f"Remembered(results_max={self.results_max!r}): give a whole number from 1 on")
+            raise DeclarationError(f"LastGood(results_max={self.results_max!r}): give a whole number from 1 on")
 
 
-class Memory(Generic[T]):
+class LastGoodCache(Generic[T]):
     """Results that are remembered of one call, each with the time at which it was given.
 
-    >>> memory = Memory[str](Remembered(for_s=10, results_max=2))
+    >>> memory = LastGoodCache[str](LastGood(for_s=10, results_max=2))
     >>> for n, key in enumerate("abc"):
     ...     memory.learn(key, key.upper(), now_s=n)
     >>> memory.recall("a", now_s=3), memory.recall("b", now_s=3), memory.recall("b", now_s=12)
     (None, 'B', None)
     """
 
-    def __init__(self, rules: Remembered) -> None:
+    def __init__(self, rules: LastGood) -> None:
         self._rules = rules
         self._results: OrderedDict[str, tuple[float, T]] = OrderedDict()
 

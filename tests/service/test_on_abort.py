@@ -91,7 +91,7 @@ Handler = Callable[..., Any]
 
 def service_of(handler: Handler, *, compensated: bool = True) -> Service[Any]:
     payment = Service("payment")
-    payment.resource(answers=(Refused,))(hotel)
+    payment.resource(expected_errors=(Refused,))(hotel)
     payment.document(Stock, "stock")
     payment.handler(retry=Retry(attempts_max=2, never=(Blocked,)))(handler)
     if compensated:
@@ -104,9 +104,9 @@ def service_of(handler: Handler, *, compensated: bool = True) -> Service[Any]:
 
 
 async def reserve(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
-    room = await saga.step(hotel.hold, saga.key("room"), "12")
-    saga.undo_with(hotel.free, saga.key("free"), room, nights=order.quantity)
-    await saga.step(hotel.deposit, saga.key("deposit"), order.total)
+    room = await saga.step(hotel.hold, saga.idempotency_key("room"), "12")
+    saga.on_abort(hotel.free, saga.idempotency_key("free"), room, nights=order.quantity)
+    await saga.step(hotel.deposit, saga.idempotency_key("deposit"), order.total)
     return RESERVED
 
 
@@ -149,10 +149,10 @@ async def test_a_refusal_is_shown_to_a_person() -> None:
 async def test_what_is_said_last_is_done_first_and_documents_are_changed_by_functions_that_take_the_saga() -> None:
     async def book(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         await saga.update(Stock, order.sku, Stock.take)
-        saga.undo_with(give_back, saga, order.sku)
-        room = await saga.step(hotel.hold, saga.key("room"), "12")
-        saga.undo_with(hotel.free, saga.key("free"), room)
-        await saga.step(hotel.deposit, saga.key("deposit"), order.total)
+        saga.on_abort(give_back, saga, order.sku)
+        room = await saga.step(hotel.hold, saga.idempotency_key("room"), "12")
+        saga.on_abort(hotel.free, saga.idempotency_key("free"), room)
+        await saga.step(hotel.deposit, saga.idempotency_key("deposit"), order.total)
         return RESERVED
 
     there = Hotel()
@@ -164,9 +164,9 @@ async def test_what_is_said_last_is_done_first_and_documents_are_changed_by_func
 
 async def test_turns_that_are_over_are_taken_back_too() -> None:
     async def slowly(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved | Later:
-        room = await saga.step(hotel.hold, saga.key("room"), f"{saga.waited.days}")
-        saga.undo_with(hotel.free, saga.key("free"), room)
-        return RESERVED if saga.waited >= timedelta(days=3) else Later(after=timedelta(days=1))
+        room = await saga.step(hotel.hold, saga.idempotency_key("room"), f"{saga.elapsed.days}")
+        saga.on_abort(hotel.free, saga.idempotency_key("free"), room)
+        return RESERVED if saga.elapsed >= timedelta(days=3) else Later(after=timedelta(days=1))
 
     there = Hotel()
     done = await trial(service_of(slowly), PLACED, timedelta(days=1), CANCELLED, timedelta(days=9), use=[there])
@@ -178,23 +178,23 @@ async def test_what_could_not_be_found_again_is_refused_where_it_is_said() -> No
     async def closure(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
         async def back() -> None: ...
 
-        saga.undo_with(back)
+        saga.on_abort(back)
         return RESERVED
 
     async def of_nobody(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
-        saga.undo_with(Hotel().free, "key", "12")
+        saga.on_abort(Hotel().free, "key", "12")
         return RESERVED
 
     async def not_plain(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
-        saga.undo_with(hotel.free, "key", object())  # type: ignore[arg-type]
+        saga.on_abort(hotel.free, "key", object())  # type: ignore[arg-type]
         return RESERVED
 
     async def unread(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
-        saga.undo_with(hotel.unannotated, "12")
+        saga.on_abort(hotel.unannotated, "12")
         return RESERVED
 
     async def limited_for_nothing(order: OrderPlaced, hotel: Hotel, saga: Saga) -> PaymentReserved:
-        saga.undo_with(give_back_one_by_one, saga, order.sku)
+        saga.on_abort(give_back_one_by_one, saga, order.sku)
         return RESERVED
 
     for handler, words in (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from saga.errors import DeclarationError
-from saga.policies.remembering import Memory, Remembered
+from saga.policies.last_good import LastGood, LastGoodCache
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from saga.policies.remembering import Memory, Remembered
     ],
 )
 def test_rules_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError, match=r"Remembered\((for_s|results_max)="):
-        Remembered(**wrong)
+    with pytest.raises(DeclarationError, match=r"LastGood\((for_s|results_max)="):
+        LastGood(**wrong)
 
 
 def test_of_too_many_the_one_goes_that_nobody_asked_for_longest() -> None:
-    memory = Memory[int](Remembered(for_s=9, results_max=2))
+    memory = LastGoodCache[int](LastGood(for_s=9, results_max=2))
     memory.learn("a", 1, 0)
     memory.learn("b", 2, 0)
     assert memory.recall("a", 1) == 1
