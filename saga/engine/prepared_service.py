@@ -348,13 +348,14 @@ def retry_span_s(retry: Retry) -> float:
 
 def _long_waits(declared: Declared) -> Iterator[str]:
     """Attempts of handlers; a deadline that is longer is refused where it is declared."""
-    memory = declared.memory
+    retention = declared.retention
     for handler in declared.reactions:
         wait = timedelta(seconds=sum(retry_span_s(retry) for retry in _rules_of(declared, handler)))
-        if handler.undoes is None and wait >= memory:
+        if handler.undoes is None and wait >= retention:
             yield (
-                f"the attempts of {handler.name} take up to {wait}, and {declared.name} remembers a saga for {memory}: "
-                "what it says then is of a saga that others may have forgotten; raise retention=, or let it fail sooner"
+                f"the attempts of {handler.name} take up to {wait}, and {declared.name} remembers a saga for "
+                f"{retention}: what it emits then is of a saga that others may have forgotten; raise retention=, or let "
+                "it fail sooner"
             )
 
 
@@ -371,14 +372,15 @@ def _rules_of(declared: Declared, handler: Reaction) -> Iterator[Retry]:
 
 def _long_topics(declared: Declared) -> Iterator[str]:
     topics = {name: topic for h in declared.reactions for e in h.hears for name, topic in _topics_of(e).items()}
-    retention_s = declared.memory.total_seconds()
+    retention_s = declared.retention.total_seconds()
     for name in sorted(reads_of(declared) & topics.keys()):
         days = topics[name]
         if days is None or days * DAY_S > retention_s:
             kept = "for ever" if days is None else f"for {days:g} days"
             yield (
-                f"the topic {name} keeps records {kept}, and {declared.name} remembers a saga for {declared.memory}: "
-                "whoever reads it anew has it handled twice; raise retention=, or lower retention_days in its topic.json"
+                f"the topic {name} keeps records {kept}, and {declared.name} remembers a saga for "
+                f"{declared.retention}: reading the topic again would handle older records twice; raise retention=, or "
+                "lower retention_days in its topic.json"
             )
 
 

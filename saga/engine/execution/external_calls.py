@@ -114,7 +114,7 @@ class Calling(Saga[Any]):
                     return await self._another_way(step, limits, timeout_s)
                 if used is not None and isinstance(refusal.why, used.resource.expected_errors):
                     self._refused = (len(self.calls), refusal.left_s)
-                    return record_answer(step.record, refusal.why, used.resource.answers)
+                    return record_answer(step.record, refusal.why, used.resource.expected_errors)
             self.put_off_s = refusal.left_s
             raise refusal.why from None
 
