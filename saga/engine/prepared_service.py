@@ -354,8 +354,8 @@ def _long_waits(declared: Declared) -> Iterator[str]:
         if handler.undoes is None and wait >= retention:
             yield (
                 f"the attempts of {handler.name} take up to {wait}, and {declared.name} remembers a saga for "
-                f"{retention}: what it emits then is of a saga that others may have forgotten; raise retention=, or let "
-                "it fail sooner"
+                f"{retention}: what it emits then is of a saga that others may have forgotten; raise retention=, or "
+                "let it fail sooner"
             )
 
 
