@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 PURE = ("saga/progress", "saga/policies")
-POLICIES = ("blame", "remembering", "retry", "rules", "windows", "breaker", "turns", "yielding")
+POLICIES = ("blame", "last_good", "retry", "rules", "windows", "breaker", "turns", "yielding")
 OWN_TESTS = (*PURE, "tests/progress", *(f"tests/policies/test_{name}.py" for name in POLICIES))
 """Tests of one decision at a time, without chance: what they reach they reach each time."""
 
