@@ -47,7 +47,7 @@ def parked_id(service: str, saga: str, handler: str, message: str, attempts: int
 def inbox_entry(message: str, handler: str) -> str:
     """The inbox entry of (message, handler): 96 bits as hex.
 
-    >>> len(entry("m-1", "reserve"))
+    >>> len(inbox_entry("m-1", "reserve"))
     24
     """
     return blake2b(f"{handler}|{message}".encode(), digest_size=12).hexdigest()

@@ -69,7 +69,7 @@ _ENTRIES = _MODULUS - 59
 def get_initial_hash(service: str, saga: str) -> str:
     """Text in the place of a hash before the first transition.
 
-    >>> seed("payment", "order-17")
+    >>> get_initial_hash("payment", "order-17")
     'payment|order-17'
     """
     return f"{service}|{saga}"

@@ -83,7 +83,7 @@ def compute_next_check(p: SagaProgress, now_ms: int, before: SagaProgress | None
 def _compute_check(due_ms: int, now_ms: int) -> int:
     """Time to come at which what is due then is looked at.
 
-    >>> _look_at(7000, 5000), _look_at(5000, 5000), _look_at(5000, 65_000)
+    >>> _compute_check(7000, 5000), _compute_check(5000, 5000), _compute_check(5000, 65_000)
     (7000, 6000, 125000)
     """
     if due_ms > now_ms:
