@@ -68,7 +68,7 @@ def span_of_event(event: Message) -> str:
 
 
 def _digest(text: str, bytes_: int) -> str:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=bytes_, person=b"saga monitor trace").hexdigest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=bytes_, person=b"saga trace").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

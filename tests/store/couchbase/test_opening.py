@@ -130,11 +130,11 @@ def test_a_process_that_ends_while_the_driver_connects_has_its_exit_code(mock: C
 import asyncio, sys
 import saga.cli.run  # all that takes time is loaded before
 from saga.cli.main import main
-from saga.store.couchbase.driver import Cluster
+from saga.store.couchbase.driver import CouchbaseCluster
 from saga.store.couchbase.adapter import CouchbaseSettings
 
 async def connects():
-    Cluster(CouchbaseSettings(connection=sys.argv[1], bucket="saga", username="x", password=lambda: "y"))
+    CouchbaseCluster(CouchbaseSettings(connection=sys.argv[1], bucket="saga", username="x", password=lambda: "y"))
 
 asyncio.run(connects())
 main(["run", "no.such.module"])
