@@ -114,7 +114,8 @@ def test_the_command_line_takes_every_command_in_the_scripts_of_a_page_for_opera
 
 
 def test_a_command_that_the_command_line_does_not_take_is_found() -> None:
-    [problem] = refused(commands_in_scripts("```sh\nsaga sagas show order-17 --nothing   # one saga\nsaga sagas list\n```\n"))
+    script = "```sh\nsaga sagas show order-17 --nothing   # one saga\nsaga sagas list\n```\n"
+    [problem] = refused(commands_in_scripts(script))
     assert problem.startswith("saga sagas show order-17 --nothing")
 
 
