@@ -300,7 +300,7 @@ def test_following_ends_well_with_ctrl_c_and_tells_what_it_saw_at_once(shop: Pat
     # As the shell starts it, save that Ctrl-C reaches it whatever the process that runs the tests does with it.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "from saga.cli.main import main; main(['show', 'order-1', '--follow', '--json'])"
+        "from saga.cli.main import main; main(['sagas', 'show', 'order-1', '--follow', '--json'])"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
         assert following.stdout is not None
