@@ -359,13 +359,13 @@ def test_bump_copies_the_newest_version(folder: Path) -> None:
 
 
 def test_what_is_released_may_not_change_and_what_is_not_needs_no_other_version(folder: Path) -> None:
-    done = saga("dead", "release")
+    done = saga("release")
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         ["orders/Asked.v1 is released", "orders/Placed.v1 is released", "2 versions in contracts/released.json"],
     )
     written = (folder / "contracts/released.json").read_text("utf-8")
-    assert saga("dead", "release").output == "2 versions in contracts/released.json\n"
+    assert saga("release").output == "2 versions in contracts/released.json\n"
     assert saga("bump", "Placed").exit_code == 0
     forget_folders()
     done = saga("bump", "Placed")
@@ -388,7 +388,7 @@ def test_what_is_released_may_not_change_and_what_is_not_needs_no_other_version(
 
 def test_what_does_not_fit_is_not_released(folder: Path) -> None:
     write(folder, schema("Placed", field("note", "string")), version=2)
-    done = saga("dead", "release")
+    done = saga("release")
     assert done.exit_code == 1
     assert "note is not in what is written" in done.output
     assert not (folder / "contracts/released.json").exists()
@@ -414,7 +414,7 @@ def test_words_of_a_released_version_may_be_mended_and_nothing_else(
 ) -> None:
     changed = dict(changed)
     write(folder, schema("Placed", field("note", "string")))
-    saga("dead", "release")
+    saga("release")
     note = changed.pop("note", field("note", "string"))
     write(folder, schema("Placed", note) | changed)
     if "owner" in changed:
@@ -427,7 +427,7 @@ def test_words_of_a_released_version_may_be_mended_and_nothing_else(
 def test_a_default_that_is_called_like_our_words_counts(folder: Path) -> None:
     part = {"type": "record", "name": "Part", "fields": [field("doc", "string")]}
     write(folder, schema("Placed", field("x", part, default={"doc": "a"})))
-    saga("dead", "release")
+    saga("release")
     write(folder, schema("Placed", field("x", part, default={"doc": "b"})))
     forget_folders()
     assert "[released]" in saga("check").output
@@ -449,7 +449,7 @@ def test_a_damaged_list_of_releases_is_told(folder: Path, text: str, message: st
     assert done.exit_code == 1
     assert f"contracts/released.json: {message}" in done.output
     assert "bring back the file that is committed [released]" in done.output
-    assert saga("dead", "release").exit_code == 1
+    assert saga("release").exit_code == 1
     assert (folder / "contracts/released.json").read_text("utf-8") == text
 
 
