@@ -24,7 +24,7 @@ class BrokerAdapter(Adapter, Protocol):
 
     @property
     def makes_topics(self) -> bool:
-        """True if services create missing topics: see `saga.broker.port.Broker.makes_topics`."""
+        """True if services create missing topics: see `saga.broker.port.Broker`."""
 
     def at(self, settings: Chosen, clock: Clock) -> Broker:
         """Create the broker without opening it. Raises `ConfigurationError` if the driver is not installed."""

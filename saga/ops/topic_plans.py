@@ -92,7 +92,7 @@ def has_retention(topic: Topic, found: TopicDescription) -> bool:
 def describe_retention(ms: int | None) -> str:
     """Time that records are kept, for people.
 
-    >>> kept(7 * 86_400_000), kept(5_400_000), kept(None)
+    >>> describe_retention(7 * 86_400_000), describe_retention(5_400_000), describe_retention(None)
     ('kept 7 days', 'kept 1.5 hours', 'kept for ever')
     """
     return "kept for ever" if ms is None else f"kept {describe_duration(ms)}"
@@ -101,7 +101,7 @@ def describe_retention(ms: int | None) -> str:
 def describe_duration(ms: float) -> str:
     """A time in the largest unit that it fills.
 
-    >>> span(86_400_000), span(1_500), span(20)
+    >>> describe_duration(86_400_000), describe_duration(1_500), describe_duration(20)
     ('1 day', '1.5 seconds', '20 milliseconds')
     """
     unit, size = next((unit, size) for unit, size in UNITS if ms >= size or size == 1)

@@ -244,7 +244,7 @@ class Lines:
 def event_name(kind: type[Moment]) -> str:
     """Name under which a moment is logged.
 
-    >>> event_name(moments.DeadLettered)
+    >>> event_name(events.DeadLettered)
     'dead_lettered'
     """
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()

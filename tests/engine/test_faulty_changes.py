@@ -154,7 +154,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, change: Callable[[Message, Record],
         return None if message is None else change(message, record)
 
     with monkeypatch.context() as patch:
-        patch.setattr("saga.engine.consumer.record_router.message_in", message_in)
+        patch.setattr("saga.engine.consumer.record_router.parse_change", message_in)
         yield
 
 

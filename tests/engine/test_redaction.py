@@ -220,7 +220,7 @@ def test_no_sensitive_value_is_in_anything_that_people_see(tmp_path: Path, monke
     monkeypatch.setenv("SAGA_BROKER", f"embedded:///{tmp_path}/broker.db")
     monkeypatch.setenv("SAGA_STORE", f"sqlite:///{tmp_path}/store.db")
     sagas = [f"order-{end}" for end in (*SKUS, "declined", "away", "stuck", "paid")]
-    commands = [("list",), ("list", "--json"), ("dead", "list"), ("dead", "list", "--json")]
+    commands = [("sagas", "list"), ("sagas", "list", "--json"), ("dead", "list"), ("dead", "list", "--json")]
     commands += [("dead", "show", letter.id) for letter in letters]
     commands += [("sagas", "show", saga, *more) for saga in sagas for more in SHOWN]
     commands += [
@@ -231,7 +231,7 @@ def test_no_sensitive_value_is_in_anything_that_people_see(tmp_path: Path, monke
         assert done.exit_code in (0, 1), (command, done.output)
         seen[" ".join(command)] = done.output
     assert {where: text for where, text in seen.items() if "SECRET" in text} == {}
-    assert "***" in seen["show order-tea --json"]
+    assert "***" in seen["sagas show order-tea --json"]
     assert "***" in json.dumps([letter.state for letter in letters])
     rehearsals = " ".join(text for where, text in seen.items() if where.startswith("rehearsal"))
     assert 'reserve would call Bank.tokenize("***")' in rehearsals

@@ -52,7 +52,7 @@ def test_whatever_lies_among_commands_is_one_or_a_dead_letter_with_a_reason() ->
         assert isinstance(read, Command | BadRecord)
         found[type(read).__name__] += 1
         assert isinstance(read, Command) or read.reason
-    assert min(found["Command"], found["Letter"]) > 100, found
+    assert min(found["Command"], found["BadRecord"]) > 100, found
 
 
 async def test_whatever_lies_among_wakes_is_one_or_a_dead_letter_with_a_reason(tmp_path: Path) -> None:
@@ -66,12 +66,14 @@ async def test_whatever_lies_among_wakes_is_one_or_a_dead_letter_with_a_reason(t
         assert isinstance(read, Wake | BadRecord)
         assert isinstance(read, Wake) or read.reason
         found[type(read).__name__] += 1
-    assert min(found["Wake"], found["Letter"]) > 100, found
+    assert min(found["Wake"], found["BadRecord"]) > 100, found
     orders = list(records(SEED, 100, bytes_max=ground.bytes_max))
     figures = await run(ground, orders, tmp_path, also=WAKES)
     assert (figures.stops, figures.losses, figures.unclear) == ([], [], [])
     positions = [texts_of(record.headers).get("dead_position", "") for log in ground.logs[DEAD] for record in log]
-    assert sum(position.startswith(WAKES) for position in positions) == found["Letter"], "each said once, no wake said"
+    assert sum(position.startswith(WAKES) for position in positions) == found["BadRecord"], (
+        "each said once, no wake said"
+    )
 
 
 @pytest.mark.slow

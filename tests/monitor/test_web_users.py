@@ -35,7 +35,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def test_the_command_prints_a_line_with_which_one_can_sign_in(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["password", "ada"], input=f"{PASSWORD}\n", prog_name="saga")
+    done = CliRunner().invoke(main, ["monitor", "password", "ada"], input=f"{PASSWORD}\n", prog_name="saga")
     assert done.exit_code == 0, done.output
     assert PASSWORD not in done.output
     path = tmp_path / "users"
@@ -53,7 +53,7 @@ def test_the_command_prints_a_line_with_which_one_can_sign_in(tmp_path: Path) ->
 def test_what_cannot_be_a_user_is_refused(name: str, password: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         line_for(name, password)
-    done = CliRunner().invoke(main, ["password", name], input=f"{password}\n", prog_name="saga")
+    done = CliRunner().invoke(main, ["monitor", "password", name], input=f"{password}\n", prog_name="saga")
     assert done.exit_code == 2
     assert why in done.output
 

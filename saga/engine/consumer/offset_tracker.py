@@ -1,16 +1,16 @@
 """Track which offset of a partition may be committed: that of its first unfinished message. Pure.
 
->>> prefix = Prefix(5)
+>>> tracker = OffsetTracker(5)
 >>> for offset in (5, 6, 9):
-...     prefix.begun(offset)
->>> prefix.finished(6)
->>> prefix.to_commit() is None
+...     tracker.begin(offset)
+>>> tracker.finish(6)
+>>> tracker.offset_to_commit() is None
 True
->>> prefix.finished(5)
->>> prefix.to_commit()
+>>> tracker.finish(5)
+>>> tracker.offset_to_commit()
 9
->>> prefix.committed(9)
->>> prefix.is_committed(6), prefix.is_committed(9), prefix.to_commit()
+>>> tracker.acknowledge(9)
+>>> tracker.is_committed(6), tracker.is_committed(9), tracker.offset_to_commit()
 (True, False, None)
 """
 

@@ -54,7 +54,7 @@ def describe_arguments(
     number of the parameter that takes the first of `args`.
 
     >>> def charge(order: str, cents: int, *, note: str) -> None: ...
-    >>> in_words(charge, ("order-17", 4200), {"note": "tea"})
+    >>> describe_arguments(charge, ("order-17", 4200), {"note": "tea"})
     '"order-17", 4200, note="tea"'
     """
     places = chain(

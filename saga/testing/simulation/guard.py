@@ -253,7 +253,7 @@ def _owner_of(file: str) -> CodeOwner:
         return CodeOwner.STANDARD
     if file == "<string>" or file.startswith("<attrs "):
         return CodeOwner.GENERATED
-    if file == str(_SAGA / "clock.py"):
+    if file == str(_SAGA / "support" / "clock.py"):
         return CodeOwner.OUR_CLOCK
     for folder, owner in _FOLDERS:
         if file.startswith(folder):
