@@ -87,7 +87,8 @@ class Ground:
     @contextmanager
     def worker(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
         """Worker that runs inside the block."""
-        command = [sys.executable, "-m", "tests.monitor.sharing_worker", self.topic, "monitor", "--shared", self.name]
+        command = [sys.executable, "-m", "tests.monitor.sharing_worker", self.topic, "monitor", "run"]
+        command += ["--shared", self.name]
         command += ["--broker", self.settings.broker, "--listen", f"127.0.0.1:{port}"]
         environment = {**os.environ, "SAGA_KAFKA_REPLICATION": "1", "SAGA_KAFKA_MIN_INSYNC": "1"}
         with (

@@ -154,7 +154,7 @@ class KafkaAdapter:
 
     def client_options(self, settings: Chosen) -> ClientOptions:
         with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.settings")
-        return cast("ClientOptions", with_kafka.Access(kafka_settings(settings)).options)
+        return cast("ClientOptions", with_kafka.KafkaAccess(kafka_settings(settings)).options)
 
     def unmade(self, settings: Chosen) -> Path | None:
         return None
