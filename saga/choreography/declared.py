@@ -84,7 +84,7 @@ def _told(declared: Declared, reaction: Reaction) -> Told:
         name=reaction.name,
         kind=reaction.kind,
         ids=f"{declared.name}|{reaction.name}",
-        takes=tuple(_names(each) for each in reaction.needed if each not in originals),
+        takes=tuple(_names(each) for each in reaction.needed_events if each not in originals),
         optional=tuple(name for each in events if each.optional for name in _names(each.events)),
         later=reaction.may_wait,
         until=_names(reaction.shape.awaited),

@@ -5,7 +5,7 @@ import asyncio
 import click
 from msgspec.structs import asdict
 
-from saga.cli.options import LIMIT_MAX, deployment_options, packed, since_ms
+from saga.cli.options import LIMIT_MAX, deployment_options, pack_options, since_ms
 from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.messaging import controls
 from saga.ops.audit import KINDS, AuditEntry, AuditFilter, read_audit
@@ -20,7 +20,7 @@ def _make_filter(kinds: tuple[str, ...], saga: str | None, who: str | None, sinc
 
 @click.command()
 @click.argument("service")
-@packed(
+@pack_options(
     "asked",
     _make_filter,
     click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Only this kind. May be repeated."),

@@ -12,7 +12,7 @@ from saga.cli.options import (
     deployment_options,
     json_option,
     operator_options,
-    packed,
+    pack_options,
     read_stores_option,
     time_of,
 )
@@ -55,7 +55,7 @@ def _make_flag(percent: float | None, saga: str | None, until: str | None) -> Sw
 @control.command()
 @click.argument("service")
 @click.argument("name")
-@packed(
+@pack_options(
     "wanted",
     _make_flag,
     click.option(
@@ -94,7 +94,7 @@ def _switching(kind: str, *options: Option, off: bool = False, check: Callable[.
         return Switch(kind=kind, until=until, **fields)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        with_options = packed("wanted", make, *options)(operator_options(deployment_options(command)))
+        with_options = pack_options("wanted", make, *options)(operator_options(deployment_options(command)))
         return click.argument("service")(with_options)
 
     return decorate

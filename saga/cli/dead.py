@@ -22,7 +22,7 @@ from saga.cli.options import (
     limit_option,
     operator_options,
     owner_option,
-    packed,
+    pack_options,
     prefix_option,
     reason_option,
     sagas_option,
@@ -44,7 +44,7 @@ from saga.ops.attention import (
     find_blocking,
     find_too_old,
 )
-from saga.ops.dead_letters import DeadLetterRecord, read_originals
+from saga.ops.dead_letters import DeadLetter, read_originals
 from saga.ops.operator_commands import (
     OUTCOMES,
     REPLAYS_MAX,
@@ -143,7 +143,7 @@ def show(saga: str, deployment: Deployment, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _lines(letter: DeadLetterRecord, now: str) -> Sequence[str]:
+def _lines(letter: DeadLetter, now: str) -> Sequence[str]:
     said = {
         "now": now if now != "-" else None,
         "time": letter.time,
@@ -225,7 +225,7 @@ def _command(wanted: Wanted, help_text: str) -> click.Command:
     @click.command(wanted, help=help_text)
     @_SELECTS
     @operator_options
-    @packed("options", _make_replay_options, *details)
+    @pack_options("options", _make_replay_options, *details)
     @deployment_options
     @json_option
     def command(
@@ -294,9 +294,7 @@ def _declared_in(modules: Sequence[str], service: str) -> Declared:
     return found
 
 
-async def _read_originals(
-    service: str, late: Sequence[DeadLetterRecord], deployment: Deployment
-) -> Mapping[str, Message]:
+async def _read_originals(service: str, late: Sequence[DeadLetter], deployment: Deployment) -> Mapping[str, Message]:
     """Read the messages of these dead letters that are complete on the topic."""
     if not late:
         return {}
@@ -312,7 +310,7 @@ def _loops(each: BlockingDeadLetter, request: CommandRequest, options: ReplayOpt
     return request.wanted == "replay" and not options.again and each.replays >= REPLAYS_MAX
 
 
-def _report_missing(selection: Selection, found: Sequence[DeadLetterRecord], what: str) -> bool:
+def _report_missing(selection: Selection, found: Sequence[DeadLetter], what: str) -> bool:
     """Report the selected sagas of which nothing was found; return whether there is one."""
     present = {letter.saga for letter in found}
     missing = [saga for saga in dict.fromkeys(selection.sagas) if saga not in present]
@@ -321,7 +319,7 @@ def _report_missing(selection: Selection, found: Sequence[DeadLetterRecord], wha
     return bool(missing)
 
 
-def _print_state(letter: DeadLetterRecord, what: str, why: str, as_json: bool) -> None:
+def _print_state(letter: DeadLetter, what: str, why: str, as_json: bool) -> None:
     if as_json:
         tell_json({"service": letter.service, "saga": letter.saga, "dead": letter.id, "state": what, "why": why})
     else:
@@ -379,7 +377,7 @@ discard = _command(
 
 async def _rehearse_all(
     declared: Declared,
-    letters: Sequence[DeadLetterRecord],
+    letters: Sequence[DeadLetter],
     originals: Mapping[str, Message],
     request: CommandRequest,
     deployment: Deployment,
@@ -487,14 +485,14 @@ def _make_resolve_selection(saga: str, service: str | None, handler: str | None)
 """
     + CODES
 )
-@packed(
+@pack_options(
     "selection",
     _make_resolve_selection,
     click.argument("saga"),
     click.option("--service", help="In this service, if several have a dead letter of SAGA."),
     click.option("--handler", help="Of this handler or compensation, if there are several."),
 )
-@packed(
+@pack_options(
     "resolution",
     _make_resolution,
     click.option("--step", metavar="FUNCTION", help="Name of the function that the handler passes to saga.step."),
@@ -548,7 +546,7 @@ async def _resolve(
     return await _print_answers(sent, request, deployment, as_json) and not unknown
 
 
-async def _escalations(selection: Selection, ids: Sequence[str], deployment: Deployment) -> list[DeadLetterRecord]:
+async def _escalations(selection: Selection, ids: Sequence[str], deployment: Deployment) -> list[DeadLetter]:
     """Find the escalations with these ids. That of a failing compensation ends when the compensation succeeds."""
     found = await find_attention(selection, deployment)
     selected = [each.letter for each in found.items if each.letter.id in ids and each.letter.what == "escalation"]

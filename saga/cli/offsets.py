@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from saga.cli.options import broker_option, packed, record_options
+from saga.cli.options import broker_option, pack_options, record_options
 from saga.cli.printing import tell, tell_json
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
@@ -120,7 +120,7 @@ class _Target:
 
 @offsets.command()
 @click.argument("service")
-@packed(
+@pack_options(
     "target",
     _Target,
     click.option("--topic", required=True, help="The topic in which offsets move."),

@@ -54,7 +54,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def packed(name: str, make: Callable[..., object], *options: Option) -> Option:
+def pack_options(name: str, make: Callable[..., object], *options: Option) -> Option:
     """Decorate a command with options whose values it gets as one argument `name`, which `make` builds from them."""
 
     def nothing() -> None: ...
@@ -92,7 +92,7 @@ def _make_record(who: str, why: str) -> Operator:
 
 who_option = click.option("--who", required=True, help="Your name, for the audit.")
 why_option = click.option("--why", required=True, help="Your reason, for the audit.")
-operator_options = packed(
+operator_options = pack_options(
     "operator",
     _make_operator,
     who_option,
@@ -107,7 +107,7 @@ operator_options = packed(
     ),
 )
 """Options of commands that services answer; the command gets an `Operator`."""
-record_options = packed("operator", _make_record, who_option, why_option)
+record_options = pack_options("operator", _make_record, who_option, why_option)
 """Options of commands that change something themselves; the command gets an `Operator`."""
 
 
@@ -116,7 +116,7 @@ def _make_deployment(addresses: tuple[str, ...], broker: str | None) -> Deployme
     return Deployment(stores=addresses, settings=settings, warn=tell_trouble)
 
 
-deployment_options = packed("deployment", _make_deployment, read_stores_option, broker_option)
+deployment_options = pack_options("deployment", _make_deployment, read_stores_option, broker_option)
 """Options that say where stores and broker are; the command gets a `Deployment`."""
 
 
@@ -145,7 +145,7 @@ def selection_options(*options: Option, required: bool = False, **fixed: Any) ->
     for option in options:
         option(nothing)
     parameters = cast("_WithParameters", nothing).__click_params__
-    return packed("selection", make, *options)
+    return pack_options("selection", make, *options)
 
 
 _RESTRICTS = ("sagas", "handler", "type", "reason", "category", "owner", "before", "age")

@@ -18,7 +18,7 @@ from saga.cli.options import (
     check_said,
     deployment_options,
     limit_option,
-    packed,
+    pack_options,
     prefix_option,
     selection_options,
     services_option,
@@ -164,7 +164,7 @@ def _make_details(*, reveal: bool, who: str, why: str, **given: Any) -> Details:
 
 @click.command()
 @click.argument("saga_id")
-@packed(
+@pack_options(
     "details",
     _make_details,
     click.option("--follow", "-f", is_flag=True, help="Go on with what is new, as it comes, until Ctrl-C."),
@@ -300,10 +300,10 @@ def _heading(saga: str, seen: SagaDetails, service: str | None) -> list[str]:
     ended = f"ended with {outcome}" if outcome else "no outcome yet"
     if principals := dict.fromkeys(s.principal for s in seen.statuses if s.principal):
         ended += f"; begun by {' and '.join(map(quoted, principals))}"
-    return [f"saga {saga}: {ended}; known to {', '.join(map(_named, seen.histories))}"]
+    return [f"saga {saga}: {ended}; known to {', '.join(map(_name_history, seen.histories))}"]
 
 
-def _named(history: SagaHistory) -> str:
+def _name_history(history: SagaHistory) -> str:
     """The service; with the version of its state, where that is not the first."""
     version = history.progress.version
     return f"{history.service} (state version {version})" if version > 1 else history.service

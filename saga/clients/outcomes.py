@@ -104,7 +104,7 @@ class Asker:
     """Record of an outcome that came while it was asked."""
 
 
-async def _polled(reading: PartitionReader) -> Sequence[Record]:
+async def _poll(reading: PartitionReader) -> Sequence[Record]:
     return await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
 
 
@@ -283,7 +283,7 @@ class Outcomes(Generic[E]):
                     if not self._askers or any(not wanted.issuperset(asker.ends or ()) for asker in self._askers):
                         return
                     if polling is None:
-                        polling = asyncio.get_running_loop().create_task(_polled(reading))
+                        polling = asyncio.get_running_loop().create_task(_poll(reading))
                     await self._news_or(polling)
                     await self._look_up()
             finally:

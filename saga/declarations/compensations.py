@@ -38,7 +38,7 @@ def undoing(declared: Declared, original: Reaction, compensation: Reaction) -> R
         "may take the events that it took"
     )
     events = [p for p in compensation.parameters if p.role == "event"]
-    needed = {_names(events) for events in original.needed}
+    needed = {_names(events) for events in original.needed_events}
     failures = [p for p in events if all(contract_of(e, where).outcome == "failure" for e in p.events)]
     others = [p for p in events if p not in failures[:1]]
     took = [p for p in others if _names(p.events) in needed]
@@ -94,7 +94,7 @@ def _check_ever_undone(
                 f"so there is nothing to undo; leave the compensation out, or let it undo what {original.name} returns "
                 "before the saga is decided"
             )
-    for taken in original.needed:
+    for taken in original.needed_events:
         if _names(taken) <= _names(failures):
             raise DeclarationError(
                 f"{where} wants what {original.name} did, but {original.name} reacts to {_either(taken)} itself, on "

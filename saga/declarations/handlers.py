@@ -59,7 +59,7 @@ def handler_of(  # what a handler consists of
         function=function,
         parameters=parameters,
         emits=shape.events,
-        repeats=_repeated(declared, repeats, parameters, where),
+        repeats=_find_repeated(declared, repeats, parameters, where),
         retry=retry,
         timeout_s=timeout_s,
         low_priority=low_priority,
@@ -113,7 +113,7 @@ def check_grace(grace: object, where: str) -> None:
 
 def check_opener(deadline: Reaction) -> None:
     """Check that one event opens a deadline, and does not close it. Raises `DeclarationError`."""
-    where, events = f"{deadline.service}.{deadline.name}", deadline.needed
+    where, events = f"{deadline.service}.{deadline.name}", deadline.needed_events
     if len(events) != 1:
         raise DeclarationError(
             f"{where} has {len(events)} event parameters: a deadline has one, from which its time counts"
@@ -131,12 +131,12 @@ def check_opener(deadline: Reaction) -> None:
 
 def check_alone(declared: Declared, handler: Reaction) -> None:
     """Check that no other handler reacts to one of its events, and to nothing else. Raises `DeclarationError`."""
-    events = handler.needed
+    events = handler.needed_events
     if len(events) > 1:
         return
     for other in declared.handlers:
-        shared = _names(events[0]) & _names(other.needed[0])
-        if len(other.needed) == 1 and shared:
+        shared = _names(events[0]) & _names(other.needed_events[0])
+        if len(other.needed_events) == 1 and shared:
             raise DeclarationError(
                 f"{declared.name!r} handles {min(shared)} twice: in {other.name} and in {handler.name}. "
                 "Keep one, or split the service"
@@ -229,7 +229,7 @@ def _unknown(declared: Declared, annotation: object, events: Sequence[type[Event
 
 def _check_parameters(handler: Reaction, where: str) -> None:
     """Check the parameters: at least one event; at most one saga; no event in two of them."""
-    if not handler.needed:
+    if not handler.needed_events:
         absent = "; one that may be `None` is not waited for" if handler.takes else ""
         raise DeclarationError(f"{where} reacts to nothing: give it a parameter annotated with an event{absent}")
     if sum(p.role == "saga" for p in handler.parameters) > 1:
@@ -244,7 +244,7 @@ def _check_parameters(handler: Reaction, where: str) -> None:
             taken[name] = parameter.name
 
 
-def _repeated(
+def _find_repeated(
     declared: Declared, repeats: object, parameters: Sequence[Parameter], where: str
 ) -> tuple[type[Event], ...]:
     """Return the events of the parameter that `repeats=` names. Raises `DeclarationError` if no parameter is
@@ -276,7 +276,7 @@ def _shown(parameter: Parameter) -> str:
 
 def _check_repeats(handler: Reaction, where: str) -> None:
     """Check that the event for which a handler of several events runs again may come again."""
-    others = [events for events in handler.needed if events != handler.repeats]
+    others = [events for events in handler.needed_events if events != handler.repeats]
     starts = all(contract_of(event, where).starts and not changes.is_change(event) for event in handler.repeats)
     if handler.repeats and others and starts:
         raise DeclarationError(
@@ -333,7 +333,7 @@ def _check_name(declared: Declared, handler: Reaction) -> None:
 def _check_kind(declared: Declared, handler: Reaction, where: str) -> None:
     """Check that all events of a service belong to one kind of saga: the key field of their contracts has one name."""
     first = next(iter(declared.reactions), handler)
-    known = first.needed[0][0]
+    known = first.needed_events[0][0]
     kind = contract_of(known, where).key
     for event in (*handler.hears, *handler.emits):
         key = contract_of(event, where).key

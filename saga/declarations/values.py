@@ -86,7 +86,7 @@ class Reaction:
         return all(isinstance(option, One) for option in options)
 
     @property
-    def needed(self) -> list[tuple[type[Event], ...]]:
+    def needed_events(self) -> list[tuple[type[Event], ...]]:
         """For each event parameter that has to be there the events that it takes; the one that repeats comes first."""
         needed = [each.events for each in self.parameters if each.role == "event" and not each.optional]
         return sorted(needed, key=lambda events: events != self.repeats) if self.repeats else needed

@@ -61,7 +61,7 @@ class SubjectKey:
 
     def open(self, text: str, place: str, place_before: str | None = None) -> bytes:
         """Decrypt. `place_before`: where it belongs, if it was sealed by a release that did not tell apart all places,
-        nor which secret it had. Raises `Unopened`, and `OtherSecret`."""
+        nor which secret it had. Raises `DecryptionFailed`, and `WrongSecret`."""
         try:
             sealed = _bytes_in(text)
             if sealed.startswith(self._mark):
@@ -91,7 +91,7 @@ def wrap_secret(secret: bytes, name: str, by: bytes, nonce: bytes) -> bytes:
 
 
 def unwrap_secret(content: bytes, name: str, by: bytes) -> bytes:
-    """Decrypt the secret of a subject. Raises `Unopened`."""
+    """Decrypt the secret of a subject. Raises `DecryptionFailed`."""
     try:
         return AESGCM(by).decrypt(content[:_NONCE_BYTES], content[_NONCE_BYTES:], name.encode())
     except (InvalidTag, ValueError) as why:

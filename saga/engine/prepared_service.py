@@ -221,7 +221,7 @@ def roles_of(declared: Declared, contracts: Mapping[str, Contract]) -> HandlerRo
     handlers = [
         HandlerRole(
             name=handler.name,
-            takes=tuple(map(_names, handler.needed)),
+            takes=tuple(map(_names, handler.needed_events)),
             optional=tuple(_names(p.events) for p in handler.parameters if p.optional),
             many=bool(handler.repeats),
             changes=frozenset(name_of(e) for e in handler.takes if is_change(e)),
@@ -252,7 +252,7 @@ def _answer_names(declared: Declared, reaction: Reaction) -> frozenset[str]:
 
 
 def _ends_surely(handler: Reaction, contracts: Mapping[str, Contract]) -> bool:
-    """Return whether a saga ends once this waits for its time: see `Role`."""
+    """Return whether a saga ends once this waits for its time: see `HandlerRole`."""
     is_last = handler.kind == "deadline" and not handler.unless
     return is_last and handler.says_one and all(contracts[n].outcome for n in _names(handler.emits))
 

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from saga.errors import NoListing, NoStore
 from saga.messaging import envelope
-from saga.ops.dead_letters import DeadLetterRecord, headers_as_text, read_dead_letters
+from saga.ops.dead_letters import DeadLetter, headers_as_text, read_dead_letters
 from saga.ops.histories import UnreadableHistory, add_archives, decode_progress, read_document
 from saga.ops.parked_runs import FAILING, find_failing
 from saga.ops.progress_summary import ProgressSummary
@@ -27,7 +27,7 @@ TRIED_AGAIN = "tried again"
 class AttentionItem:
     """A letter, and the present state of the message that it is about."""
 
-    letter: DeadLetterRecord
+    letter: DeadLetter
     state: str
     """State now: `blocks` the saga; `dropped`, `replayed`, `discarded` or `resolved`; `goes on` or `over`, of a
     compensation that fails; `tried again`, of a run that fails; `-`: it blocks nothing."""
@@ -80,7 +80,7 @@ async def _collect(
     )
     if found.problem:
         deployment.warn(f"some records of the topics <service>.dead cannot be shown: {found.problem}")
-    blocking = list[DeadLetterRecord]()
+    blocking = list[DeadLetter]()
     sagas, more = list[ListedSaga](), False
     if sources:
         async for each in _list_blocked(selection, deployment):
@@ -125,7 +125,7 @@ async def _list_blocked(selection: Selection, deployment: Deployment) -> AsyncIt
             yield each
 
 
-async def find_too_old(selection: Selection, deployment: Deployment) -> list[DeadLetterRecord]:
+async def find_too_old(selection: Selection, deployment: Deployment) -> list[DeadLetter]:
     """Dead letters of what came too late, which block nothing and have not been replayed. Raises `NoStore`."""
     found = await find_attention(selection, deployment)
     letters = (each.letter for each in found.items if each.state == "-" and each.letter.what == "dead letter")
@@ -135,7 +135,7 @@ async def find_too_old(selection: Selection, deployment: Deployment) -> list[Dea
 class BlockingDeadLetter(NamedTuple):
     """Dead letter that blocks a saga now."""
 
-    letter: DeadLetterRecord
+    letter: DeadLetter
     replays: int
     """Times that dead letters of the saga were replayed in this service."""
 
@@ -153,7 +153,7 @@ async def find_blocking(selection: Selection, deployment: Deployment) -> AsyncIt
                     yield BlockingDeadLetter(letter, p.replays if p is not None else 0)
 
 
-async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetterRecord]:
+async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], warn: Warn) -> list[DeadLetter]:
     """Dead letters of a saga that its progresses know, whether the log has them or not."""
     found = []
     for source in sources:
@@ -163,7 +163,7 @@ async def _blocking_in_saga(each: ListedSaga, sources: Sequence[ServiceStore], w
     return found
 
 
-def _failing_runs(p: SagaProgress, warn: Warn) -> list[DeadLetterRecord]:
+def _failing_runs(p: SagaProgress, warn: Warn) -> list[DeadLetter]:
     try:
         return find_failing(p)
     except UNREADABLE as why:
@@ -192,10 +192,10 @@ async def add_owners(
     return [each._replace(letter=replace(each.letter, owner=owners.get(each.letter.id))) for each in found]
 
 
-async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: Warn) -> list[DeadLetterRecord]:
+async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: Warn) -> list[DeadLetter]:
     """Dead letters that block a saga, each as the transition says that wrote it: in the progress, or in an archive."""
     blocks = [kept for kept in (*p.queue, *p.compensating) if kept.dead]
-    said: Mapping[str, DeadLetterRecord] = {}
+    said: Mapping[str, DeadLetter] = {}
     try:
         said = _recorded_letters(p, p.transitions, blocks)
         if p.first and any(kept.dead not in said for kept in blocks):
@@ -207,9 +207,9 @@ async def _blocking_in_progress(source: ServiceStore, p: SagaProgress, warn: War
 
 def _recorded_letters(
     p: SagaProgress, transitions: Sequence[Raw], blocks: Sequence[PendingMessage]
-) -> Mapping[str, DeadLetterRecord]:
+) -> Mapping[str, DeadLetter]:
     """Letters of these messages that the transitions hold, by id."""
-    wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetterRecord]()
+    wanted, found = {kept.dead: kept for kept in blocks}, dict[str, DeadLetter]()
     for entry in map(decode_transition, reversed(transitions)):
         if not wanted:
             break
@@ -220,9 +220,9 @@ def _recorded_letters(
     return found
 
 
-def _unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetterRecord:
+def _unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetter:
     """Dead letter of which nothing tells any more why it is one."""
-    return DeadLetterRecord(
+    return DeadLetter(
         service=p.service,
         id=kept.dead or "",
         what="dead letter",
@@ -238,7 +238,7 @@ def _unexplained_letter(p: SagaProgress, kept: PendingMessage) -> DeadLetterReco
 
 
 async def _state_of(
-    letter: DeadLetterRecord, sources: Sequence[ServiceStore], blocked: set[str], ended: Mapping[str | None, str]
+    letter: DeadLetter, sources: Sequence[ServiceStore], blocked: set[str], ended: Mapping[str | None, str]
 ) -> str:
     if letter.id in ended:
         return ended[letter.id]
@@ -256,7 +256,7 @@ async def _state_of(
     return "-"
 
 
-async def _read_summary(letter: DeadLetterRecord, sources: Sequence[ServiceStore]) -> ProgressSummary | None:
+async def _read_summary(letter: DeadLetter, sources: Sequence[ServiceStore]) -> ProgressSummary | None:
     source = next((source for source in sources if source.service == letter.service), None)
     if source is None or not letter.saga:
         return None

@@ -20,7 +20,7 @@ from saga.messaging import active_controls, controls, operator_commands
 from saga.messaging.controls import Book, Control, Noted, Switch, control_in
 from saga.messaging.names import ARCHIVES, commands_of, dead_letters_of
 from saga.messaging.operator_commands import Command, command_in
-from saga.ops.dead_letters import ENDS, DeadLetterRecord, decode_dead_letter
+from saga.ops.dead_letters import ENDS, DeadLetter, decode_dead_letter
 from saga.ops.histories import UnreadableHistory, read_history
 from saga.ops.offsets import MOVED, STAYED
 from saga.ops.operator_commands import OUTCOMES
@@ -106,7 +106,7 @@ class _TopicRecords:
 
     commands: dict[str, Command] = field(default_factory=dict)
     controls: dict[str, Control] = field(default_factory=dict)
-    ends: dict[str, DeadLetterRecord] = field(default_factory=dict)
+    ends: dict[str, DeadLetter] = field(default_factory=dict)
     moves: dict[str, AuditEntry] = field(default_factory=dict)
     others: int = 0
     """Records on the topic of commands that are none."""
@@ -172,7 +172,7 @@ async def _read(service: str, topic: str, broker: Administration, said: _TopicRe
                 f"{topic}/{partition.number} begins at offset {bounds.begin}: what was before is gone, and ought to be "
                 "kept for ever"
             )
-    kept: tuple[dict[str, Command] | dict[str, Control] | dict[str, DeadLetterRecord] | dict[str, AuditEntry], ...]
+    kept: tuple[dict[str, Command] | dict[str, Control] | dict[str, DeadLetter] | dict[str, AuditEntry], ...]
     kept, was_full = (said.commands, said.controls, said.ends, said.moves), False
     async for record in broker.scan(topic):
         if topic == commands_of(service):
@@ -226,7 +226,7 @@ class _MovesRecord(Struct, frozen=True):
     moves: tuple[_MovedTo, ...]
 
 
-def _audit_move(record: Record, letter: DeadLetterRecord) -> AuditEntry:
+def _audit_move(record: Record, letter: DeadLetter) -> AuditEntry:
     became = "moved" if letter.what == MOVED else "not moved"
     try:
         said = msgspec.json.decode(record.value or b"", type=_MovesRecord)

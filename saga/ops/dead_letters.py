@@ -21,7 +21,7 @@ ENDS = ("dropped", "replayed", "discarded", "resolved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterRecord:
+class DeadLetter:
     """One thing that people have to see."""
 
     service: str
@@ -65,7 +65,7 @@ class DeadLetterRecord:
 class DeadLetterLog(NamedTuple):
     """Letters that a log has."""
 
-    letters: tuple[DeadLetterRecord, ...]
+    letters: tuple[DeadLetter, ...]
     """Letters newest first; each once, as it was said last."""
     problem: str | None
     """Reason that there may be more."""
@@ -75,7 +75,7 @@ async def read_dead_letters(services: Collection[str], settings: Settings, clock
     """Letters that these services have written to their topics. It reads each of them from its beginning."""
     if (file := missing_broker_file(settings)) is not None:
         return DeadLetterLog((), f"no file {file}")
-    known: dict[str, DeadLetterRecord] = {}
+    known: dict[str, DeadLetter] = {}
     more, trouble = False, None
     try:
         async with open_administration(settings, clock) as broker:
@@ -127,11 +127,11 @@ def _decode_original(record: Record) -> Message | BadInput:
     return replace(message, id=said.get("dead_message") or message.id)
 
 
-def _newest(letters: Iterable[DeadLetterRecord]) -> tuple[DeadLetterRecord, ...]:
+def _newest(letters: Iterable[DeadLetter]) -> tuple[DeadLetter, ...]:
     return tuple(sorted(letters, key=lambda letter: (letter.time, letter.id), reverse=True)[:RECORDS_MAX])
 
 
-def decode_dead_letter(service: str, record: Record) -> DeadLetterRecord | None:
+def decode_dead_letter(service: str, record: Record) -> DeadLetter | None:
     """Letter in a record; `None` if it is none: anybody may write to a topic."""
     theirs, ours = _split_headers(record.headers)
     said = texts_of(ours)
@@ -140,7 +140,7 @@ def decode_dead_letter(service: str, record: Record) -> DeadLetterRecord | None:
     of_theirs = texts_of(theirs)
     attempts = said.get("dead_attempts", "")
     key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
-    return DeadLetterRecord(
+    return DeadLetter(
         service=service,
         id=said["dead_id"],
         what=said["dead_what"],

@@ -124,7 +124,7 @@ def recognize_record(record: Record, library: Library) -> tuple[Record, Recognit
 
 
 def decode_message(record: Record, library: Library) -> Message:
-    """Message in a record, of any contract of the library. `value_in` gives its value as it is decoded. Raises
+    """Message in a record, of any contract of the library. `decode_value` gives its value as it is decoded. Raises
     `BadInput`: it is none, or no contract is known of it."""
     record, found = recognize_record(record, library)
     if not found.name:

@@ -30,13 +30,13 @@ async def read_documents(
 
 
 async def read_document(source: ServiceStore, saga: str) -> Document | None:
-    """Progress document of a saga; `None` if the service does not know the saga. Raises `Unreadable` if it is
+    """Progress document of a saga; `None` if the service does not know the saga. Raises `UnreadableHistory` if it is
     damaged."""
     return await _get(source.store, PROGRESS, progress_key(source.service, saga), f"saga {saga} in {source.service}")
 
 
 async def _get(store: Store, collection: str, key: str, what: str) -> Document | None:
-    """A document. Raises `Unreadable`, which begins with `what`, for one that is damaged."""
+    """A document. Raises `UnreadableHistory`, which begins with `what`, for one that is damaged."""
     try:
         return await store.get(collection, key)
     except StoreUnavailable:
@@ -46,7 +46,7 @@ async def _get(store: Store, collection: str, key: str, what: str) -> Document |
 
 
 def decode_progress(source: ServiceStore, saga: str, document: Document) -> SagaProgress:
-    """The progress in a document. Raises `Unreadable`."""
+    """The progress in a document. Raises `UnreadableHistory`."""
     try:
         return decode_content(document.content)
     except SagaError as why:
@@ -56,7 +56,7 @@ def decode_progress(source: ServiceStore, saga: str, document: Document) -> Saga
 async def read_history(source: ServiceStore, saga: str, since: int = 0) -> SagaHistory | None:
     """All transitions of a saga in a service, archived ones with them; `None` if the service does not know the saga.
 
-    Archives are left alone when the progress itself reaches back to the transition `since`. Raises `Unreadable`.
+    Archives are left alone when the progress itself reaches back to the transition `since`. Raises `UnreadableHistory`.
     """
     document = await read_document(source, saga)
     if document is None:
@@ -65,19 +65,19 @@ async def read_history(source: ServiceStore, saga: str, since: int = 0) -> SagaH
 
 
 async def read_histories(source: ServiceStore) -> AsyncIterator[SagaHistory]:
-    """Histories of all sagas that a service knows, as `history_of` gives them."""
+    """Histories of all sagas that a service knows, as `read_history` gives them."""
     async for saga, document in read_documents(source):
         yield await complete_history(source, decode_progress(source, saga, document))
 
 
 async def complete_history(source: ServiceStore, p: SagaProgress, since: int = 0) -> SagaHistory:
-    """History as `history_of` gives it, of a progress that was read; with the contents of its pages."""
+    """History as `read_history` gives it, of a progress that was read; with the contents of its pages."""
     p = await _add_overflow(source, p)
     return SagaHistory(p, p.transitions) if p.first <= since else await add_archives(source.store, p)
 
 
 async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
-    """A progress with the transitions that it outgrew, as far as they are there. Raises `Unreadable`."""
+    """A progress with the transitions that it outgrew, as far as they are there. Raises `UnreadableHistory`."""
     # The progress was read before, so nothing can have moved to an archive unseen. An archive that the progress does
     # not know of yet repeats what the progress has. One that does not follow the one before is of an earlier saga that
     # had the same id: it is not asked for.
@@ -98,7 +98,7 @@ async def add_archives(store: Store, p: SagaProgress) -> SagaHistory:
 
 
 async def _add_overflow(source: ServiceStore, p: SagaProgress) -> SagaProgress:
-    """The progress as if it had no bounds. Raises `Unreadable`.
+    """The progress as if it had no bounds. Raises `UnreadableHistory`.
 
     A worker on the saga meanwhile takes messages out of pages, which then are removed: so where one is missing, the
     progress is read again, as long as it lists other pages than before.

@@ -20,7 +20,7 @@ from saga.messaging.controls import TYPE, Book, Noted, Switch
 from saga.messaging.message_ids import identity
 from saga.messaging.names import ARCHIVES
 from saga.messaging.operator_commands import OPERATOR, Answered, Wanted
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.selection import Deployment, Operator
 from saga.ops.sources import ServiceStore
@@ -50,7 +50,7 @@ class CommandRequest:
 class SentCommand:
     """Command that is in the log."""
 
-    dead_letter: DeadLetterRecord
+    dead_letter: DeadLetter
     message: str
     """Name of the command in the saga's history."""
 
@@ -68,7 +68,7 @@ class CommandAnswer:
 
 
 async def send_commands(
-    letters: Sequence[DeadLetterRecord],
+    letters: Sequence[DeadLetter],
     wish: CommandRequest,
     deployment: Deployment,
     originals: Mapping[str, Message] = NONE,
@@ -95,7 +95,7 @@ async def send_commands(
     return [SentCommand(letter, _command_id(record)) for letter, record in zip(letters, records, strict=True)]
 
 
-async def _encrypt_answer(letter: DeadLetterRecord, wish: CommandRequest, keys: Keys | None) -> CommandRequest:
+async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys | None) -> CommandRequest:
     """Seal the answer that a wish gives, as it lies in the log; the service seals it for the run then. With the key of
     the saga, for whom the run is about cannot be told here. Raises `BadInput` for a saga that was forgotten."""
     given = wish.answered
@@ -109,7 +109,7 @@ async def _encrypt_answer(letter: DeadLetterRecord, wish: CommandRequest, keys: 
     return replace(wish, answered=structs.replace(given, value=value))
 
 
-def _encode_command(letter: DeadLetterRecord, wish: CommandRequest, now_ms: int, original: Message | None) -> Outgoing:
+def _encode_command(letter: DeadLetter, wish: CommandRequest, now_ms: int, original: Message | None) -> Outgoing:
     if not letter.saga:
         raise BadInput(
             f"dead letter {letter.id} belongs to no saga: nothing of it can be replayed, discarded or resolved"

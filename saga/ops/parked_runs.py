@@ -6,7 +6,7 @@ from dataclasses import replace
 from saga.errors import NoListing
 from saga.messages import Partition
 from saga.messaging.timers import tiers_of
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from saga.ops.histories import UnreadableHistory, decode_progress, read_document
 from saga.ops.saga_list import ListedSaga, list_sagas
 from saga.ops.selection import Deployment, Selection
@@ -22,7 +22,7 @@ FAILING = "failing"
 """Kind of those whose run failed of the service's own code: a person has to deploy a release that mends it."""
 
 
-async def list_parked_runs(selection: Selection, deployment: Deployment) -> AsyncIterator[DeadLetterRecord]:
+async def list_parked_runs(selection: Selection, deployment: Deployment) -> AsyncIterator[DeadLetter]:
     """Letters of all that is parked and meant, sagas newest first. A letter's id is that of the wait, its time that of
     the last attempt, its reason what that said, and until when. Raises `NoStore`."""
     async with deployment.open_stores(selection.services) as sources:
@@ -65,7 +65,7 @@ async def _sagas_with_timers(service: str, deployment: Deployment) -> AsyncItera
                     yield record.key.decode("utf-8", "backslashreplace")
 
 
-async def _parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> list[DeadLetterRecord]:
+async def _parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> list[DeadLetter]:
     try:
         document = await read_document(source, saga)
         p = None if document is None else decode_progress(source, saga, document)
@@ -75,17 +75,17 @@ async def _parked_in_saga(source: ServiceStore, saga: str, warn: Warn) -> list[D
         return []
 
 
-def find_failing(p: SagaProgress) -> list[DeadLetterRecord]:
+def find_failing(p: SagaProgress) -> list[DeadLetter]:
     """Letters of the runs that are parked because the service's own code fails. Raises `UNREADABLE`."""
     found = [_parked_as_record(p, run) for run in find_parked_runs(p)]
     return [replace(letter, what=FAILING) for letter in found if letter.blame == "code"]
 
 
-def _parked_as_record(p: SagaProgress, run: ParkedRun) -> DeadLetterRecord:
+def _parked_as_record(p: SagaProgress, run: ParkedRun) -> DeadLetter:
     last = next((e for e in map(decode_transition, reversed(p.transitions)) if _is_of(e, p, run)), None)
     said = f"`saga sagas show {p.saga}` tells why" if last is None else (last.reason or "")
     again = "looked at each minute" if run.put_off else f"tried again at {iso(min(run.due_ms, LATEST_MS))}"
-    return DeadLetterRecord(
+    return DeadLetter(
         service=p.service,
         id=run.id,
         what=WHAT,

@@ -28,7 +28,7 @@ from saga.errors import BadInput, Conflict, Exists, SagaError
 from saga.messages import Message, Position, Record
 from saga.messaging.names import PROGRESS, is_ours
 from saga.messaging.operator_commands import command_in, to_record
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.operator_commands import CommandRequest
 from saga.ops.timeline import SagaHistory
@@ -51,7 +51,7 @@ class RehearsalStopped(Halted):
 class RehearsalResult:
     """All that a replay would do, as far as it can be known without the outside."""
 
-    letter: DeadLetterRecord
+    letter: DeadLetter
     did: tuple[tuple[str, str, str | None], ...]
     """Handler, outcome and reason of each transition that would be written."""
     emitted: tuple[EventFields, ...]
@@ -78,7 +78,7 @@ class RehearsalSetup:
 
 
 async def rehearse(
-    letter: DeadLetterRecord, wish: CommandRequest, setup: RehearsalSetup, original: Message | None = None
+    letter: DeadLetter, wish: CommandRequest, setup: RehearsalSetup, original: Message | None = None
 ) -> RehearsalResult:
     """Run what a command about a dead letter would cause, without any effect.
 

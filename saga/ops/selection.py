@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from saga.configuration.settings import Settings
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from saga.ops.sources import ServiceStore, Warn, open_stores
 from saga.support.clock import Clock, SystemClock
 
@@ -49,7 +49,7 @@ class Selection:
         """True if this saga id is selected."""
         return (saga or "").startswith(self.prefix) and (not self.sagas or saga in self.sagas)
 
-    def matches(self, record: DeadLetterRecord) -> bool:
+    def matches(self, record: DeadLetter) -> bool:
         """True if this dead letter or parked run is selected."""
         expected = (
             (self.handler, record.handler),

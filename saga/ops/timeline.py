@@ -71,7 +71,7 @@ class TimelineEntry:
     """Calls of the handler, as people read them: `reserve`, `update set_aside stock/tea`, `read stock/tea`."""
     calls: tuple["TimelineStep", ...]
     """The same calls, with what is recorded of each."""
-    failures: tuple["FailedAttempt", ...]
+    failures: tuple["TimelineAttempt", ...]
     """Attempts that failed since the transition before; of very many the last ones."""
     delta: dict[str, Any]
     """The fields of the state that changed; with a new version all of them."""
@@ -108,7 +108,7 @@ class TimelineStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAttempt:
+class TimelineAttempt:
     """One attempt of a run that failed."""
 
     attempt: int
@@ -347,11 +347,11 @@ def _timeline_entry(history: SagaHistory, entry: Transition) -> TimelineEntry:
     )
 
 
-def _failures(entry: Transition) -> Iterator[FailedAttempt]:
+def _failures(entry: Transition) -> Iterator[TimelineAttempt]:
     """Attempts of a transition that failed, numbered: all that it counts, or all but the one that did not fail."""
     last = entry.attempt if entry.outcome in ("retrying", "dead") else entry.attempt - 1
     for number, each in enumerate(entry.failures, start=last - len(entry.failures) + 1):
-        yield FailedAttempt(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
+        yield TimelineAttempt(attempt=number, time=each.time, ms=each.ms, worker=each.worker, reason=each.reason)
 
 
 def _timeline_step(p: SagaProgress, call: StepRecord) -> TimelineStep:

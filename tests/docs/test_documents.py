@@ -118,6 +118,47 @@ def test_every_module_that_a_docstring_names_exists() -> None:
     assert not wrong
 
 
+OTHER_NAMES = {
+    *("True", "False", "None"),
+    *("Describe", "Write"),  # rights of Kafka
+    *("DefaultSchemaSourceHandler", "RawJsonWithMetadataSourceHandler", "JsonConverter", "TopicRecordNameStrategy"),
+    *("DocumentLockedException", "TemporaryFailException", "InvalidStateError", "PartitionRecords"),  # drivers
+    *("OrderNote", "OrderPlacedV1", "StockTaking"),  # examples
+}
+"""Names in docstrings of what this project does not define."""
+
+
+def identifiers_in(path: Path) -> set[str]:
+    """Names that the code of a file defines or uses; words in strings and comments are none."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                found.add(name)
+            case _:
+                continue
+    return found
+
+
+def classes_named_in(path: Path) -> set[str]:
+    """Names in backticks in the docstrings of a file, those of attributes too, that look like a class's."""
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    texts = [node.value.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    return {name for text in texts if isinstance(text, str) for name in re.findall(r"`([A-Z][a-z]\w+)`", text)}
+
+
+def test_every_class_that_a_docstring_names_exists() -> None:
+    known = set().union(*map(identifiers_in, [*MODULES, *(ROOT / "services").rglob("*.py")]))
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in MODULES
+        for name in sorted(classes_named_in(path) - known - OTHER_NAMES)
+    ]
+    assert not wrong
+
+
 def test_every_page_that_a_docstring_names_exists() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {name}"

@@ -18,7 +18,7 @@ from saga.configuration.settings import Settings
 from saga.contracts import codec
 from saga.encryption.sensitive_fields import hide_marked
 from saga.errors import BadInput
-from saga.ops.dead_letters import DeadLetterRecord, decode_dead_letter
+from saga.ops.dead_letters import DeadLetter, decode_dead_letter
 from saga.ops.operator_commands import CommandRequest
 from saga.ops.rehearsal import RehearsalSetup, rehearse
 from saga.ops.selection import Operator
@@ -186,7 +186,7 @@ async def counted(moments: Iterable[Moment]) -> str:
     return (await Page(metrics, SystemClock()).text("text/plain"))[0].decode()
 
 
-async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetterRecord]]:
+async def seen_by_people(folder: Path) -> tuple[dict[str, str], list[DeadLetter]]:
     """All that is told of these sagas, by where it stands; and their letters."""
     seen: dict[str, str] = {}
     async with workplace(folder) as place:

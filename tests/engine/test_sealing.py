@@ -29,7 +29,7 @@ from saga.engine.processing_state import Measurements, ProcessingState, RunKey
 from saga.engine.service_runtime import make_service_runtime
 from saga.errors import BadInput, Permanent, SagaError
 from saga.messages import Position
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import CommandRequest, send_commands
 from saga.ops.selection import Deployment, Operator
 from saga.progress.document import StepRecord, decode_progress, progress_key
@@ -461,7 +461,7 @@ async def test_the_answer_of_a_person_is_sealed_as_a_steps_own_and_its_run_goes_
             p = await place.progress(payment)
             assert p is not None
             dead = p.queue[0].dead or ""
-            letter = DeadLetterRecord(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
+            letter = DeadLetter(service="payment", id=dead, what="", time="", reason="", remedy="", saga=SAGA)
             answer = answer_of("tokenize", "token-ANSWERED", None)
             wish = CommandRequest(
                 wanted="resolve", operator=Operator("ada", "it is in the bank's list"), answered=answer
@@ -482,7 +482,7 @@ async def test_an_answer_whose_saga_was_forgotten_is_not_sent(tmp_path: Path) ->
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
         keys.forget(SAGA, "ada", "asked for it")
-        letter = DeadLetterRecord(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
+        letter = DeadLetter(service="payment", id="dead-1", what="", time="", reason="", remedy="", saga=SAGA)
         wish = CommandRequest(
             wanted="resolve", operator=Operator("ada", "-"), answered=answer_of("tokenize", "token", None)
         )

@@ -11,14 +11,12 @@ import pytest
 from saga.configuration.settings import Settings
 from saga.monitor.web.desk import Desk, Read
 from saga.ops.attention import Attention, AttentionItem
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from tests.monitor.asking import browsing
 
 
 def told(what: str, now: str, service: str = "payment", **more: Any) -> AttentionItem:
-    return AttentionItem(
-        DeadLetterRecord(service=service, id="1", what=what, time="", reason="", remedy="", **more), now
-    )
+    return AttentionItem(DeadLetter(service=service, id="1", what=what, time="", reason="", remedy="", **more), now)
 
 
 async def page(letters: Read[Attention], monkeypatch: pytest.MonkeyPatch) -> str:

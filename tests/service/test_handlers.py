@@ -359,7 +359,7 @@ def test_the_event_that_repeats_comes_first_whatever_the_order_of_parameters() -
     payment = a_service()
     payment.handler(repeats=PaymentReserved)(both)
     [handler] = payment.declared.handlers
-    assert (handler.repeats, handler.needed) == ((PaymentReserved,), [(PaymentReserved,), (OrderPlaced,)])
+    assert (handler.repeats, handler.needed_events) == ((PaymentReserved,), [(PaymentReserved,), (OrderPlaced,)])
     assert [parameter.name for parameter in handler.parameters] == ["order", "reserved", "bank"]
 
 

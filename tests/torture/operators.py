@@ -6,7 +6,7 @@ from saga.broker.port import Broker
 from saga.errors import BrokerUnavailable
 from saga.messaging import operator_commands
 from saga.messaging.names import dead_letters_of
-from saga.ops.dead_letters import DeadLetterRecord, decode_dead_letter
+from saga.ops.dead_letters import DeadLetter, decode_dead_letter
 from saga.support.clock import Clock
 from services.audit.checks import Check
 
@@ -64,9 +64,9 @@ class Operators:
             differences=tuple(f"{each.saga}: {each.handler}: {each.reason}" for each in left[:5]),
         )
 
-    async def _open(self) -> list[DeadLetterRecord]:
+    async def _open(self) -> list[DeadLetter]:
         """Dead letters of handlers that have no end yet."""
-        letters = dict[str, DeadLetterRecord]()
+        letters = dict[str, DeadLetter]()
         while True:
             try:
                 async for record in self._broker.scan(dead_letters_of(SERVICE)):

@@ -61,7 +61,7 @@ class KafkaBroker:
             access = KafkaAccess(settings)
             publisher = Publisher(settings, access, self._clock)
             try:
-                await self._clock.within(settings.connect_s, self._connected(publisher, access))
+                await self._clock.within(settings.connect_s, self._connect(publisher, access))
             except FAILED as why:
                 raise access.explained(to_broker_error(why, f"Kafka at {', '.join(settings.servers)}")) from why
             opened.push_async_callback(publisher.close)
@@ -75,7 +75,7 @@ class KafkaBroker:
         await self._closing.aclose()
         self._opened = None
 
-    async def _connected(self, publisher: Publisher, access: KafkaAccess) -> None:
+    async def _connect(self, publisher: Publisher, access: KafkaAccess) -> None:
         await check(self._settings, access, self._clock)
         await publisher.open()
 
@@ -204,7 +204,7 @@ async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Kafk
     try:
         with closing_on_failure(admin._client):
             await admin.start()
-        answer = await admin.create_topics([_wanted(topic, settings) for topic in topics])
+        answer = await admin.create_topics([_new_topic(topic, settings) for topic in topics])
     finally:
         await admin.close()
     for name, code, *words in answer.topic_errors:
@@ -213,7 +213,7 @@ async def _create(topics: Sequence[Topic], settings: KafkaSettings, access: Kafk
             raise translate_error(kind(*(word for word in words if word)), f"creating topic {name}", "Create")
 
 
-def _wanted(topic: Topic, settings: KafkaSettings) -> NewTopic:
+def _new_topic(topic: Topic, settings: KafkaSettings) -> NewTopic:
     retention_ms = -1 if topic.retention_days is None else int(topic.retention_days * DAY_MS)
     return NewTopic(
         topic.name,

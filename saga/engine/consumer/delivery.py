@@ -60,7 +60,7 @@ class MessageDelivery:
                 turn = begin(service, message, item.position, cached and cached[:2], stages)
                 if item.deaths:
                     turn = replace(turn, deaths=item.deaths)
-                while not turn.is_complete:  # the loop of `take_turn`, inlined: one coroutine less around each write
+                while not turn.is_complete:  # the loop of `process`, inlined: one coroutine less around each write
                     turn = await advance(service, turn)
                 if turn.progress is not None and turn.is_cacheable:
                     written_s = (

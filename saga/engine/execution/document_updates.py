@@ -121,7 +121,7 @@ async def read(service: ServiceRuntime, position: Position, declared: DocumentKi
 
 
 async def apply(service: ServiceRuntime, position: Position, update: Update) -> Marker:
-    """Apply it once, or find that it was. Raises `Refused` when nobody asks for it any more, and `Permanent`.
+    """Apply it once, or find that it was. Raises `Superseded` when nobody asks for it any more, and `Permanent`.
 
     Updates of one document that come up meanwhile in this process go into one replace.
     """

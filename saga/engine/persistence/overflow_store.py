@@ -35,7 +35,7 @@ async def recall(service: ServiceRuntime, turn: ProcessingState) -> ProcessingSt
 async def find_in_segments(
     service: ServiceRuntime, turn: ProcessingState, p: SagaProgress, messages: Sequence[Message]
 ) -> dict[str, int]:
-    """The inbox entries of these messages that are in the progress's pages only. Raises `Refused`."""
+    """The inbox entries of these messages that are in the progress's pages only. Raises `Superseded`."""
     return (await _find_entries(service, turn, p, messages))[0]
 
 
@@ -65,7 +65,7 @@ async def move_overflow(
     service: ServiceRuntime, turn: ProcessingState, p: SagaProgress
 ) -> tuple[SagaProgress, list[tuple[str, int]]]:
     """The progress as it is to be written, with what has no room in it in pages that are durable; and the pages that
-    nobody needs once it is written, each with its version. Raises `Refused`."""
+    nobody needs once it is written, each with its version. Raises `Superseded`."""
     emptied: list[tuple[str, int]] = []
     while (page := overflow.find_message_segment(p, service.roles)) is not None:
         p = await _taken_in(service, turn, p, page, emptied, overflow.restore_messages)
@@ -162,7 +162,7 @@ async def _lasting(  # of which turn, and until when
 
 
 async def restore_results(service: ServiceRuntime, turn: ProcessingState, p: SagaProgress) -> SagaProgress:
-    """The progress with the results that are in pages, for a look at all of them. Raises `Refused`."""
+    """The progress with the results that are in pages, for a look at all of them. Raises `Superseded`."""
     while (page := next((page for page in p.pages if page.of == "results"), None)) is not None:
         key, document = await _read(service, turn, page)
         p = overflow.restore_results(p, page, _leaf(key, document))
@@ -177,7 +177,7 @@ async def remove_segments(service: ServiceRuntime, emptied: Sequence[tuple[str, 
 
 
 async def _insert_segment(service: ServiceRuntime, turn: ProcessingState, new: NewSegment) -> None:
-    """Returns when the page is durable. Raises `Refused`."""
+    """Returns when the page is durable. Raises `Superseded`."""
     ports, saga = service.ports, turn.message.saga
     expiry_s = None
     if new.page.until:
@@ -205,7 +205,7 @@ async def _insert_segment(service: ServiceRuntime, turn: ProcessingState, new: N
 
 
 async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: OverflowSegment) -> bytes:
-    """The entries of a page that the progress lists. Raises `Refused` if the progress has changed meanwhile."""
+    """The entries of a page that the progress lists. Raises `Superseded` if the progress has changed meanwhile."""
     ports, saga = service.ports, turn.message.saga
     key = overflow.segment_key(service.name, saga, page)
     entries = ports.overflow_cache.entries_of(key)
@@ -225,7 +225,7 @@ async def _entries_of(service: ServiceRuntime, turn: ProcessingState, page: Over
 
 
 async def _read(service: ServiceRuntime, turn: ProcessingState, page: OverflowSegment) -> tuple[str, Document]:
-    """A page with messages, and its key. Raises `Refused` if the progress has changed meanwhile."""
+    """A page with messages, and its key. Raises `Superseded` if the progress has changed meanwhile."""
     ports, key = service.ports, overflow.segment_key(service.name, turn.message.saga, page)
     document = await progress_repository.retry_while_unavailable(
         service, turn.position, "get", ports.store.get, ARCHIVES, key

@@ -286,7 +286,7 @@ def _report_replay(service: ServiceRuntime, p: SagaProgress, entry: Transition) 
 async def checkpoint(service: ServiceRuntime, turn: ProcessingState, written: Commit) -> ProcessingState:
     """Write the progress alone. An ambiguous write is refused as well: it is never made again, for it may still land.
 
-    Raises `Refused`, and `TooLarge` for a progress that can never be written.
+    Raises `Superseded`, and `TooLarge` for a progress that can never be written.
     """
     await _note_work(service, turn.position)
     p = written.snapshot

@@ -22,7 +22,7 @@ from saga.messaging.active_controls import Target
 from saga.messaging.controls import Noted, Switch
 from saga.ops import operator_commands
 from saga.ops.attention import Attention, AttentionItem, find_attention, find_blocking
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from saga.ops.event_fields import EventFields, read_event_fields
 from saga.ops.operator_commands import OUTCOMES, REPLAYS_MAX, CommandAnswer, CommandRequest, describe_answer
 from saga.ops.saga_details import SagaDetails, add_reasons, describe_open_work, read_saga
@@ -263,7 +263,7 @@ class Desk:
 
     async def _meant(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool
-    ) -> tuple[list[DeadLetterRecord], list[str]]:
+    ) -> tuple[list[DeadLetter], list[str]]:
         """Letters that are to be told of, and sentences about the others."""
         troubles: list[str] = []
         sentences: list[tuple[tuple[str, str], str]] = []
@@ -282,10 +282,10 @@ class Desk:
 
     async def _blocking(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool, troubles: list[str]
-    ) -> tuple[list[DeadLetterRecord], list[tuple[tuple[str, str], str]]]:
+    ) -> tuple[list[DeadLetter], list[tuple[tuple[str, str], str]]]:
         """Dead letters that block sagas now, as the stores have them; and those that had too many replays."""
         sagas = await self._sagas_of(keys)
-        letters: dict[tuple[str, str], DeadLetterRecord] = {}
+        letters: dict[tuple[str, str], DeadLetter] = {}
         looping = []
         for saga in sagas:
             selection = Selection(sagas=(saga,), limit=LETTERS_MAX, only_dead=True)
@@ -308,7 +308,7 @@ class Desk:
         sagas = (each.letter.saga for each in told if (each.letter.service, each.letter.id) in wanted)
         return [*dict.fromkeys(saga for saga in sagas if saga)]
 
-    async def _escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetterRecord]:
+    async def _escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetter]:
         """Escalations that a person may close. One of a compensation that fails is over when that has succeeded."""
         found = (await self._letters.get(ACTING_S)).value
         told = found.items if found is not None else ()

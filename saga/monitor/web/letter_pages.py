@@ -13,7 +13,7 @@ from saga.monitor.web.desk import LETTERS_MAX
 from saga.monitor.web.guards import Form
 from saga.monitor.web.site import Unknown, key_of, letter_named, link, number_in, portion, seen_after, site_of
 from saga.ops.attention import AttentionItem
-from saga.ops.dead_letters import DeadLetterRecord
+from saga.ops.dead_letters import DeadLetter
 from saga.ops.operator_commands import REPLAYS_MAX, CommandRequest
 from saga.ops.selection import Operator
 from saga.policies.blame import BLAMES
@@ -95,7 +95,7 @@ async def letter(request: Request) -> Response:
     )
 
 
-def _facts(said: DeadLetterRecord) -> Sequence[tuple[str, str]]:
+def _facts(said: DeadLetter) -> Sequence[tuple[str, str]]:
     facts = {
         "written": said.time,
         "service": said.service,
