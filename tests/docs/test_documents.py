@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,13 @@ import pytest
 from saga import Saga
 from saga.messaging.names import TRANSITIONS
 from tests.docs.markdown import DOCUMENTS, MODULES, ROOT, anchors, blocks, code_spans, links
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    """The code of a file, parsed once."""
+    return ast.parse(path.read_text("utf-8"))
+
 
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -102,7 +110,7 @@ def test_a_name_that_is_not_there_is_found() -> None:
 
 def modules_named_in(path: Path) -> set[str]:
     """The modules of the toolkit that the docstrings of a file name."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = parse(path)
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
     return {name for text in docstrings for name in re.findall(rf"`({_MODULE.pattern})`", text)}
@@ -131,7 +139,7 @@ OTHER_NAMES = {
 def identifiers_in(path: Path) -> set[str]:
     """Names that the code of a file defines or uses; words in strings and comments are none."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parse(path)):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)
@@ -144,7 +152,7 @@ def identifiers_in(path: Path) -> set[str]:
 
 def classes_named_in(path: Path) -> set[str]:
     """Names in backticks in the docstrings of a file, those of attributes too, that look like a class's."""
-    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    nodes = ast.walk(parse(path))
     texts = [node.value.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
     return {name for text in texts if isinstance(text, str) for name in re.findall(r"`([A-Z][a-z]\w+)`", text)}
 
@@ -214,7 +222,7 @@ def test_every_rule_that_the_protocol_names_is_taken_away_by_a_test() -> None:
 
 
 def _rules_in(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = parse(path)
     [rules] = [
         node.value
         for node in tree.body

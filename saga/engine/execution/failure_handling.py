@@ -1,4 +1,4 @@
-"""Attempts that failed: again at once, or parked until the next one, or given up as a dead letter."""
+"""Handle a failed attempt: retry at once, park the run until its next attempt, or make a dead letter of the message."""
 
 from collections.abc import Callable, Iterator, Mapping
 from math import ceil
@@ -72,14 +72,13 @@ REASON_MAX = 200
 
 
 class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """A run to be made: of a handler on its parts, of a compensation on an outcome and the result it undoes, or of what
-    takes the place of a handler that never finishes."""
+    """What to run: a handler on its messages, a compensation on the result it undoes, or the abort of a run."""
 
     action: RunHandler | Compensate | Abort
     handler: Reaction
     run: RunKey
     ends: Callable[[SagaProgress, WriteContext, tuple[StepRecord, ...]], Commit] | None = None
-    """Record of its end, with its calls; left out: that of a handler, or of a compensation."""
+    """Function that records the end of an abort; `None` for handlers and compensations."""
 
     @property
     def version(self) -> int:
@@ -89,7 +88,7 @@ class RunRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NotAdmitted(NamedTuple):
-    """Reason that a run is not let through now."""
+    """Why a run may not begin or continue now: a pause, a limit or an open breaker."""
 
     reason: str
     left_s: float
@@ -101,7 +100,7 @@ class NotAdmitted(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Consequences of a failed attempt."""
+    """What follows from a failed attempt."""
 
     hopeless: bool
     """True if it was the last one: it becomes a dead letter."""
@@ -126,15 +125,14 @@ class Verdict(NamedTuple):
 
 
 def reusable_answers(saga: RunningSaga) -> tuple[StepRecord, ...]:
-    """Answers that a rerun need not ask for. Without a written intent nothing is promised to it: it reads documents
-    anew, and another worker's state may lead it another way."""
+    """Return the step results that a rerun can reuse. Without a persisted intent nothing can be reused."""
     return tuple(saga.calls) if saga.intent.begins is not None else ()
 
 
 async def handle_failure(
     service: ServiceRuntime, saga: RunningSaga, ask: RunRequest, why: Exception
 ) -> ProcessingState:
-    """An attempt has failed: again, with what it has got so far, now or later; or a dead letter after the last one."""
+    """Handle a failed attempt: retry now or later with the answers received so far, or give up after the last one."""
     turn, ports = saga.turn, service.ports
     if isinstance(why, SchemaUnasked):
         await service.schemas.ask(why.id, ports.ask_registry)
@@ -181,7 +179,7 @@ async def handle_failure(
 
 
 def _judge(service: ServiceRuntime, saga: RunningSaga, ask: RunRequest, why: Exception, words: str) -> Verdict:
-    """Judge a failed attempt, on the progress on which it was made."""
+    """Decide what follows from a failed attempt: the retry rules, the number of attempts, and the delay."""
     turn = saga.turn
     rule, retry = saga.rule(why)
     is_awaited = isinstance(why, UnknownSchema | NewerHandler)  # what a rollout brings by itself is nobody's to mend
@@ -232,7 +230,7 @@ async def _escalate(  # a compensation that fails is told with all that is known
     words: str,
     calls: tuple[StepRecord, ...],
 ) -> ProcessingState:
-    """Tell people, after each round of attempts, of a compensation that fails."""
+    """Escalate a compensation that keeps failing, after each round of attempts."""
     undoes = ask.action.result.event if isinstance(ask.action, Compensate) else ask.action.message
     due = None
     if verdict.attempt % verdict.attempts_max == 0:
@@ -243,7 +241,7 @@ async def _escalate(  # a compensation that fails is told with all that is known
 
 
 def _failed_event(saga: RunningSaga, why: Exception) -> Failed:
-    """Moment of a failed attempt, for those who count by class."""
+    """Make the telemetry event of a failed attempt."""
     return Failed(
         service=saga.service.name,
         saga=saga.turn.message.saga,
@@ -273,7 +271,7 @@ def _report_failure(  # a failed attempt is told with all that is known of it
 
 
 async def give_up_poisonous(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest) -> ProcessingState:
-    """Give up a run of which the process dies, and nothing else of the turn."""
+    """Make a dead letter of a message on which the process dies, and do nothing else with it."""
     p, (before, _) = turn.loaded_progress, count_failures_before(turn.loaded_progress, ask)
     failure = RunFailure(reason=of_deaths(turn.deaths), remedy=DEADLY, attempts=before, blame="code")
     intent = find_intent(p, ask.run)
@@ -284,7 +282,7 @@ async def give_up_poisonous(service: ServiceRuntime, turn: ProcessingState, ask:
 async def _put_off_call(
     service: ServiceRuntime, saga: RunningSaga, turn: ProcessingState, ask: RunRequest, why: Exception
 ) -> ProcessingState:
-    """A call was not let through."""
+    """Postpone a run because a limit or a breaker did not admit a call."""
     turn = turn.carry(ask.run, reusable_answers(saga), turn.attempts_of(ask.run))
     refused = NotAdmitted(saga.words_of(why), saga.put_off_s or 0, find_origin(why), isinstance(why, BreakerOpen))
     return await put_off(service, turn, ask, refused, _with_calls(turn, ask, saga))
@@ -366,8 +364,7 @@ def _hold_back(turn: ProcessingState, ask: RunRequest, due_ms: int) -> Processin
 
 
 def count_failures_before(p: SagaProgress, ask: RunRequest) -> tuple[int, Mapping[str, int]]:
-    """Number of attempts that had failed before this turn, and how many of them under rules that have a name: the
-    progress knows."""
+    """Return how many attempts failed before this message was taken, and how many of them under each named rule."""
     if p.wake is None:  # what is parked has one
         return 0, {}
     name, message = ask.action.role.name, ask.action.message.id
@@ -423,12 +420,12 @@ def _disputed_calls(saga: RunningSaga, why: Exception) -> tuple[tuple[str, int],
 
 
 def _undecodable(service: ServiceRuntime, ask: RunRequest) -> str | None:
-    """Reason why the message that is parked cannot be decoded itself: it may be another part."""
+    """Return why the parked message cannot be decoded. `None`: the fault is in another message of the fan-in."""
     return None if ask.action.undoes else why_undecodable(service, ask.action.role, ask.action.message)
 
 
 def find_intent(p: SagaProgress, run: RunKey) -> Intent | None:
-    """The open intent of a run."""
+    """Return the open intent of a run."""
     return next((i for i in p.intents if (i.kind, i.handler, i.cause) == run), None) if p.intents else None
 
 
@@ -460,7 +457,7 @@ def _remedy(why: Exception, attempts_max: int) -> str:
     return f"look why {attempts_max} attempts failed; " + journal.REPLAY
 
 
-# -------------------------------------------------------------------- waiting runs
+# -------------------------------------------------------------------- waiting for a schema or a release
 
 
 LOOK_S_MAX = 50.0
@@ -588,7 +585,7 @@ async def publish_escalation(service: ServiceRuntime, turn: ProcessingState, due
     return replace(turn, unsent_escalation=None)
 
 
-# -------------------------------------------------------------------- oversized
+# -------------------------------------------------------------------- a progress that is too large
 
 
 OVERSIZED_REMEDY = (

@@ -1,4 +1,4 @@
-"""One run of a handler: call it, and write down how it ended."""
+"""Run a handler or a compensation: check the controls, call it, and commit how it ended."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
@@ -51,7 +51,7 @@ HandlerResult: TypeAlias = tuple[list[tuple[str, str, bytes]], dict[str, Any], S
 def run(
     service: ServiceRuntime, turn: ProcessingState, action: RunHandler
 ) -> Coroutine[object, object, ProcessingState]:
-    """Run a handler on a message, from its start or from its intent."""
+    """Run a handler on its messages, or continue a run that has an intent."""
     intent, parts = action.intent, action.parts
     if intent is not None:
         action, cause = replace(action, message=intent.message), intent.cause
@@ -334,7 +334,7 @@ def _complete(
 
 
 def _describe_suspension(c: SuspendedRun) -> str:
-    """Time at which a run goes on, or what lets it go on, for people."""
+    """Describe when a suspended run continues, or which event continues it."""
     return f"it goes on at {iso(c.due_ms)}{', or with ' if c.until else ''}{' or '.join(c.until)}"
 
 
@@ -342,7 +342,7 @@ def _describe_suspension(c: SuspendedRun) -> str:
 
 
 async def apply_controls(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest) -> ProcessingState | None:
-    """State after what people have switched has stopped a run; `None`: it may begin."""
+    """Stop a run that an operator has paused or diverted. Returns `None` if it may begin."""
     controls, now_ms = service.controls.in_force, service.ports.clock.now_ms()
     entry = active_controls.pause_of(controls, service.name, ask.action.name, now_ms)
     if entry is not None:
@@ -354,8 +354,10 @@ async def apply_controls(service: ServiceRuntime, turn: ProcessingState, ask: Ru
 
 
 def _is_new(p: SagaProgress, ask: RunRequest) -> bool:
-    """True for a run of a handler on a message, of which nothing has begun: nobody would know what stands of it, and
-    nobody takes back what a compensation or a deadline is for."""
+    """Return True if nothing of the run has begun, so that it may be diverted to the dead letters.
+
+    A run with an intent may have had effects, and a compensation or a deadline must not be lost.
+    """
     action = ask.action
     return (
         isinstance(action, RunHandler)
@@ -368,7 +370,7 @@ def _is_new(p: SagaProgress, ask: RunRequest) -> bool:
 async def wait_for_limit(
     service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, refusal: CallNotAdmitted
 ) -> ProcessingState:
-    """Put off a run beyond the limit that people have set to its handler."""
+    """Postpone a run that would exceed the limit that an operator has set for its handler."""
     return await failure_handling.put_off(
         service, turn, ask, NotAdmitted(describe_exception(refusal.why), refusal.left_s), _intent(turn, ask)
     )
@@ -377,7 +379,7 @@ async def wait_for_limit(
 async def _wait_for_pause(
     service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted
 ) -> ProcessingState:
-    """Have a run wait until its pause is over, or until somebody has to look whether it is."""
+    """Postpone a run until its pause is over, or until the pause has to be looked at again."""
     clock = service.ports.clock
     left_s = AWAY_S_MAX / 2  # with what spreads it: who ends a pause waits for what comes of it
     if entry.switch.until is not None:
@@ -387,13 +389,13 @@ async def _wait_for_pause(
 
 
 def _intent(turn: ProcessingState, ask: RunRequest) -> Intent | None:
-    """The open intent, with what the run has got since; `None` if it has not begun anything."""
+    """Return the open intent with the answers received since, or `None` if nothing has begun."""
     intent, calls = failure_handling.find_intent(turn.loaded_progress, ask.run), turn.results_of(ask.run)
     return intent if intent is None or len(calls) <= len(intent.calls) else replace(intent, calls=calls)
 
 
 async def _divert(service: ServiceRuntime, turn: ProcessingState, ask: RunRequest, entry: Noted) -> ProcessingState:
-    """Make a dead letter of a message, as a person wants."""
+    """Make a dead letter of a message that an operator diverts."""
     p = turn.loaded_progress
     failure = RunFailure(
         reason=active_controls.words_of(service.name, entry),

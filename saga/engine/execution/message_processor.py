@@ -1,4 +1,4 @@
-"""The heart: what a service does with one message. docs/protocol.md gives the reason for each line.
+"""Process one message: decide what is next, carry it out, repeat. docs/protocol.md gives the reason for each line.
 
 | dies | then |
 |---|---|
@@ -51,14 +51,17 @@ from saga.telemetry.events import DeadlinePassedLog, TimerKept
 
 
 async def process(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-    """Handle one message to its end. When this returns nothing is left to do, and its offset may be committed."""
+    """Process one message until nothing is left to do for it; then its offset may be committed."""
     while not turn.is_complete:
         turn = await advance(service, turn)
     return turn
 
 
 async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingState:
-    """Do what is next, up to a read or a write. What is refused is decided again, on the progress as it is by then."""
+    """Carry out one decision, up to one read or write of the progress.
+
+    A refused write is no error: the next decision is made on the progress as it is by then.
+    """
     action: Action = RELOAD
     try:
         if turn.bad:
@@ -99,7 +102,7 @@ async def advance(service: ServiceRuntime, turn: ProcessingState) -> ProcessingS
 async def _decide_again(
     service: ServiceRuntime, turn: ProcessingState, why: Superseded | SchemaUnasked
 ) -> ProcessingState:
-    """The turn from which it is decided again: on the progress as it is by then, or with what the registry says."""
+    """Drop what is known to be outdated, or ask the schema registry, so that the next decision can be made."""
     if isinstance(why, Superseded):
         return turn.drop_progress()
     await service.schemas.ask(why.id, service.ports.ask_registry)
@@ -109,7 +112,10 @@ async def _decide_again(
 async def _give_up_oversized(
     service: ServiceRuntime, turn: ProcessingState, action: Action, why: TooLarge
 ) -> ProcessingState:
-    """Give up what the store does not take. Raises the error for what nobody can give up."""
+    """Make a dead letter of a message whose progress the store refuses as too large, or reject the command.
+
+    Raises `why` again if neither a handler nor a command is at fault.
+    """
     if isinstance(action, ApplyCommand):
         return await failure_handling.reject_oversized_command(service, turn, action.command, why)
     if not isinstance(action, HandlerAction):
@@ -118,18 +124,21 @@ async def _give_up_oversized(
 
 
 def _is_finished(service: ServiceRuntime, turn: ProcessingState) -> bool:
-    """Return whether nothing is left to do, where that is cheap to see. What became due meanwhile is done now."""
+    """Return True if nothing is left to do and one more decision would only confirm it.
+
+    A deadline that became due meanwhile is something to do.
+    """
     p = turn.progress
     if p is None or not turn.is_current or not is_message_complete(p, service.roles, turn):
         return False
     return not p.deadlines or not is_deadline_overdue(p, service.ports.clock.now_ms())
 
 
-# -------------------------------------------------------------------- timer endings
+# -------------------------------------------------------------------- timers
 
 
 async def forward_timer(service: ServiceRuntime, turn: ProcessingState, action: ForwardTimer) -> ProcessingState:
-    """Publish a wake again, for this time; then nothing is left to do."""
+    """Publish the timer again for a later time, and complete the message."""
     p, due_ms, unknown_ms = turn.loaded_progress, action.due_ms, action.unknown_ms
     wake = turn.message.id if p.wake is None else p.wake.id
     record = progress_repository.timer_record(service, p.saga, wake, due_ms, unknown_ms=unknown_ms)
@@ -142,7 +151,7 @@ async def forward_timer(service: ServiceRuntime, turn: ProcessingState, action: 
 
 
 async def add_log_progress(service: ServiceRuntime, turn: ProcessingState, now: Now) -> Now:
-    """The time; where a deadline is due, with how far the log has been handled, for what closes it may lie there."""
+    """Add to `now` how far the log has been handled, if a deadline is due: an event that closes it may lie there."""
     p = turn.loaded_progress
     if not is_deadline_overdue(p, now.ms):
         return now
@@ -155,7 +164,7 @@ async def add_log_progress(service: ServiceRuntime, turn: ProcessingState, now: 
 
 
 def _report_grace(service: ServiceRuntime, p: SagaProgress, k: PendingMessage, now_ms: int) -> None:
-    """Tell people of a deadline that runs because its grace is over."""
+    """Report a deadline that runs because its grace is over, although the log was not handled up to its due time."""
     grace_ms, watching = service.roles.handlers[k.handler].grace_ms, service.ports.outage_watch
     if grace_ms is None or now_ms < k.due_ms + grace_ms or not watching.is_news(f"{p.saga} {k.handler} {k.due_ms}"):
         return
@@ -166,8 +175,11 @@ def _report_grace(service: ServiceRuntime, p: SagaProgress, k: PendingMessage, n
 async def end_with_timer(
     service: ServiceRuntime, turn: ProcessingState, action: Complete | ForwardTimer | AwaitLog
 ) -> ProcessingState:
-    """End the turn; its wake is sent on, or kept until the log has been handled. Where another worker has the saga's
-    partitions the wake goes there: what has been read of them, and what cannot be read, is known there alone."""
+    """Complete the message; a timer is forwarded, or kept until the log has been handled.
+
+    If another worker has the partitions of the saga, the timer is forwarded to it: only that worker knows how far they
+    have been handled.
+    """
     if isinstance(action, Complete):
         return replace(turn, is_complete=True)
     if isinstance(action, ForwardTimer):

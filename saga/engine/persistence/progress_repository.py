@@ -1,4 +1,4 @@
-"""Load, write, publish: the only places where a turn touches the progress in the store and the log."""
+"""Load and commit the progress, and publish its events: the only module that does so while a message is processed."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Concatenate, Literal, ParamSpec, TypeVar
@@ -81,8 +81,10 @@ async def retry_while_unavailable(
 
 
 def write_context(service: ServiceRuntime, turn: ProcessingState, *, appends: bool = True) -> WriteContext:
-    """Circumstances of the next write of this turn. `appends`: false for one without a transition, for which nobody
-    asks whether the message is new."""
+    """Collect what the next write depends on: message, time, retention, and the progress before.
+
+    `appends`: False for a write without a transition, which need not know whether the message is new.
+    """
     message, p = turn.message, turn.loaded_progress
     is_new = appends and message.type not in OURS and not turn.paged and not is_message_known(p, service.roles, message)
     is_new = is_new and turn.position != NOWHERE
@@ -202,7 +204,7 @@ def _check_declared(service: PreparedService, p: SagaProgress, unpublished: Sequ
 
 
 async def _give_up_old(service: ServiceRuntime, turn: ProcessingState) -> None:
-    """Give up the message of a saga that nobody here knows any more: a dead letter, and no progress."""
+    """Make a dead letter of a message whose saga is older than the retention, without a progress."""
     message = turn.message
     letter = dead_letters.older_than_memory(service.name, message, turn.position, service.contracts[message.type])
     await send_dead_letter(service, turn.position, letter)
@@ -223,20 +225,20 @@ async def _give_up_old(service: ServiceRuntime, turn: ProcessingState) -> None:
 
 
 async def _note_work(service: ServiceRuntime, position: Position) -> None:
-    """See to it that the service's record says that it works now, and whether it was away before."""
+    """Record in the store that the service works now, so that its absences are known later."""
     if (work := service.ports.heartbeat) is not None and not work.is_recent():
         await retry_while_unavailable(service, position, "write", work.record)
 
 
 def is_older_than_retention(service: ServiceRuntime, message: Message) -> bool:
-    """Return whether the message's saga began before what this service remembers: then it is not a new one."""
+    """Return True if the saga of the message began before the retention: it may have been handled and forgotten."""
     if message.started is None:
         return False
     return message.started < decision_time(service).forgotten
 
 
 def decision_time(service: ServiceRuntime) -> Now:
-    """The time of a decision that is made now."""
+    """Return the time for a decision that is made now, with the retention and the absences of the service."""
     work = service.ports.heartbeat
     return Now(service.ports.clock.now_ms(), service.retention_s, absences=() if work is None else work.absences)
 
@@ -449,7 +451,7 @@ def report_dead_letter(service: ServiceRuntime, saga: str, letter: DeadLetterRec
 
 
 def timer_record(service: ServiceRuntime, saga: str, id_: str, due_ms: int, *, unknown_ms: int = 0) -> Outgoing:
-    """Record of a wake that is published now."""
+    """Make the record of a timer that is published now."""
     now_ms = service.ports.clock.now_ms()
     return timers.to_record(service.name, saga, id_, due_ms, now_ms, unknown_ms=unknown_ms)
 
