@@ -200,6 +200,9 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
     for name in ("produced_by", "consumed_by"):
         if name in schema and schema[name] != "external":
             yield f'"{name}" can only be "external", not {schema[name]!r}'
+    for former, name in (("said", "produced_by"), ("heard", "consumed_by")):
+        if schema.get(former) == "outside":  # ignored, it would silently take the event away from clients
+            yield f'"{former}": "outside" is called "{name}": "external"'
     yield from _wrong_principal(schema)
     yield from _wrong_id(schema)
     for name in schema:

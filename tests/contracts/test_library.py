@@ -145,6 +145,8 @@ def test_a_topic_has_its_settings_or_the_defaults(tmp_path: Path) -> None:
         ({"outcome": "maybe"}, '"outcome" is "success" or "failure", not \'maybe\''),
         ({"produced_by": "everywhere"}, '"produced_by" can only be "external", not \'everywhere\''),
         ({"consumed_by": True}, '"consumed_by" can only be "external", not True'),
+        ({"said": "outside"}, '"said": "outside" is called "produced_by": "external"'),
+        ({"heard": "outside"}, '"heard": "outside" is called "consumed_by": "external"'),
         ({"start": True}, '"start" means nothing here: is it "starts"?'),
         ({"name": "Spoken"}, "the record is called 'Spoken', the file 'Said'"),
         ({"type": "enum"}, 'must be an object with "type": "record"'),
