@@ -197,18 +197,22 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
         yield f'"outcome" is "success" or "failure", not {schema["outcome"]!r}'
     if schema.get("compatible", MODES[0]) not in MODES:
         yield f'"compatible" is one of {", ".join(MODES)}, not {schema["compatible"]!r}'
-    for name in ("produced_by", "consumed_by"):
-        if name in schema and schema[name] != "external":
-            yield f'"{name}" can only be "external", not {schema[name]!r}'
-    for former, name in (("said", "produced_by"), ("heard", "consumed_by")):
-        if schema.get(former) == "outside":  # ignored, it would silently take the event away from clients
-            yield f'"{former}": "outside" is called "{name}": "external"'
+    yield from _wrong_parties(schema)
     yield from _wrong_principal(schema)
     yield from _wrong_id(schema)
     for name in schema:
         known = name in ATTRIBUTES or name in _AVROS
         if not known and (close := get_close_matches(name, ATTRIBUTES, n=1, cutoff=0.75)):
             yield f'"{name}" means nothing here: is it "{close[0]}"?'
+
+
+def _wrong_parties(schema: dict[str, Any]) -> Iterator[str]:
+    """Find problems of the attributes that open an event to clients outside of the services."""
+    for name, former in (("produced_by", "said"), ("consumed_by", "heard")):
+        if name in schema and schema[name] != "external":
+            yield f'"{name}" can only be "external", not {schema[name]!r}'
+        if schema.get(former) == "outside":  # ignored, it would silently take the event away from clients
+            yield f'"{former}": "outside" is called "{name}": "external"'
 
 
 def _wrong_principal(schema: dict[str, Any]) -> Iterator[str]:
