@@ -14,9 +14,10 @@ from saga.contracts.library import Library
 from saga.messages import Message
 from saga.messaging.envelope import headers_of
 from tests.choreography.odd_shop import TYPES, odd_shop, overview_of
-from tests.choreography.official_parser import parsed, parser_folder
+from tests.choreography.official_parser import PARSE_S, parsed, parser_folder
 from tests.contracts.folders import field, schema, write
 from tests.servers.fixtures import or_left_out
+from tests.servers.npm import FETCH_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,6 +87,7 @@ def test_every_header_of_ours_is_told(shop: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(FETCH_S + PARSE_S)  # the first one fetches the parser
 def test_the_official_parser_has_nothing_to_complain_of(shop: Any, tmp_path: Path) -> None:
     folder = or_left_out(parser_folder)
     odd = asyncapi(overview_of(odd_shop(tmp_path)), "Odd", "1.0.0")
@@ -160,6 +162,7 @@ def test_a_name_with_dots_is_name_and_namespace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(FETCH_S + PARSE_S)  # the first one fetches the parser
 def test_the_official_parser_takes_names_with_dots(tmp_path: Path) -> None:
     folder = or_left_out(parser_folder)
     file = tmp_path / "dotted.json"

@@ -22,6 +22,7 @@ from tests.monitor.chromium import Tab, a_tab, axe, program
 from tests.monitor.test_web_pages import HOSTILE
 from tests.monitor.told_views import ToldViews
 from tests.servers.fixtures import or_left_out
+from tests.servers.npm import FETCH_S
 
 PICTURES = os.environ.get("SAGA_TEST_PICTURES", "")
 PAGES = {
@@ -80,6 +81,7 @@ async def shown(tab: Tab, url: str, path: str) -> None:
     await tab.until("document.querySelector('[data-coming]') === null")
 
 
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_every_page_can_be_used_by_everybody_and_asks_nobody_else(shop: Path, script: str) -> None:
     views = ToldViews("order-", count=10_000, services=25)
     settings = Settings(monitor_users="users")
@@ -103,6 +105,7 @@ async def test_every_page_can_be_used_by_everybody_and_asks_nobody_else(shop: Pa
         assert only == [], "nothing fails, and the policy forbids nothing that the pages want"
 
 
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, script: str) -> None:
     async with served(Settings(), ToldViews("order-", count=3)) as url, a_tab(shop) as tab:
         await shown(tab, url, "/sagas")
@@ -118,6 +121,7 @@ async def test_the_keyboard_reaches_the_search_and_the_content(shop: Path, scrip
         assert "order-1" in await tab.value("document.querySelector('h1').textContent")
 
 
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: str) -> None:
     views = ToldViews("")
     async with served(Settings(), views) as url, a_tab(shop) as tab:
@@ -134,6 +138,7 @@ async def test_hostile_texts_run_nothing_and_hide_nothing(shop: Path, script: st
         assert tab.complaints == []
 
 
+@pytest.mark.timeout(FETCH_S + 120)  # the first one fetches axe-core
 async def test_what_is_live_is_renewed_unless_somebody_is_at_it(shop: Path, script: str) -> None:
     views = ToldViews("before-", count=3)
     async with served(Settings(), views) as url, a_tab(shop) as tab:
