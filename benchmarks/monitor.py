@@ -115,7 +115,7 @@ async def _through(settings: Settings, folds: Folds) -> tuple[float, float]:
     clock = SystemClock()
     lines = [line_of(each) for n in range(THROUGH // len(SHAPE)) for each in told_of(n, _begin_ms())]
     async with broker_of(None, clock, settings) as broker:
-        await broker.ensure([Topic(TRANSITIONS, 12)])
+        await broker.ensure_topics([Topic(TRANSITIONS, 12)])
         for begin in range(0, len(lines), 1000):
             await broker.publish(to_records(lines[begin : begin + 1000]))
         fresh = Folds()

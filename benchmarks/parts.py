@@ -81,7 +81,7 @@ async def handled(folder: Path, *, tells: bool = False) -> tuple[float, float]:
         for n in range(MESSAGES)
     ]
     async with running(folder, [], {}) as before:
-        await before.broker.ensure(topics_of(echo.declared))
+        await before.broker.ensure_topics(topics_of(echo.declared))
         for begin in range(0, MESSAGES, 500):
             await before.broker.publish(pings[begin : begin + 500])
     async with running(folder, [echo.declared], {}, tells=tells) as run:

@@ -111,9 +111,9 @@ async def running(
             store = CountingStore(folder / f"{declared.name}.db", clock=clock)
             store.counted = counted
             stores[declared.name] = await stack.enter_async_context(store)
-            await broker.ensure(topics_of(declared))
+            await broker.ensure_topics(topics_of(declared))
         if tells:
-            await broker.ensure([TOPIC])
+            await broker.ensure_topics([TOPIC])
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             serving = wiring.serve_all(
@@ -147,22 +147,22 @@ class Driver:
         self._waiting: dict[bytes, tuple[asyncio.Future[None], list[bytes]]] = {}
         self._partitions: set[Partition] = set()
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self._partitions.update(partitions)
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         self._partitions.difference_update(partitions)
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         self._partitions.difference_update(partitions)
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         raise AssertionError(f"{after - first} records of {partition} were removed while it was measured")
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         raise AssertionError(f"{topic} got {now} partitions instead of {before} while it was measured")
 
     @asynccontextmanager

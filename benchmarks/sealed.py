@@ -40,7 +40,7 @@ def sealing() -> list[Figure]:
 async def _sealing() -> list[Figure]:
     with TemporaryDirectory() as folder:
         keys = _keys(Path(folder))
-        key, event = await keys.of_subject("order-1"), _placed(1)
+        key, event = await keys.get_or_create_key("order-1"), _placed(1)
         binding = binding_of(OrderPlaced)
         version, library = binding.version, binding.library
         plain = codec.encode(event)
@@ -62,7 +62,7 @@ async def _sealing() -> list[Figure]:
 
 def _keys(folder: Path) -> KeyFolder:
     keys = KeyFolder(folder / "keys", clock)
-    keys.new("bench", "to measure")
+    keys.create_wrapping_key("bench", "to measure")
     return keys
 
 

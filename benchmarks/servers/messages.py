@@ -29,7 +29,7 @@ def pinged(saga: str) -> Outgoing:
 async def publish(ground: Ground, name: str, count: int) -> None:
     """Publish that many messages, for the echo."""
     async with adapters.broker_at(ground.settings, clock) as broker:
-        await broker.ensure(topics_of(CAST["echo"][0]))
+        await broker.ensure_topics(topics_of(CAST["echo"][0]))
         for begin in range(0, count, PUBLISHED_AT_ONCE):
             await broker.publish([pinged(f"{name}-{n:06}") for n in range(begin, begin + PUBLISHED_AT_ONCE)])
 

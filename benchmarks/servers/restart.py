@@ -38,11 +38,11 @@ def restart(ground: Ground) -> list[Figure]:
 async def _left(ground: Ground) -> int:
     """Count the messages that the group has not committed, once the group knows that its member is dead."""
     async with adapters.administration_at(ground.settings, clock) as broker:
-        positions, bounds = (await broker.group(GROUP)).positions, await broker.bounds([TOPIC])
+        positions, bounds = (await broker.describe_group(GROUP)).positions, await broker.fetch_bounds([TOPIC])
         return sum(end - positions.get(partition, begin) for partition, (begin, end) in bounds.items())
 
 
 async def _moved_back(ground: Ground) -> None:
     async with adapters.administration_at(ground.settings, clock) as broker:
-        begins: dict[Partition, int] = {p: begin for p, (begin, _) in (await broker.bounds([TOPIC])).items()}
-        await broker.move(GROUP, begins)
+        begins: dict[Partition, int] = {p: begin for p, (begin, _) in (await broker.fetch_bounds([TOPIC])).items()}
+        await broker.move_positions(GROUP, begins)

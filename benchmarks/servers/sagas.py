@@ -133,7 +133,7 @@ async def _prepared(ground: Ground, play: Play) -> None:
     """Topics, and goods on the shelves."""
     async with adapters.broker_at(ground.settings, clock) as broker:
         for declared in CAST[play.cast]:
-            await broker.ensure(topics_of(declared))
+            await broker.ensure_topics(topics_of(declared))
     if play is EXAMPLE:
         async with adapters.store_at(ground.settings, "inventory", clock) as store:
             for item in ITEMS:

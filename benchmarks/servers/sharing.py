@@ -50,7 +50,7 @@ async def _tell(ground: Ground) -> None:
     begin_ms = clock.now_ms() - 600_000
     lines = [line_of(each) for n in range(SAGAS) for each in told_of(n, begin_ms)]
     async with broker_of(None, clock, ground.settings) as broker:
-        await broker.ensure([Topic(TRANSITIONS, 12)])
+        await broker.ensure_topics([Topic(TRANSITIONS, 12)])
         for begin in range(0, len(lines), 1000):
             await broker.publish(to_records(lines[begin : begin + 1000]))
 

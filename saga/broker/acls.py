@@ -1,7 +1,7 @@
 """Kafka ACLs that services and operators need, and the commands that grant them.
 
 Loads no driver and makes no request. A service that lacks a right reports it in the same words
-(`saga.broker.kafka.connecting`).
+(`saga.broker.kafka.broker`).
 """
 
 import shlex

@@ -23,20 +23,20 @@ class BrokerAdapter(Adapter, Protocol):
     """A kind of broker. Nothing here connects; only `at` and `administration` load a driver."""
 
     @property
-    def makes_topics(self) -> bool:
+    def creates_topics(self) -> bool:
         """True if services create missing topics: see `saga.broker.port.Broker`."""
 
-    def at(self, settings: Chosen, clock: Clock) -> Broker:
+    def create_broker(self, settings: Chosen, clock: Clock) -> Broker:
         """Create the broker without opening it. Raises `ConfigurationError` if the driver is not installed."""
 
-    def administration(self, settings: Chosen, clock: Clock) -> Administration:
+    def create_administration(self, settings: Chosen, clock: Clock) -> Administration:
         """Create the same broker for tools, without opening it. Raises `ConfigurationError` if the driver is not
         installed."""
 
-    def unmade(self, settings: Chosen) -> Path | None:
+    def missing_file(self, settings: Chosen) -> Path | None:
         """Return the missing file that the first service will create and a tool must not; `None` without one."""
 
-    def copies(self, settings: Chosen) -> Copies:
+    def required_replicas(self, settings: Chosen) -> Copies:
         """Return the replicas that the settings require of each topic."""
 
 

@@ -16,13 +16,12 @@ from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from saga.broker.identity import MemberIdentity
-from saga.broker.port import Broker
+from saga.broker.port import Broker, MemberIdentity
 from saga.messages import Partition, Record, StalledPartition
 
 DAY_MS = 86_400_000
 NO_IDS: Mapping[str, str] = MappingProxyType({})
-"""Default of `Administration.read`: no log id is known yet."""
+"""Default of `Administration.open_reader`: no log id is known yet."""
 DATED_BY, BY_LOG = "message.timestamp.type", "LogAppendTime"
 """Setting that says who assigns the timestamps of a topic's records, and its value if the log does, which is also the
 default here."""
@@ -102,7 +101,7 @@ class PartitionReader(Protocol):
         """Return the ids, by topic, of the logs to which `positions` belong, as far as the broker has ids. A new id
         means that the topic was deleted and created again, and is read from its beginning."""
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         """Return the partitions that cannot be read now. They are retried."""
 
 
@@ -121,40 +120,40 @@ class InactiveGroup(NamedTuple):
 class Administration(Broker, Protocol):
     """Broker for tools. Every method may raise `BrokerError`."""
 
-    can_grow: bool
+    can_add_partitions: bool
     """True if the broker can add partitions to a topic."""
 
-    async def topics(self) -> Collection[str]:
+    async def list_topics(self) -> Collection[str]:
         """Return the names of all topics that this user may see."""
 
-    async def found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         """Describe these topics; missing ones are left out."""
 
-    async def server_settings(self) -> Mapping[str, Mapping[str, str]]:
+    async def fetch_server_settings(self) -> Mapping[str, Mapping[str, str]]:
         """Return the settings of each server, under the broker's names; empty without servers."""
 
-    async def retain(self, topic: str, retention_ms: int | None) -> None:
+    async def set_retention(self, topic: str, retention_ms: int | None) -> None:
         """Set the retention of a topic."""
 
-    async def date_by_log(self, topic: str) -> None:
+    async def use_log_append_time(self, topic: str) -> None:
         """Let the log assign the timestamps of a topic's records from now on, instead of the producers."""
 
-    async def grow(self, topic: str, partitions: int) -> None:
+    async def add_partitions(self, topic: str, partitions: int) -> None:
         """Raise a topic's number of partitions. The caller has made sure that all its readers are drained."""
 
-    async def group(self, name: str) -> GroupDescription:
+    async def describe_group(self, name: str) -> GroupDescription:
         """Return the members and positions of a group."""
 
-    async def readers(self, topic: str) -> Mapping[str, GroupDescription]:
+    async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
         """Return the groups that have a position in the topic, or a member that reads it."""
 
-    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
+    async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         """Return the offset bounds of all partitions of these topics; missing topics are left out."""
 
-    async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
+    async def find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         """Return the first offset of each partition that was appended at this time or later; without one its end."""
 
-    def read(
+    def open_reader(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
     ) -> AbstractAsyncContextManager[PartitionReader]:
         """Open a reader that starts at these offsets and follows the log.
@@ -162,20 +161,20 @@ class Administration(Broker, Protocol):
         `log_ids`: the logs to which the offsets belong, by topic, as an earlier reader reported them. A topic with
         another log id by now is read from its beginning."""
 
-    async def unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
+    async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
         """Return the unreadable range at this offset; `None` if the record there can be read, or there is none."""
 
-    async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
+    async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Replace the group's committed positions by these. Raises `BrokerError` while the group has members."""
 
-    async def away(self) -> Sequence[InactiveGroup]:
+    async def list_inactive_groups(self) -> Sequence[InactiveGroup]:
         """Return the groups without members for which retention waits, or has waited; none on servers that expire
         groups by themselves."""
 
-    async def forget(self, group: str) -> None:
+    async def forget_group(self, group: str) -> None:
         """Remove a group and its positions: if it returns, it begins at the oldest record. Raises `BrokerError` while
         it has members, and on servers that expire groups by themselves."""
 
-    async def stamp(self) -> int | None:
+    async def append_probe(self) -> int | None:
         """Append a record, read it back, and return its timestamp by the broker's clock, in milliseconds since 1970.
         `None` if the broker uses this machine's clock; then nothing is appended."""

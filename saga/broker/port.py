@@ -8,13 +8,14 @@ Promised, each promise with a test in `saga.testing.conformance.broker`:
   group without a position begins at the oldest record.
 - A partition is assigned to at most one live member of the group. A member that was paused or cut off may go on for a
   while with what it has (a zombie); its commits are refused with `Fenced`.
-- `Listener.revoked` is called before another member gets the partition, and that member waits, within bounds, until it
-  returns. Then the partition is assigned to this member again, or lost. Nothing that runs has to wait for the outcome.
+- `Listener.on_revoked` is called before another member gets the partition, and that member waits, within bounds, until
+  it returns. Then the partition is assigned to this member again, or lost. Running handlers need not wait for this.
 - `commit` moves the group's position. When it returns, the position is as durable as the log.
-- The "in progress" mark that `begin` sets on a partition stays until `end`, or until an operator moves the position.
+- The mark that `mark_in_progress` sets on a partition stays until `clear_in_progress`, or until an operator moves the
+  position.
 - Members with disagreeing identities do not work in one group. `join` raises `ConfigurationError` while such a member
-  is there; a member that meets one later reports it in `strangers`.
-- `ends` and `positions` answer for any member, and are as new as the call.
+  is there; a member that meets one later reports it in `disagreeing_members`.
+- `fetch_ends` and `fetch_positions` answer for any member, and are as new as the call.
 - Records that were removed before the group received them are reported, per partition. Nothing else is lost.
 - A position belongs to one log. A topic that is deleted and created again has a new log with a new id. Its members
   notice within seconds, or at their start, and read the new log from its beginning. What they read of it before they
@@ -24,13 +25,17 @@ Promised, each promise with a test in `saga.testing.conformance.broker`:
 Not promised: that a record is delivered once; an order between partitions; that a position never goes back.
 """
 
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
-from saga.broker.identity import MemberIdentity
+import msgspec
+from msgspec import Struct
+
+from saga.errors import ConfigurationError
 from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
+from saga.support.printable import quoted
 
 RECORD_BYTES_MAX = 1_000_000
 """Default of the largest record, in bytes: what a Kafka topic accepts by default."""
@@ -59,6 +64,73 @@ def value_bytes_max(record_bytes_max: int) -> int:
     return record_bytes_max - BESIDE_BYTES
 
 
+# ---------------------------------------------------------------- identities of members
+#
+# A group is found by its name alone. Two projects may have a service of the same name on one broker, or a process may
+# be configured with another store than its peers. Then both join the same group, share partitions and positions, and
+# each loses the messages that the other takes. So every member reports its identity in its subscription.
+
+
+TEXT_MAX = 200
+"""Longest text accepted in the identity of another member, in characters."""
+
+
+class MemberIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Identity that a member reports. All members of a group must have the same `service` and `store`."""
+
+    service: str
+    store: str
+    """Random id of the store, created when the service first wrote to it."""
+    worker: str = ""
+    """Host and process id, for people."""
+
+    def agrees_with(self, other: "MemberIdentity") -> bool:
+        """Return whether both belong to the same service with the same store."""
+        return (self.service, self.store) == (other.service, other.store)
+
+    def __str__(self) -> str:
+        where = f" in process {quoted(self.worker)}" if self.worker else ""
+        return f"service {quoted(self.service)}{where} with store {quoted(self.store)}"
+
+
+def encode_identity(identity: MemberIdentity | None) -> bytes:
+    """Encode an identity for the subscription; empty for a member without one."""
+    return b"" if identity is None else msgspec.json.encode(identity)
+
+
+def decode_identity(content: bytes | None) -> MemberIdentity | None:
+    """Decode the identity of a member; `None` if it has none that we can read, because it is another program."""
+    if not content:
+        return None
+    try:
+        identity = msgspec.json.decode(content, type=MemberIdentity)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return identity if max(map(len, (identity.service, identity.store, identity.worker))) <= TEXT_MAX else None
+
+
+def find_disagreeing(ours: MemberIdentity | None, members: Iterable[MemberIdentity | None]) -> tuple[str, ...]:
+    """Return the members whose identity disagrees with ours, each in a line.
+
+    A member without an identity does not disagree: it may be a client of an earlier release."""
+    if ours is None:
+        return ()
+    return tuple(sorted({str(each) for each in members if each is not None and not each.agrees_with(ours)}))
+
+
+def disagreement_error(group: str, ours: MemberIdentity | None, disagreeing: Iterable[str]) -> ConfigurationError:
+    """Create the error for a member that must not join a group with disagreeing members."""
+    return ConfigurationError(
+        f"nothing was started: the group {group!r} belongs to another service or store. This is {ours}. Each of the "
+        "two would lose the messages that the other takes. Check that SAGA_STORE is the same in all processes of this "
+        "service. If the other is another project, give each its own broker. In the group:",
+        list(disagreeing),
+    )
+
+
+# ---------------------------------------------------------------- the port
+
+
 class Subscription(NamedTuple):
     """Subscription of a member to the topics that its group reads."""
 
@@ -74,28 +146,28 @@ class Subscription(NamedTuple):
 class Listener(Protocol):
     """Callbacks by which a membership reports which partitions it has."""
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         """Start to process these partitions; each comes with the offset of its first uncommitted record."""
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         """Commit what is finished of partitions that may go to another member, and do not wait for running handlers.
 
         The group is paused until this returns. Afterwards each partition is assigned again or lost, or this member
         leaves."""
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         """Forget these partitions: another member gets them after `revoked`, or this member was taken for dead. Commits
         would be refused."""
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         """React to records that retention or an operator removed before this group received them: offsets `first` to
         `after` (exclusive), where reading goes on. They will not be delivered."""
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         """React to a partition whose topic was deleted and created again. Records of the old log from `position` on are
         lost. The new log is read from its beginning: `assigned` follows, after `lost` if the partition was ours."""
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         """React to a topic that has more partitions than before. They are assigned soon; from now on a key may be in
         another partition."""
 
@@ -115,13 +187,13 @@ class Membership(Protocol):
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit these offsets: everything below them is processed. Raises `Fenced`, `BrokerUnavailable`."""
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         """Mark the partitions as in progress, beside the group's positions, which are these.
 
         Returns the partitions that were marked already: their previous owner did not call `end`, so it may have died
         while it processed a message. Raises as `commit`, which does not change the mark."""
 
-    async def end(self, offsets: Mapping[Partition, int]) -> None:
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
         """Commit these offsets and remove the mark: no message of the partitions is in progress. Raises as `commit`."""
 
     def log_id(self, partition: Partition) -> str:
@@ -132,23 +204,23 @@ class Membership(Protocol):
         """Return how many records of each of our partitions `poll` has not returned yet, as last known: no request is
         made. A partition with unknown lag is left out. `None`: nothing has been assigned yet."""
 
-    def strangers(self) -> Sequence[str]:
+    def disagreeing_members(self) -> Sequence[str]:
         """Return the members whose identity disagrees with ours, as last seen; each in a line."""
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         """Return for each of our partitions the offset below which `poll` has returned every record. It includes the
         ends of transactions behind the last record. No request is made."""
 
-    async def ends(self) -> Mapping[Partition, int | None]:
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
         """Request the current end of every partition of our topics, assigned to us or not: the offset after its last
         readable record. `None`: unknown now, because the partition has no leader or we may not read it. A deleted topic
         is left out. Raises `BrokerUnavailable`."""
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         """Request the group's committed positions of these partitions, assigned to us or not; unknown ones are left
         out. Raises `BrokerUnavailable`."""
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         """Return the partitions, ours or due to be ours, that cannot be read now. They are retried. When this list
         changes, the current poll returns, or else the next one."""
 
@@ -159,7 +231,7 @@ class Broker(Protocol):
     record_bytes_max: int
     """Largest record, in bytes, by `record_size`. `publish` refuses a larger one with `BrokerError` before it sends
     anything. A topic may be configured to accept less: `saga doctor` compares."""
-    makes_topics: bool
+    creates_topics: bool
     """True if services and clients create missing topics, which fits a file of their own. On shared servers an operator
     creates them with `saga topics apply`, with rights that no service needs. Otherwise a wrong address would silently
     give new, empty topics."""
@@ -171,18 +243,18 @@ class Broker(Protocol):
     async def __aexit__(self, *exc: object) -> None:
         """Wait until every `publish` has ended, then disconnect."""
 
-    async def ensure(self, topics: Sequence[Topic]) -> None:
+    async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Create the missing topics. Raises `SagaError` for one that exists with another number of partitions."""
 
-    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+    async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         """Return the number of partitions of these topics; missing topics are left out and not created. Raises
         `BrokerError`."""
 
-    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+    async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """Return the log ids of these topics, as far as they exist and the broker has ids. A topic that is deleted and
         created again gets a new id, which is never reused. Raises `BrokerError`."""
 
-    async def forbidden(
+    async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
         """Return the rights that this user lacks to read and write these topics and join these groups; each in a line
@@ -199,3 +271,43 @@ class Broker(Protocol):
 
     def scan(self, topic: str) -> AsyncIterator[Record]:
         """Read all current records of a topic, partition by partition. For tools only."""
+
+
+# ---------------------------------------------------------------- topics that must be there
+
+
+APPLY = "saga topics apply"
+"""Command that creates topics where services do not."""
+
+
+async def find_topic_problems(
+    topics: Sequence[Topic],
+    broker: Broker,
+    reads: Collection[str] = (),
+    writes: Collection[str] = (),
+) -> list[str]:
+    """Return the topics that are missing or have another number of partitions than the contracts, each in a line.
+
+    Where services create topics (`Broker.creates_topics`) missing ones are created instead, and one with another number
+    of partitions raises `SagaError`.
+
+    Args:
+        reads: Topics that are read. A missing topic may only be hidden from this user, who needs rights on it.
+        writes: Topics that are written, likewise.
+    """
+    if broker.creates_topics:
+        await broker.ensure_topics(topics)
+        return []
+    found = await broker.count_partitions([topic.name for topic in topics])
+    return [
+        f"topic {topic.name} has {found[topic.name]} partitions, the contracts want {topic.partitions}"
+        if topic.name in found
+        else f"topic {topic.name} is missing, or hidden from this user" + _describe_rights(topic.name, reads, writes)
+        for topic in topics
+        if found.get(topic.name) != topic.partitions
+    ]
+
+
+def _describe_rights(topic: str, reads: Collection[str], writes: Collection[str]) -> str:
+    rights = [right for right, wanted in (("Read", reads), ("Write", writes)) if topic in wanted]
+    return f", who needs {' and '.join(rights)} on it" if rights else ""

@@ -48,7 +48,7 @@ def new(who: str, why: str) -> None:
     Exit code 0: it is made, and noted in the book.
     Exit code 2: it cannot be made; what to do is on standard error.
     """
-    tell(f"made {_ring().new(who, why)}")
+    tell(f"made {_ring().create_wrapping_key(who, why)}")
 
 
 @keys.command()
@@ -81,7 +81,7 @@ def log(as_json: bool) -> None:
     Exit code 0: it is printed.
     Exit code 2: it cannot be read; what to do is on standard error.
     """
-    for line in _ring().book():
+    for line in _ring().read_audit_log():
         if as_json:
             tell_json(line)
         else:

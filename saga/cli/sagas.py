@@ -230,7 +230,7 @@ async def _reveal(saga: str, seen: SagaDetails, operator: Operator) -> EventDeco
     """Return a decoder that decrypts the saga's events, after recording who sees them."""
     ring = key_ring_of(Settings.from_environment())
     decoder = await make_decoder(seen.histories, ring)
-    ring.note("reveal", saga, operator.who, operator.why)
+    ring.append_audit_line("reveal", saga, operator.who, operator.why)
     return decoder
 
 

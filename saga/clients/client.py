@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Self, TypeVar, overload
 
-from saga.broker.missing_topics import APPLY, find_topic_problems
+from saga.broker.port import APPLY, find_topic_problems
 from saga.clients.event_reader import Hearing, check_heard, check_outcomes, outcomes_here
 from saga.clients.events import check_principal, seal_of, to_record
 from saga.clients.outcomes import Outcomes
@@ -189,7 +189,7 @@ class Client:
                 f"{APPLY} MODULES",
                 problems,
             )
-        if forbidden := await self._broker.forbidden(reads, written):
+        if forbidden := await self._broker.find_missing_rights(reads, written):
             raise ConfigurationError(
                 f"{nothing}: have this user allowed to {'publish' if writes else 'listen'}:", forbidden
             )

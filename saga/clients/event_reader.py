@@ -55,7 +55,7 @@ class Hearing(Generic[E]):
         to = self._classes[message.type]
         value = decode_value(message, record.writer, self.library)
         if self._keys is not None and (names := names_in(value, self.library)):
-            known = {name: await self._keys.named(name) for name in names}
+            known = {name: await self._keys.get_key(name) for name in names}
             value = opened(value, self.library, message.saga, known.__getitem__)
         event = codec.decode(value, to, self.library)
         assert isinstance(event, to)

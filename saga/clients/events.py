@@ -29,7 +29,7 @@ async def seal_of(event: Event, keys: Keys | None) -> Seal | None:
         return None
     if problems := list(unsealable(version.record)):
         raise SagaError(f"{version.name} was not published: {'; '.join(problems)}")
-    key = await keys.of_subject(subject_of(event))
+    key = await keys.get_or_create_key(subject_of(event))
     if key is None:
         raise SagaError(
             f"{version.name} was not published: its {version.subject} was forgotten (saga keys forget), which is for "

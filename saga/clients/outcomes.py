@@ -177,7 +177,7 @@ class Outcomes(Generic[E]):
             oldest = Partition(topic, 0)
             if bounds[oldest].begin == bounds[oldest].end:
                 continue
-            async with self._broker.read({oldest: bounds[oldest].begin}) as reading:
+            async with self._broker.open_reader({oldest: bounds[oldest].begin}) as reading:
                 self._check_partitioner(await reading.poll(records_max=SAMPLE, timeout_s=POLL_S))
             self._sampled.add(topic)
 
@@ -191,7 +191,7 @@ class Outcomes(Generic[E]):
 
     async def _look(self) -> Mapping[str, int]:
         try:
-            return await self._broker.partitions(self._hearing.topics)
+            return await self._broker.count_partitions(self._hearing.topics)
         finally:
             self._counting = None
 
@@ -229,13 +229,13 @@ class Outcomes(Generic[E]):
 
     async def _searched(self, partition: Partition, key: bytes, offsets: range) -> Record | None:
         """First record of a saga's outcome at one of these offsets, if there is one."""
-        async with self._broker.read({partition: offsets.start}) as reading:
+        async with self._broker.open_reader({partition: offsets.start}) as reading:
             while reading.positions()[partition] < offsets.stop:
                 for record in await reading.poll(records_max=min(len(offsets), RECORDS_MAX), timeout_s=POLL_S):
                     if record.offset in offsets and record.key == key and self._is_outcome(record):
                         return record
-                if any(each.topic == partition.topic for each in reading.standstills()):
-                    raise BrokerUnavailable("; ".join(each.reason for each in reading.standstills()))
+                if any(each.topic == partition.topic for each in reading.stalled_partitions()):
+                    raise BrokerUnavailable("; ".join(each.reason for each in reading.stalled_partitions()))
         return None
 
     # ---------------------------------------------------------------- what comes
@@ -265,7 +265,7 @@ class Outcomes(Generic[E]):
         await self._look_up()
         wanted = {partition for asker in self._askers for partition in asker.ends or ()}
         begins = {partition: self._strands[partition].next for partition in wanted}
-        async with self._broker.read(begins, self._log_ids) as reading:
+        async with self._broker.open_reader(begins, self._log_ids) as reading:
             polling: asyncio.Task[Sequence[Record]] | None = None
             try:
                 while True:
@@ -276,7 +276,7 @@ class Outcomes(Generic[E]):
                         self._check_partitioner({record[:2]: record for record in polling.result()}.values())
                         for record in polling.result():
                             self._note(record)
-                        self._trouble, polling = "; ".join(each.reason for each in reading.standstills()), None
+                        self._trouble, polling = "; ".join(each.reason for each in reading.stalled_partitions()), None
                     for partition, position in reading.positions().items():
                         self._strands[partition].next = position
                     self._tell_who_has_caught_up()
@@ -316,7 +316,7 @@ class Outcomes(Generic[E]):
         new = [asker for asker in self._askers if asker.ends is None]
         if not new:
             return
-        bounds = await self._broker.bounds(sorted({p.topic for asker in new for p in asker.partitions}))
+        bounds = await self._broker.fetch_bounds(sorted({p.topic for asker in new for p in asker.partitions}))
         await self._sample(bounds)
         for asker in new:
             asker.ends = {partition: bounds[partition] for partition in asker.partitions}

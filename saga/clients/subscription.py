@@ -53,11 +53,11 @@ class Alone:
     async def open(self) -> None:
         """Begin, or go on where it was. Raises `BrokerError`."""
         if self._at is None:
-            self._log_ids = await self._broker.log_ids(self._topics)
-            bounds = await self._broker.bounds(self._topics)
+            self._log_ids = await self._broker.fetch_log_ids(self._topics)
+            bounds = await self._broker.fetch_bounds(self._topics)
             self._at = {p: found.end if self._begin == "now" else found.begin for p, found in bounds.items()}
         if self._reading is None:
-            self._reading = await self._stack.enter_async_context(self._broker.read(self._at, self._log_ids))
+            self._reading = await self._stack.enter_async_context(self._broker.open_reader(self._at, self._log_ids))
 
     async def poll(self) -> list[Record]:
         """Wait for the next records, a moment. Raises `BrokerError`: what it was reading with is of no use any more."""
@@ -79,9 +79,9 @@ class Alone:
     async def heard(self, record: Record) -> None:
         """Nobody remembers it."""
 
-    def standstills(self) -> Collection[StalledPartition]:
+    def stalled_partitions(self) -> Collection[StalledPartition]:
         """Partitions that cannot be read now."""
-        return () if self._reading is None else self._reading.standstills()
+        return () if self._reading is None else self._reading.stalled_partitions()
 
     async def close(self) -> None:
         """Let go of the broker; `open` goes on from here."""
@@ -143,9 +143,9 @@ class Shared:
             return
         self._uncommitted = {p for p in self._uncommitted if self._has.get(p) != offsets.get(p)}
 
-    def standstills(self) -> Collection[StalledPartition]:
+    def stalled_partitions(self) -> Collection[StalledPartition]:
         """Partitions that cannot be read now."""
-        return () if self._membership is None else self._membership.standstills()
+        return () if self._membership is None else self._membership.stalled_partitions()
 
     async def close(self) -> None:
         """Leave the group, which commits what was heard."""
@@ -154,28 +154,28 @@ class Shared:
 
     # ---------------------------------------------------------------- what the group says
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self._has.update(partitions)
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         await self._commit(self._uncommitted & set(partitions))
-        self.lost(partitions)
+        self.on_lost(partitions)
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         for partition in partitions:
             self._has.pop(partition, None)
             self._uncommitted.discard(partition)
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         log.warning("%s/%d: records %d to %d were removed before they were heard", *partition, first, after - 1)
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         log.warning(
             "%s/%d: the topic was deleted and created again: what the old one held from offset %d on was not heard",
             *(*partition, position),
         )
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         log.warning("%s has %d partitions instead of %d: a key may lie in another one from now on", topic, now, before)
 
 
@@ -272,7 +272,7 @@ class Listening(Generic[E]):
                 log.warning("nothing is heard, which is tried again: %s", printable(str(why)))
             self._trouble = str(why)
             await self._clock.sleep(AGAIN_S)
-        still = set(self._taking.standstills())
+        still = set(self._taking.stalled_partitions())
         for standstill in still - self._told:
             log.warning("%s", printable(standstill.reason))
         self._told = still

@@ -37,19 +37,19 @@ def store_adapter(address: str) -> StoreAdapter:
 
 def broker_at(settings: Chosen, clock: Clock) -> Broker:
     """Broker of the settings, not yet open. Raises `ConfigurationError` for a driver that is not installed."""
-    return broker_adapter(settings.broker).at(settings, clock)
+    return broker_adapter(settings.broker).create_broker(settings, clock)
 
 
 def administration_at(settings: Chosen, clock: Clock) -> Administration:
     """Broker of the settings as tools use it, not yet open. Raises `ConfigurationError` for a driver that is not
     installed."""
-    return broker_adapter(settings.broker).administration(settings, clock)
+    return broker_adapter(settings.broker).create_administration(settings, clock)
 
 
 def store_at(settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
     """Store of a service, not yet open. Raises `ConfigurationError` for a driver that is not installed. `readonly`: for
     tools; nothing is created or changed."""
-    return store_adapter(settings.store).at(settings, service, clock, readonly=readonly)
+    return store_adapter(settings.store).create_store(settings, service, clock, readonly=readonly)
 
 
 def options() -> Iterator[Options]:

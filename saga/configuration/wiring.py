@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from saga.broker.missing_topics import APPLY, find_topic_problems
-from saga.broker.port import Broker
+from saga.broker.port import APPLY, Broker, find_topic_problems
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.contracts.sealing import unsealable
@@ -319,7 +318,7 @@ async def with_topics(
     async def looked() -> tuple[list[str], Sequence[str]]:
         each = [await find_topic_problems(topics_of(d) + more, broker, needs.reads, needs.writes) for d in services]
         missing = [problem for problems in each for problem in problems]
-        return missing, await broker.forbidden(needs.reads, needs.writes, needs.groups)
+        return missing, await broker.find_missing_rights(needs.reads, needs.writes, needs.groups)
 
     try:
         problems, forbidden = await patiently(open_s, looked())

@@ -60,10 +60,10 @@ class KeyFolder:
             said = str(why).removesuffix(MAKE_ONE)
             raise ConfigurationError("nothing was started:", [f"SAGA_KEYS: {said}; make one: saga keys new"]) from why
 
-    async def of_subject(self, subject: str) -> SubjectKey | None:
+    async def get_or_create_key(self, subject: str) -> SubjectKey | None:
         return await self._cached(subject_key_name(subject), make=True)
 
-    async def named(self, name: str) -> SubjectKey | None:
+    async def get_key(self, name: str) -> SubjectKey | None:
         return await self._cached(name, make=False)
 
     async def _cached(self, name: str, *, make: bool) -> SubjectKey | None:
@@ -173,7 +173,7 @@ class KeyFolder:
 
     # ------------------------------------------------------------ what people do
 
-    def new(self, who: str, why: str) -> str:
+    def create_wrapping_key(self, who: str, why: str) -> str:
         """Make a key that wraps: from now on new secrets are wrapped with it. Returns its name."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ class KeyFolder:
             name = self._newer_name(max(self._wrapping(), default=""))
             with self._beside(self.folder / name, base64.b64encode(secrets.token_bytes(SECRET_BYTES)) + b"\n") as file:
                 os.link(file, self.folder / name)
-        self.note("new", name, who, why)
+        self.append_audit_line("new", name, who, why)
         return name
 
     def _newer_name(self, newest: str) -> str:
@@ -206,7 +206,7 @@ class KeyFolder:
                 for name in found:
                     with self._alone():  # or the mark of an erasure meanwhile would be replaced
                         count += self._wrap_again(name)
-            self.note("rewrap", self._newest(), who, why)
+            self.append_audit_line("rewrap", self._newest(), who, why)
             with self._alone():  # nobody makes a key or a secret now: what this second look finds is all there is
                 for copy in self.folder.glob(f".*{ENDING}.*"):  # of a process that was killed while it made a key
                     copy.unlink(missing_ok=True)
@@ -259,10 +259,10 @@ class KeyFolder:
             mark = {"erased": iso(self._clock.now_ms()), "who": who, "why": why}
             self._write(name, mark, replaces=True)
         self._known.pop(name, None)
-        self.note("forget", name, who, why)
+        self.append_audit_line("forget", name, who, why)
         return had_secret
 
-    def note(self, did: str, what: str, who: str, why: str) -> None:
+    def append_audit_line(self, did: str, what: str, who: str, why: str) -> None:
         """Write a line into the book: durable when this returns."""
         line = {"time": iso(self._clock.now_ms()), "did": did, "what": what, "who": who, "why": why}
         try:
@@ -275,7 +275,7 @@ class KeyFolder:
         except OSError as trouble:
             raise KeysUnavailable(f"the book of {self.folder} cannot be written: {trouble.strerror}") from trouble
 
-    def book(self) -> list[dict[str, str]]:
+    def read_audit_log(self) -> list[dict[str, str]]:
         """Lines of the book, oldest first. Raises `KeysUnavailable`."""
         try:
             return [msgspec.json.decode(line) for line in (self.folder / "book.jsonl").read_bytes().splitlines()]
@@ -284,7 +284,7 @@ class KeyFolder:
         except (OSError, msgspec.DecodeError) as why:
             raise KeysUnavailable(f"the book of {self.folder} cannot be read: {why}") from why
 
-    def state(self) -> KeyState:
+    def summarize(self) -> KeyState:
         """Look at all keys. Raises `KeysUnavailable` if there is no folder."""
         subjects, erased, troubles = 0, 0, list(self._lost())
         for name in self._subjects():

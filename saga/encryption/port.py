@@ -29,10 +29,10 @@ class KeyState(NamedTuple):
 class Keys(Protocol):
     """Provider of keys. Both methods raise `KeysUnavailable` if the keys cannot be read now."""
 
-    async def of_subject(self, subject: str) -> "SubjectKey | None":
+    async def get_or_create_key(self, subject: str) -> "SubjectKey | None":
         """Return the key of a subject, created if it has none; `None` if the subject was forgotten."""
 
-    async def named(self, name: str) -> "SubjectKey | None":
+    async def get_key(self, name: str) -> "SubjectKey | None":
         """Return the key with this name; `None` if its subject was forgotten. Raises `KeyMissing` if only this key is
         missing."""
 
@@ -43,10 +43,10 @@ class KeyRing(Keys, Protocol):
     def check(self) -> None:
         """Raise `ConfigurationError` if nothing can be encrypted with this folder."""
 
-    def state(self) -> KeyState:
+    def summarize(self) -> KeyState:
         """Read all keys and summarise them."""
 
-    def new(self, who: str, why: str) -> str:
+    def create_wrapping_key(self, who: str, why: str) -> str:
         """Create a wrapping key, which wraps new secrets from now on, and return its name."""
 
     def rewrap(self, who: str, why: str) -> tuple[int, list[str]]:
@@ -56,8 +56,8 @@ class KeyRing(Keys, Protocol):
     def forget(self, subject: str, who: str, why: str) -> bool:
         """Erase the secret of a subject for good. Return whether it had one."""
 
-    def note(self, did: str, what: str, who: str, why: str) -> None:
+    def append_audit_line(self, did: str, what: str, who: str, why: str) -> None:
         """Append a line to the audit log; it is durable when this returns."""
 
-    def book(self) -> list[dict[str, str]]:
+    def read_audit_log(self) -> list[dict[str, str]]:
         """Return the lines of the audit log, oldest first."""

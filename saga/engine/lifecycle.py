@@ -115,7 +115,7 @@ async def serve(
             identity, starts = record.identity(worker_name), starts_of(record)
             events = EventTopics(broker, Subscription(declared.name, sorted(service.topics), identity, starts))
             sources = WorkerSources([events])
-            log_ids = broker.log_ids if options.compares_logs else None
+            log_ids = broker.fetch_log_ids if options.compares_logs else None
             worker = Worker(service, assignment, options.limits, tasks, sources, telling, log_ids)
             for what in find_conflicting_times(declared):
                 report(Misfit(service=declared.name, what=what))
@@ -130,10 +130,10 @@ async def serve(
 
 async def check_log(declared: Declared, store: Store, broker: Broker) -> None:
     """Check that a log which is a file is the one that the store knows. Raises `ConfigurationError`, `SagaError`."""
-    if not broker.makes_topics:  # elsewhere topics are deleted one by one: the others go on
+    if not broker.creates_topics:  # elsewhere topics are deleted one by one: the others go on
         return
     known = await known_logs(store, declared.name)
-    now = await broker.log_ids(known)
+    now = await broker.fetch_log_ids(known)
     if now and replaced_logs(known, now) == sorted(now):
         raise ConfigurationError(
             f"service {declared.name!r} cannot start:",
@@ -154,7 +154,7 @@ async def _relay(service: ServiceRuntime, store: Store, broker: Broker, options:
     if not isinstance(store, ChangeSource):
         return None
     topics = relayed_by(service.declared)
-    if topics and (forbidden := await broker.forbidden((), topics)):
+    if topics and (forbidden := await broker.find_missing_rights((), topics)):
         raise ConfigurationError("nothing was started: have this user allowed to relay changes:", forbidden)
     kinds = [kind.collection for event in service.changes.values() if (kind := kind_of(event)) is not None]
     await store.watch(service.name, kinds, from_beginning=options.changes_from_beginning)

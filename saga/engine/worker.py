@@ -131,8 +131,8 @@ class Worker:
     def away(self) -> Mapping[str, float]:
         return self.service.ports.outage_watch.away()
 
-    def standstills(self) -> Sequence[StalledPartition]:
-        return self.sources.standstills()
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        return self.sources.stalled_partitions()
 
     async def look(self) -> None:
         """Read once. Lanes know better than a read whether the store takes writes."""

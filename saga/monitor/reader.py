@@ -46,7 +46,7 @@ class Reader:
         if missing_broker_file(settings) is not None:
             return False
         async with open_administration(settings, self._clock) as broker:
-            if TRANSITIONS not in await broker.partitions([TRANSITIONS]):
+            if TRANSITIONS not in await broker.count_partitions([TRANSITIONS]):
                 return False
             async for record in broker.scan(TRANSITIONS):
                 self._fold(record)
@@ -70,24 +70,24 @@ class Reader:
 
     async def _topic(self, broker: Administration) -> None:
         """Wait until there is a topic."""
-        while TRANSITIONS not in await broker.partitions([TRANSITIONS]):
+        while TRANSITIONS not in await broker.count_partitions([TRANSITIONS]):
             self._trouble(f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us")
             await self._clock.sleep(POLL_S)
 
     async def _read(self, broker: Administration, since_ms: int | None) -> None:
         """Read all partitions for ever; when the topic has got more of them, from where it is, and those too."""
-        log_ids = await broker.log_ids([TRANSITIONS])
-        bounds = {partition: each.begin for partition, each in (await broker.bounds([TRANSITIONS])).items()}
-        positions = bounds if since_ms is None else await broker.since(TRANSITIONS, since_ms)
+        log_ids = await broker.fetch_log_ids([TRANSITIONS])
+        bounds = {partition: each.begin for partition, each in (await broker.fetch_bounds([TRANSITIONS])).items()}
+        positions = bounds if since_ms is None else await broker.find_offsets(TRANSITIONS, since_ms)
         while True:
-            async with broker.read(positions, log_ids) as reading:
+            async with broker.open_reader(positions, log_ids) as reading:
                 look_s = self._clock.monotonic_s() + LOOK_S
                 while self._clock.monotonic_s() < look_s:
                     records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
-                    self._trouble("; ".join(map(_told, reading.standstills())))
+                    self._trouble("; ".join(map(_told, reading.stalled_partitions())))
                     await self._fold_all(records)
                 positions, log_ids = reading.positions(), reading.log_ids()
-            more = await broker.bounds([TRANSITIONS])
+            more = await broker.fetch_bounds([TRANSITIONS])
             positions = {**{partition: each.begin for partition, each in more.items()}, **positions}
 
     async def _fold_all(self, records: Sequence[Record]) -> None:

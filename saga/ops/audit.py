@@ -154,11 +154,11 @@ async def read_topic_records(service: str, settings: Settings, clock: Clock) -> 
     topics = dead_letters_of(service), commands_of(service)  # so: each end has its command there by then
     try:
         async with open_administration(settings, clock) as broker:
-            found = await broker.partitions(topics)
+            found = await broker.count_partitions(topics)
             for topic in topics:
                 if topic in found:
                     await _read(service, topic, broker, said)
-                elif not broker.makes_topics:  # a topic that we may not read looks like one that is missing
+                elif not broker.creates_topics:  # a topic that we may not read looks like one that is missing
                     said.wrong.append(f"topic {topic} is missing, or hidden from this user, who needs Read on it")
     except SagaError as why:
         said.wrong.append(f"not all commands and moves can be told: {why}")
@@ -166,7 +166,7 @@ async def read_topic_records(service: str, settings: Settings, clock: Clock) -> 
 
 
 async def _read(service: str, topic: str, broker: Administration, said: _TopicRecords) -> None:
-    for partition, bounds in (await broker.bounds([topic])).items():
+    for partition, bounds in (await broker.fetch_bounds([topic])).items():
         if bounds.begin:
             said.wrong.append(
                 f"{topic}/{partition.number} begins at offset {bounds.begin}: what was before is gone, and ought to be "

@@ -80,8 +80,8 @@ async def read_dead_letters(services: Collection[str], settings: Settings, clock
     try:
         async with open_administration(settings, clock) as broker:
             topics = {dead_letters_of(service): service for service in services}
-            there = await broker.partitions(topics)
-            hidden = [] if broker.makes_topics else [topic for topic in topics if topic not in there]
+            there = await broker.count_partitions(topics)
+            hidden = [] if broker.creates_topics else [topic for topic in topics if topic not in there]
             if hidden:  # a topic that we may not read looks like one that is missing
                 trouble = f"topic {', '.join(hidden)} is missing, or hidden from this user, who needs Read on it"
             for topic in there:
@@ -106,7 +106,7 @@ async def read_originals(
     found: dict[str, Message | BadInput] = {}
     topic = dead_letters_of(service)
     async with open_administration(settings, clock) as broker:
-        if topic in await broker.partitions([topic]):
+        if topic in await broker.count_partitions([topic]):
             async for record in broker.scan(topic):
                 letter = decode_dead_letter(service, record)
                 if letter is not None and letter.id in ids:

@@ -120,10 +120,10 @@ async def _see(
     known: _StoreKnowledge,
 ) -> None:
     """Add to what was seen, which is told even if the broker then fails."""
-    found = await broker.found(list(wanted))
+    found = await broker.describe_topics(list(wanted))
     adapter = adapters.broker_adapter(settings.broker)
     asked = findings.TopicRequirements(
-        adapter.copies(settings), settings.record_bytes_max, makes_topics=adapter.makes_topics
+        adapter.required_replicas(settings), settings.record_bytes_max, creates_topics=adapter.creates_topics
     )
     for name, each in wanted.items():
         wrong = list(findings.about_topic(each, found.get(name), asked))
@@ -131,19 +131,19 @@ async def _see(
     for service in services:
         reads = reads_of(service)
         seen += findings.about_partitions(service, found, reads)
-        group = await broker.group(service.name)
-        states = partition_states(group, await broker.bounds(sorted(reads & set(found))))
+        group = await broker.describe_group(service.name)
+        states = partition_states(group, await broker.fetch_bounds(sorted(reads & set(found))))
         seen += findings.about_positions(service, states)
         seen += findings.about_waiting(service, group, states)
         begun = begun_topics(service)
         known.groups[service.name] = group, sum(b.end - b.begin for p, (b, _) in states.items() if p.topic in begun)
-    seen += [finding for away in await broker.away() for finding in findings.about_away(away)]
+    seen += [finding for away in await broker.list_inactive_groups() for finding in findings.about_away(away)]
     seen += await _servers(found, broker)
 
 
 async def _readable(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[str]:
     """Topics that are there and that this user may read."""
-    found = await broker.found(list(wanted))
+    found = await broker.describe_topics(list(wanted))
     return [name for name, each in found.items() if each.may is None or "read" in each.may]
 
 
@@ -152,7 +152,7 @@ async def _servers(found: Mapping[str, TopicDescription], broker: Administration
     known = [ms for ms in kept if ms is not None]
     longest_ms = max(known, default=0) if len(known) == len(kept) else None
     try:
-        servers = await broker.server_settings()
+        servers = await broker.fetch_server_settings()
     except BrokerError as why:
         unseen = Finding(
             "warning",
@@ -169,7 +169,7 @@ async def _clock(settings: Settings, broker: Administration, clock: Clock) -> Se
     about = f"broker {settings.broker}"
     before_ms = clock.now_ms()
     try:
-        told_ms = await broker.stamp()
+        told_ms = await broker.append_probe()
     except BrokerError as why:
         unwritten = Finding(
             "warning",
@@ -209,14 +209,14 @@ def _by_store(services: Sequence[Declared], settings: Settings) -> Mapping[str, 
     adapter = adapters.store_adapter(settings.store)
     shared: dict[str, list[Declared]] = {}
     for service in services:
-        shared.setdefault(adapter.shared_as(settings, service.name), []).append(service)
+        shared.setdefault(adapter.store_address(settings, service.name), []).append(service)
     return shared
 
 
 async def _store(services: Sequence[Declared], settings: Settings, clock: Clock, known: _StoreKnowledge) -> Diagnosis:
     adapter, name = adapters.store_adapter(settings.store), services[0].name
-    about = f"store {adapter.shared_as(settings, name)}"
-    if (file := adapter.unmade(settings, name)) is not None:
+    about = f"store {adapter.store_address(settings, name)}"
+    if (file := adapter.missing_file(settings, name)) is not None:
         known.stores.update(dict.fromkeys((each.name for each in services), None))
         return Diagnosis((_not_made_yet(about, file),), True)
     try:
@@ -239,8 +239,8 @@ async def _store(services: Sequence[Declared], settings: Settings, clock: Clock,
         return Diagnosis((_unasked(about, why),), True)
     finally:
         await store.__aexit__(None, None, None)
-    version = findings.about_version(about, adapter.told_ms(cas), before_ms, after_ms)
-    return Diagnosis((adapter.written(settings, about), *lasting, *untaken, *version), True)
+    version = findings.about_version(about, adapter.version_time_ms(cas), before_ms, after_ms)
+    return Diagnosis((adapter.report_probe(settings, about), *lasting, *untaken, *version), True)
 
 
 async def _lasting(about: str, store: Store, services: Sequence[Declared]) -> Sequence[Finding]:
@@ -275,7 +275,7 @@ async def _logs(services: Sequence[Declared], settings: Settings, clock: Clock) 
             broker = await stack.enter_async_context(open_administration(settings, clock)) if is_there else None
             for service in services:
                 known, is_empty = dict[str, str](), True
-                if adapter.unmade(settings, service.name) is None:
+                if adapter.missing_file(settings, service.name) is None:
                     known, is_empty = await _known(service, settings, clock)
                 if broker is not None:
                     found += await _log_of(service, broker, known, is_empty=is_empty)
@@ -299,9 +299,9 @@ async def _known(service: Declared, settings: Settings, clock: Clock) -> tuple[d
 async def _log_of(
     service: Declared, broker: Administration, known: Mapping[str, str], *, is_empty: bool
 ) -> Sequence[Finding]:
-    found = list(findings.about_logs(service, replaced_logs(known, await broker.log_ids(writes_of(service)))))
+    found = list(findings.about_logs(service, replaced_logs(known, await broker.fetch_log_ids(writes_of(service)))))
     if is_empty:
-        positions = (await broker.group(service.name)).positions
+        positions = (await broker.describe_group(service.name)).positions
         handled = {p: at for p, at in positions.items() if at and not is_without_events(p.topic)}
         if handled:  # a person may have said where a new service begins
             moved = await read_manual_moves(service.name, broker)

@@ -48,7 +48,7 @@ async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDec
     known: dict[str, SubjectKey | KeyMissing | None] = {}
     for name in names:
         try:
-            known[name] = await keys.named(name)
+            known[name] = await keys.get_key(name)
         except KeyMissing as why:
             known[name] = why
 

@@ -7,9 +7,7 @@ from typing import NamedTuple
 from saga.broker.acls import AclRight, grant_command
 from saga.broker.adapter import Copies
 from saga.broker.administration import DATED_BY, DAY_MS, GroupDescription, InactiveGroup, TopicDescription
-from saga.broker.identity import MemberIdentity, find_disagreeing
-from saga.broker.missing_topics import APPLY
-from saga.broker.port import RECORD_BYTES_LEAST, RECORD_BYTES_MAX
+from saga.broker.port import APPLY, RECORD_BYTES_LEAST, RECORD_BYTES_MAX, MemberIdentity, find_disagreeing
 from saga.declarations.values import Declared
 from saga.messages import Partition
 from saga.messaging.names import is_wakes, is_without_events
@@ -46,14 +44,14 @@ class TopicRequirements(NamedTuple):
     copies: Copies = Copies()
     record_bytes_max: int = RECORD_BYTES_MAX
     """Largest record that services and clients send."""
-    makes_topics: bool = False
-    """True if services make topics that they miss: see `saga.broker.port.Broker.makes_topics`."""
+    creates_topics: bool = False
+    """True if services make topics that they miss: see `saga.broker.port.Broker.creates_topics`."""
 
 
 def about_topic(wanted: TopicNeeds, found: TopicDescription | None, asked: TopicRequirements) -> Iterator[Finding]:
     """All that is wrong with a topic."""
     name = wanted.topic.name
-    if found is None and asked.makes_topics:
+    if found is None and asked.creates_topics:
         yield Finding("ok", name, "not there yet: the first service that needs it makes it")
         return
     if found is None:
@@ -340,7 +338,7 @@ def about_members(service: Declared, group: GroupDescription, store: str | None)
         yield Finding(
             "error",
             service.name,
-            f"its group has members that work for somebody else ({'; '.join(strangers)}), and {this}",
+            f"its group has members of another service or store ({'; '.join(strangers)}), and {this}",
             "each side takes messages, timers and commands that the other one needs, and their sagas wait for ever",
             "have all processes of the service use one SAGA_STORE; give another project a broker of its own",
         )

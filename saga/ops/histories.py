@@ -24,7 +24,9 @@ async def read_documents(
     """Progress documents of a service, with their saga ids, which begin with `prefix`. If the store can: newest first,
     damaged ones unchanged, and with `kept` only those that never expire."""
     whole, store = progress_key(source.service, prefix), source.store
-    found = store.newest(PROGRESS, whole, kept=kept) if isinstance(store, NewestFirst) else store.scan(PROGRESS, whole)
+    found = (
+        store.scan_newest(PROGRESS, whole, kept=kept) if isinstance(store, NewestFirst) else store.scan(PROGRESS, whole)
+    )
     async for key, document in found:
         yield key.removeprefix(progress_key(source.service, "")), document
 

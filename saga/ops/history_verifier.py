@@ -159,7 +159,7 @@ async def read_published_histories(settings: Settings, clock: Clock, saga: str |
         return f"no file {file}: say with SAGA_BROKER where the log is"
     found = HistoryVerifier()
     async with open_administration(settings, clock) as broker:
-        if not await broker.found([topic.name]):
+        if not await broker.describe_topics([topic.name]):
             return f"there is no topic {topic.name}: saga topics apply MODULES makes it"
         async for record in broker.scan(topic.name):
             try:

@@ -32,7 +32,7 @@ async def check_keys(services: Sequence[Declared], settings: Settings, clock: Cl
     try:
         wiring.keys_of(settings, clock, services)
         ring = wiring.key_ring(Path(settings.keys), clock)
-        state = await asyncio.to_thread(ring.state)
+        state = await asyncio.to_thread(ring.summarize)
     except ConfigurationError as why:
         return [Finding("error", about, problem, "no service starts", AGAIN) for problem in why.problems]
     found = list(_check_folder(about, state))
@@ -46,7 +46,7 @@ async def _check_encrypted(
     about: str, service: Declared, settings: Settings, clock: Clock, keys: Keys
 ) -> Sequence[Finding]:
     """Findings about values that the service has sealed, as far as the secrets are not in this folder."""
-    if adapters.store_adapter(settings.store).unmade(settings, service.name) is not None:
+    if adapters.store_adapter(settings.store).missing_file(settings, service.name) is not None:
         return []
     names, looked = set[str](), 0
     async with AsyncExitStack() as stack:
@@ -63,7 +63,7 @@ async def _check_encrypted(
 
 async def _is_missing(name: str, keys: Keys) -> bool:
     try:
-        await keys.named(name)
+        await keys.get_key(name)
     except KeyMissing:
         return True
     return False

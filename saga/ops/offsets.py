@@ -104,15 +104,15 @@ async def move_offsets(
     """Record it, then do it. Raises `BrokerError`, and records what has not moved, if the group has come to life
     meanwhile."""
     dead = dead_letters_of(service)
-    if dead not in await broker.found([dead]):
-        await broker.ensure([Topic(dead, retention_days=None)])
+    if dead not in await broker.describe_topics([dead]):
+        await broker.ensure_topics([Topic(dead, retention_days=None)])
     now_ms = clock.now_ms()
     # Before, so that no position moves without a trace.
     await broker.publish([encode_moves(MOVED, service, moves, operator, now_ms)])
     try:
-        await broker.move(service, {each.partition: each.to for each in moves})
+        await broker.move_positions(service, {each.partition: each.to for each in moves})
     except BrokerError as failed:
-        positions = (await broker.group(service)).positions  # it may only be the answer that was lost
+        positions = (await broker.describe_group(service)).positions  # it may only be the answer that was lost
         stayed = [each for each in moves if positions.get(each.partition) != each.to]
         if stayed:
             await broker.publish([encode_moves(STAYED, service, stayed, replace(operator, why=str(failed)), now_ms)])
@@ -122,7 +122,7 @@ async def move_offsets(
 async def read_manual_moves(service: str, broker: Administration) -> Mapping[Partition, int]:
     """Return the furthest position to which people have moved the group, of each partition that they moved."""
     dead, furthest = dead_letters_of(service), dict[Partition, int]()
-    if dead not in await broker.found([dead]):
+    if dead not in await broker.describe_topics([dead]):
         return furthest
     async for record in broker.scan(dead):
         if texts_of(record.headers).get("dead_what") != MOVED:
@@ -245,7 +245,7 @@ async def delete_group(service: str, settings: Settings, clock: Clock) -> tuple[
         if not was.is_known:
             return was, f"no service {service} has ever read anything here; is its name right?"
         try:
-            await broker.forget(service)
+            await broker.forget_group(service)
         except BrokerUnavailable:
             raise
         except BrokerError as why:
@@ -258,15 +258,15 @@ async def find_unattended(settings: Settings, clock: Clock) -> list[ServiceOffse
     if missing_broker_file(settings) is not None:
         return []
     async with open_administration(settings, clock) as broker:
-        names = sorted(filter(None, map(service_of_commands, await broker.topics())))
+        names = sorted(filter(None, map(service_of_commands, await broker.list_topics())))
         every = [await read_service_offsets(service, broker) for service in names]
     return [each for each in every if each.lag and not each.members]
 
 
 async def read_service_offsets(service: str, broker: Administration) -> ServiceOffsets:
     """Positions of a service. What it reads and has committed nothing of counts as not handled."""
-    group = await broker.group(service)
-    bounds = await broker.bounds(sorted({partition.topic for partition in group.positions} | group.reads))
+    group = await broker.describe_group(service)
+    bounds = await broker.fetch_bounds(sorted({partition.topic for partition in group.positions} | group.reads))
     return ServiceOffsets(service, group.members, partition_states(group, bounds))
 
 
@@ -293,7 +293,7 @@ async def skip_unreadable(
         if runs:
             return OffsetResult((), runs), None
         state = states[wish.partition]
-        unreadable = await broker.unreadable(wish.partition, state.next)
+        unreadable = await broker.find_unreadable(wish.partition, state.next)
         if unreadable is None:
             readable = f"offset {state.next}, where {wish.service} stands, can be read: start it to go on"
             return OffsetResult((), {wish.partition: readable}), None
@@ -311,8 +311,8 @@ async def _open_partitions(
     runs."""
     _check_broker_exists(settings)
     async with open_administration(settings, clock) as broker:
-        group = await broker.group(service)
-        states = partition_states(group, await broker.bounds([topic]))
+        group = await broker.describe_group(service)
+        states = partition_states(group, await broker.fetch_bounds([topic]))
         states = {partition: each for partition, each in states.items() if number in (None, partition.number)}
         if not states:
             where = topic if number is None else f"{topic}/{number}"
@@ -332,7 +332,7 @@ async def _apply_moves(
     try:
         await move_offsets(wish.service, moving, operator=replace(wish.operator, why=why), broker=broker, clock=clock)
     except BrokerError as failed:
-        if (await broker.group(wish.service)).members:  # it began in the very moment
+        if (await broker.describe_group(wish.service)).members:  # it began in the very moment
             return OffsetResult((), dict.fromkeys(states, str(failed)))
         raise
     return OffsetResult(moving, {})
@@ -355,7 +355,7 @@ async def _resolve_targets(
         raise _bad_request(
             f"--to {wish.to}: {why}; say earliest, latest, an offset, or a time as 2026-11-21T08:00:00Z"
         ) from why
-    return await broker.since(wish.topic, time_ms)
+    return await broker.find_offsets(wish.topic, time_ms)
 
 
 async def _find_refusals(
@@ -368,11 +368,11 @@ async def _find_refusals(
     """Reasons that some of them must not move there."""
     floors: Mapping[Partition, int] = {}
     if wish.retention_ms is not None:
-        floors = await broker.since(wish.topic, clock.now_ms() - wish.retention_ms)
+        floors = await broker.find_offsets(wish.topic, clock.now_ms() - wish.retention_ms)
     elif any(is_backward(state, targets[partition]) for partition, state in states.items()):
         raise _bad_request("this goes back: say --module, so that it is known how far the service remembers")
-    group = await broker.group(wish.service)
-    unread = is_unread(partition_states(group, await broker.bounds([wish.topic])))
+    group = await broker.describe_group(wish.service)
+    unread = is_unread(partition_states(group, await broker.fetch_bounds([wish.topic])))
     reasons = {p: refuse_move(state, targets[p], floors.get(p, 0), unread=unread) for p, state in states.items()}
     return {partition: reason for partition, reason in reasons.items() if reason is not None}
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec import structs
 
-from saga.broker.missing_topics import APPLY, find_topic_problems
+from saga.broker.port import APPLY, find_topic_problems
 from saga.configuration import wiring
 from saga.encryption.port import Keys
 from saga.encryption.sensitive_fields import mark
@@ -101,7 +101,7 @@ async def _encrypt_answer(letter: DeadLetter, wish: CommandRequest, keys: Keys |
     given = wish.answered
     if keys is None or given is None or given.raised is not None or letter.saga is None:
         return wish
-    key = await keys.of_subject(letter.saga)
+    key = await keys.get_or_create_key(letter.saga)
     if key is None:
         raise BadInput(f"saga {letter.saga} was forgotten: nothing can be sealed for it, and no answer is sent")
     place = recorded_place(letter.service, letter.saga, given.place(letter.id))
@@ -206,7 +206,9 @@ async def send_switch(service: str, wanted: Switch, operator: Operator, deployme
     record = controls.to_record(service, wanted, who=operator.who, why=operator.why, now_ms=clock.now_ms())
     async with wiring.broker_of(None, clock, deployment.broker_settings) as broker:
         topic = commands_topic(service)
-        if broker.makes_topics and not await broker.partitions([topic.name]):  # a wish would make it, and wait for ever
+        if broker.creates_topics and not await broker.count_partitions(
+            [topic.name]
+        ):  # a wish would make it, and wait for ever
             raise ConfigurationError("nothing was sent:", [f"no service {service!r} has ever run here: see its name"])
         problems = await find_topic_problems([topic], broker, writes=[topic.name])
         if problems:

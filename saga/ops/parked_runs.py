@@ -57,8 +57,8 @@ async def _list_parked(
 async def _sagas_with_timers(service: str, deployment: Deployment) -> AsyncIterator[str]:
     """Sagas with a wake that the service has not handled. Raises `SagaError`: the broker cannot be read."""
     async with open_administration(deployment.broker_settings, deployment.clock) as broker:
-        positions = (await broker.group(service)).positions
-        for topic in await broker.partitions(list(tiers_of(service))):
+        positions = (await broker.describe_group(service)).positions
+        for topic in await broker.count_partitions(list(tiers_of(service))):
             async for record in broker.scan(topic):
                 at = Partition(record.topic, record.partition)
                 if record.key is not None and record.offset >= positions.get(at, 0):

@@ -78,7 +78,7 @@ async def rebuild(
         keys = wiring.keys_of(settings, clock, [declared])
         async with _open(declared, settings, clock) as (broker, store):
             found, oldest = await _find_messages(prepare(declared), broker, store, saga)
-            told = settings.told is not None and bool(await broker.found([settings.told.name]))
+            told = settings.told is not None and bool(await broker.describe_topics([settings.told.name]))
             place = _RebuildTarget(prepare(declared), broker, store, keys, clock, oldest, told)
             for id_, of in sorted(found.items()):
                 one = await _rebuild_saga(place, id_, of, apply=apply)
@@ -111,9 +111,9 @@ async def _find_messages(
 ) -> tuple[Mapping[str, _FoundMessages], Mapping[Partition, int | None]]:
     """Records of each saga that the service had taken something of and has no progress of; and of each partition that
     has lost records the time of the oldest that is left, `None` if there is none."""
-    positions = (await broker.group(service.name)).positions
-    topics = list(await broker.found({contract.topic for contract in service.contracts.values()}))
-    bounds = await broker.bounds(topics)
+    positions = (await broker.describe_group(service.name)).positions
+    topics = list(await broker.describe_topics({contract.topic for contract in service.contracts.values()}))
+    bounds = await broker.fetch_bounds(topics)
     oldest: dict[Partition, int | None] = {at: None for at, (begin, _) in bounds.items() if begin > 0}
     keys: dict[bytes, set[Partition]] = {}
     for topic in topics:
@@ -147,7 +147,7 @@ async def _scan_all(
 ) -> AsyncIterator[Record]:
     """Records of these sagas. Raises `ConfigurationError` for more than there is memory for."""
     count = 0
-    there = await broker.found(list(topics))
+    there = await broker.describe_topics(list(topics))
     for topic in there:
         async for record in broker.scan(topic):
             if record.key in of:

@@ -68,7 +68,7 @@ async def repair(
             store, is_whole = service.ports.store, saga is None and not dry_run
             if saga is not None:
                 is_known = await store.get(PROGRESS, progress_key(service.name, saga)) is not None or is_known
-            log_ids = await broker.log_ids(writes_of(declared))
+            log_ids = await broker.fetch_log_ids(writes_of(declared))
             lost = replaced_logs(await known_logs(store, declared.name), log_ids)
             async for each in _find_lost_topics(service, frozenset(lost) - service.wakes.keys(), saga, dry_run=dry_run):
                 is_whole = is_whole and each.problem is None
@@ -173,8 +173,8 @@ async def _at_work(
         assignment = WorkerAssignment(watching)
         if not dry_run:
             async with open_administration(settings, clock) as tools:
-                positions = (await tools.group(declared.name)).positions
-                may_act(assignment, positions, await broker.log_ids({each.topic for each in positions}))
+                positions = (await tools.describe_group(declared.name)).positions
+                may_act(assignment, positions, await broker.fetch_log_ids({each.topic for each in positions}))
         resources = {} if dry_run else await open_resources(declared, stack, clock, settings.open_s)
         ports = make_worker_ports(store, broker, assignment, keys=keys, telling=telling)
         yield make_service_runtime(prepared, resources, ports), broker, telling

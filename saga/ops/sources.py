@@ -98,7 +98,7 @@ class _KnownServices:
         if missing_broker_file(settings) is not None:
             return set()
         async with open_administration(settings, self._clock) as broker:
-            return {name for topic in await broker.topics() if (name := service_of_commands(topic)) is not None}
+            return {name for topic in await broker.list_topics() if (name := service_of_commands(topic)) is not None}
 
     async def check(self, found: Collection[str]) -> None:
         """Check the names that the caller gave, of which stores tell these. Raises `SagaError`."""
@@ -122,7 +122,7 @@ async def _stores_at(address: str, known: _KnownServices) -> Sequence[StoreAddre
 def resolve_addresses(address: str) -> Sequence[StoreAddress]:
     """Stores that an address means. Raises `ConfigurationError`, `NoStore` if there is none."""
     try:
-        return adapters.store_adapter(address).stores_of(address)
+        return adapters.store_adapter(address).find_stores(address)
     except ValueError as why:
         which = f" {address!r}" if is_plain(address) else ""
         raise ConfigurationError(f"The store's address{which} cannot work", [str(why)]) from None
@@ -155,7 +155,7 @@ async def _in_order(store: KeysInOrder) -> AsyncIterator[str]:
 
 def missing_broker_file(settings: Settings) -> Path | None:
     """File of a broker that nobody has made yet, if it is one: looking must not make it."""
-    return adapters.broker_adapter(settings.broker).unmade(settings)
+    return adapters.broker_adapter(settings.broker).missing_file(settings)
 
 
 @asynccontextmanager

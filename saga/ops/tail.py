@@ -56,12 +56,12 @@ async def resolve_target(
 ) -> TailTarget:
     """Records that a name means: a topic's, if there is one, else those of the saga with this id in the topics of all
     contracts. `as_saga`: it is a saga's id, whatever topics there are. Raises `ConfigurationError`: it is neither."""
-    if not as_saga and await broker.partitions([name]):
+    if not as_saga and await broker.count_partitions([name]):
         return TailTarget((name,))
     if library is None:
         problem = f"there is no topic {name}, and no contracts/ that says in which topics a saga {name} could be"
         raise ConfigurationError("nothing to tail:", [problem])
-    there = await broker.partitions(list(library.topics))
+    there = await broker.count_partitions(list(library.topics))
     if not there:
         known = ", ".join(sorted(library.topics))
         problem = f"there is no topic {name}, and none of those of the contracts in {library.folder}: {known}"
@@ -77,20 +77,20 @@ async def tail(
     `since_ms`: what the log took then or later; `None`: what comes from now on. `follow`: goes on with what comes; else
     it ends where the topics end now. What cannot be read is told to `warn`, once, and other partitions go on.
     """
-    ends = {partition: bounds.end for partition, bounds in (await broker.bounds(what.topics)).items()}
+    ends = {partition: bounds.end for partition, bounds in (await broker.fetch_bounds(what.topics)).items()}
     begins = dict(ends)
     for topic in what.topics if since_ms is not None else ():
-        found = await broker.since(topic, since_ms or 0)
+        found = await broker.find_offsets(topic, since_ms or 0)
         begins |= {partition: at for partition, at in found.items() if partition in ends}
     told: set[StalledPartition] = set()
-    async with broker.read(begins) as reading:
+    async with broker.open_reader(begins) as reading:
         while follow or not is_at_end(reading, ends):
             records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
             for record in sorted(records, key=lambda each: each.time_ms):  # stable: the order of a partition stays
                 is_meant = what.saga is None or record.key == what.saga.encode()
                 if is_meant and (follow or record.offset < ends[Partition(*record[:2])]):
                     yield describe_record(record, library)
-            for standstill in reading.standstills():
+            for standstill in reading.stalled_partitions():
                 if standstill not in told:
                     told.add(standstill)
                     warn(standstill.reason)
@@ -98,7 +98,7 @@ async def tail(
 
 def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
     """True if all that was there has been read, but for what stands still."""
-    still = {(each.topic, each.partition) for each in reading.standstills()}
+    still = {(each.topic, each.partition) for each in reading.stalled_partitions()}
     return all(
         at >= ends[partition] or partition in still or (partition.topic, None) in still
         for partition, at in reading.positions().items()

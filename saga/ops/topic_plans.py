@@ -159,23 +159,23 @@ def _refusal(topic: Topic, there: TopicDescription, readers: Mapping[str, TopicR
 
 async def plan_topics(wanted: Mapping[str, TopicNeeds], broker: Administration) -> list[TopicStep]:
     """Plan for the topics as they are now. Raises `BrokerError` if this user may not see them."""
-    found = await broker.found(list(wanted))
+    found = await broker.describe_topics(list(wanted))
     if hidden := [name for name, each in found.items() if each.hidden]:
         raise BrokerError(
             f"this user may not see how long records of {', '.join(hidden)} are kept: have it allowed DescribeConfigs "
             "on these topics, or ask as an administrator"
         )
     differing = [name for name in wanted if name in found and found[name].partitions != wanted[name].topic.partitions]
-    readers = {name: await _find_readers(wanted[name], broker) for name in differing if broker.can_grow}
-    return plan([each.topic for each in wanted.values()], found, readers, can_grow=broker.can_grow)
+    readers = {name: await _find_readers(wanted[name], broker) for name in differing if broker.can_add_partitions}
+    return plan([each.topic for each in wanted.values()], found, readers, can_grow=broker.can_add_partitions)
 
 
 async def _find_readers(wanted: TopicNeeds, broker: Administration) -> dict[str, TopicReader]:
     """Groups that read the topic, and services that write it: they know how many partitions it had."""
     topic = wanted.topic.name
-    reading = await broker.readers(topic)
-    writing = {name: await broker.group(name) for name in wanted.users if name not in reading}
-    bounds = await broker.bounds([topic])
+    reading = await broker.find_readers(topic)
+    writing = {name: await broker.describe_group(name) for name in wanted.users if name not in reading}
+    bounds = await broker.fetch_bounds([topic])
     behind = {name: sum(each.lag for each in partition_states(g, bounds).values()) for name, g in reading.items()}
     return {
         name: TopicReader(len(group.members), behind.get(name, 0)) for name, group in {**reading, **writing}.items()
@@ -187,15 +187,15 @@ async def apply(steps: Sequence[TopicStep], broker: Administration) -> None:
     if any(step.refused for step in steps):
         return
     if missing := [step.topic for step in steps if step.doing == "create"]:
-        await broker.ensure(missing)
+        await broker.ensure_topics(missing)
     for step in steps:
         if step.doing == "retention":
-            await broker.retain(step.topic.name, retention_ms(step.topic))
+            await broker.set_retention(step.topic.name, retention_ms(step.topic))
         elif step.doing == "dates":
-            await broker.date_by_log(step.topic.name)
+            await broker.use_log_append_time(step.topic.name)
     for step in steps:
         if step.doing == "partitions":
-            await broker.grow(step.topic.name, step.topic.partitions)
+            await broker.add_partitions(step.topic.name, step.topic.partitions)
 
 
 def _partitions(count: int) -> str:

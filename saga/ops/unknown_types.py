@@ -80,7 +80,7 @@ async def check_types(
             library = prepare(service).schemas.library
             for topic in read:
                 libraries.setdefault(topic, []).append(library)
-    bounds = {at: each for at, each in (await broker.bounds(sorted(libraries))).items() if each.begin < each.end}
+    bounds = {at: each for at, each in (await broker.fetch_bounds(sorted(libraries))).items() if each.begin < each.end}
     looked = {topic: TopicSample() for topic in sorted({at.topic for at in bounds})}
     if not looked:
         return []
@@ -104,7 +104,7 @@ async def _sample(
     partitions = {topic: sum(at.topic == topic for at in bounds) for topic in looked}
     ends = {at: each.end for at, each in bounds.items()}
     begins = {at: max(each.begin, each.end - max(1, NEWEST_MAX // partitions[at.topic])) for at, each in bounds.items()}
-    async with broker.read(begins) as reading:
+    async with broker.open_reader(begins) as reading:
         while not is_at_end(reading, ends):
             for record in await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S):
                 if record.offset < ends[Partition(*record[:2])]:

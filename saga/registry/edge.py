@@ -31,7 +31,7 @@ class RegistryBroker:
     def __init__(self, broker: Broker, registry: SchemaRegistry, clock: Clock) -> None:
         self._broker, self._registry, self._clock = broker, registry, clock
         self.known = RegistryCache(registry, clock)
-        self.record_bytes_max, self.makes_topics = broker.record_bytes_max, broker.makes_topics
+        self.record_bytes_max, self.creates_topics = broker.record_bytes_max, broker.creates_topics
 
     async def __aenter__(self) -> Self:
         await self._registry.__aenter__()
@@ -60,19 +60,19 @@ class RegistryBroker:
         """Ask the registry for an id now, whatever it said before. Raises `RegistryUnavailable`."""
         return await self.known.asked(id_)
 
-    async def ensure(self, topics: Sequence[Topic]) -> None:
-        await self._broker.ensure(topics)
+    async def ensure_topics(self, topics: Sequence[Topic]) -> None:
+        await self._broker.ensure_topics(topics)
 
-    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
-        return await self._broker.partitions(topics)
+    async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+        return await self._broker.count_partitions(topics)
 
-    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        return await self._broker.log_ids(topics)
+    async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        return await self._broker.fetch_log_ids(topics)
 
-    async def forbidden(
+    async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
-        return await self._broker.forbidden(reads, writes, groups)
+        return await self._broker.find_missing_rights(reads, writes, groups)
 
     def publish(self, messages: Sequence[Outgoing]) -> Coroutine[Any, Any, None]:
         if any(message.subject for message in messages):
@@ -110,10 +110,10 @@ class RegistryAdministration(RegistryBroker):
         return getattr(self._broker, name)
 
     @asynccontextmanager
-    async def read(
+    async def open_reader(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
     ) -> AsyncIterator[PartitionReader]:
-        async with cast("Administration", self._broker).read(positions, log_ids) as reading:
+        async with cast("Administration", self._broker).open_reader(positions, log_ids) as reading:
             yield _RegistryReader(reading, self.known)
 
 
@@ -142,8 +142,8 @@ class _RegistryReader:
     def log_ids(self) -> Mapping[str, str]:
         return self._reading.log_ids()
 
-    def standstills(self) -> Sequence[StalledPartition]:
-        return self._reading.standstills()
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        return self._reading.stalled_partitions()
 
 
 async def problems_of(
@@ -203,7 +203,7 @@ class BlockedPartitions:
         for partition in partitions:
             self.records.pop(partition, None)
 
-    def standstills(self) -> list[StalledPartition]:
+    def stalled_partitions(self) -> list[StalledPartition]:
         """Partitions that wait for a registry that does not answer."""
         found = []
         for partition, (first, *_) in self.records.items():
@@ -242,26 +242,26 @@ class RegistryListener:
     def __init__(self, listener: Listener, held: BlockedPartitions) -> None:
         self._listener, self._held = listener, held
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self._held.forget(partitions)
-        await self._listener.assigned(partitions)
+        await self._listener.on_assigned(partitions)
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         self._held.forget(partitions)
-        await self._listener.revoked(partitions)
+        await self._listener.on_revoked(partitions)
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         self._held.forget(partitions)
-        self._listener.lost(partitions)
+        self._listener.on_lost(partitions)
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
-        self._listener.expired(partition, first, after)
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
+        self._listener.on_expired(partition, first, after)
 
-    def replaced(self, partition: Partition, position: int) -> None:
-        self._listener.replaced(partition, position)
+    def on_replaced(self, partition: Partition, position: int) -> None:
+        self._listener.on_replaced(partition, position)
 
-    def raised(self, topic: str, before: int, now: int) -> None:
-        self._listener.raised(topic, before, now)
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
+        self._listener.on_partitions_added(topic, before, now)
 
 
 class _Member:
@@ -286,7 +286,7 @@ class _Member:
                 return passed
             # All of it is held; or the broker was woken, by us when the registry has said something.
             timeout_s = until_s - self._clock.monotonic_s()
-            told = self.standstills()
+            told = self.stalled_partitions()
             if self._woken or told != self._told or timeout_s <= 0:
                 self._woken, self._told = False, told
                 return ()
@@ -298,11 +298,11 @@ class _Member:
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         await self._membership.commit(offsets)
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        return await self._membership.begin(offsets)
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        return await self._membership.mark_in_progress(offsets)
 
-    async def end(self, offsets: Mapping[Partition, int]) -> None:
-        await self._membership.end(offsets)
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
+        await self._membership.clear_in_progress(offsets)
 
     def log_id(self, partition: Partition) -> str:
         return self._membership.log_id(partition)
@@ -313,24 +313,24 @@ class _Member:
             return None
         return {partition: count + len(self._held.records.get(partition, ())) for partition, count in lag.items()}
 
-    def strangers(self) -> Sequence[str]:
-        return self._membership.strangers()
+    def disagreeing_members(self) -> Sequence[str]:
+        return self._membership.disagreeing_members()
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         held = self._held.records
         return {
             partition: held[partition][0].offset if partition in held else offset
-            for partition, offset in self._membership.read_to().items()
+            for partition, offset in self._membership.polled_offsets().items()
         }
 
-    async def ends(self) -> Mapping[Partition, int | None]:
-        return await self._membership.ends()
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
+        return await self._membership.fetch_ends()
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        return await self._membership.positions(partitions)
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return await self._membership.fetch_positions(partitions)
 
-    def standstills(self) -> Sequence[StalledPartition]:
-        return [*self._membership.standstills(), *self._held.standstills()]
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        return [*self._membership.stalled_partitions(), *self._held.stalled_partitions()]
 
 
 # -------------------------------------------------------------------- opening

@@ -85,7 +85,9 @@ class Store(Protocol):
 class NewestFirst(Protocol):
     """A store that knows in which order its documents were inserted."""
 
-    def newest(self, collection: str, prefix: str = "", *, kept: bool = False) -> AsyncIterator[tuple[str, Document]]:
+    def scan_newest(
+        self, collection: str, prefix: str = "", *, kept: bool = False
+    ) -> AsyncIterator[tuple[str, Document]]:
         """Read documents as `Store.scan`, latest insertion first, so that reading only a few is cheap.
 
         `kept`: only documents that never expire. Documents inserted meanwhile may be left out, damaged ones are

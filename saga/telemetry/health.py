@@ -62,7 +62,7 @@ class Health:
                 yield "starting: it has not joined its group yet"
             else:  # once is enough: partitions come and go, and it is not less ready while they do
                 self._joined.add(service)
-        for standstill in worker.standstills():
+        for standstill in worker.stalled_partitions():
             yield standstill.reason
         for what, away_s in worker.away().items():
             if away_s > AWAY_S_MAX:

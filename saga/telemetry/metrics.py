@@ -346,7 +346,7 @@ class Metrics(Collector):
             *("service", "topic", "partition"),
         )
         for name, worker in self._working.items():
-            for topic, part, *_ in worker.standstills():
+            for topic, part, *_ in worker.stalled_partitions():
                 standing.values[name, topic, str(-1 if part is None else part)] = 1
             inflight.values[name,] = worker.inflight
             bound.values[name,] = worker.inflight_max

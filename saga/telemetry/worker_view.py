@@ -60,8 +60,8 @@ class WorkerView(Protocol):
     def away(self) -> Mapping[str, float]:
         """Map `store` or `broker` to the seconds for which it cannot be reached. Empty when both can."""
 
-    def standstills(self) -> Sequence[StalledPartition]:
-        """Standstills, as `Membership.standstills` of `saga.broker.port` gives them."""
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        """Partitions that cannot be read now, as `Membership.stalled_partitions` of `saga.broker.port` gives them."""
 
     async def look(self) -> None:
         """Find out whether store and broker can be reached: a worker that has nothing to do would not notice."""

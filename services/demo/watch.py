@@ -66,22 +66,22 @@ class Watch:
         counts = ", ".join(f"{count} after {type_}" for type_, count in last.most_common())
         return f"waiting for {last.total()} orders to end: {counts or 'none is placed'}"
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self._partitions |= partitions.keys()
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         self._partitions.difference_update(partitions)
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         self._partitions.difference_update(partitions)
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         """Do nothing: orders that nobody can see any more are seen as not ended."""
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         """Do nothing, as above."""
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         """Do nothing: the new partitions are read as the others are."""
 
 

@@ -27,28 +27,28 @@ def say(what: str, *details: object) -> None:
 
 
 class Telling:
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         say("assigned", *sorted(p.number for p in partitions))
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         say("revoked", *sorted(p.number for p in partitions))
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         say("lost", *sorted(p.number for p in partitions))
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         say("expired", partition.number, first, after)
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         say("raised", before, now)
 
 
 async def member(path: Path, silence_s: float) -> None:
     async with EmbeddedBroker(path, clock=CLOCK, timing=Timing(silence_s=silence_s)) as broker:
-        await broker.ensure([TOPIC])
+        await broker.ensure_topics([TOPIC])
         async with broker.join(Subscription(GROUP, [TOPIC.name]), Telling()) as membership:
             reader = asyncio.StreamReader()
             loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ async def commit(membership: Membership, number: str, offset: str) -> None:
 
 async def publish(path: Path, name: str, count: int) -> None:
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
-        await broker.ensure([TOPIC])
+        await broker.ensure_topics([TOPIC])
         for number in range(count):
             await broker.publish([Outgoing(TOPIC.name, f"{name} {number % 7}".encode(), f"{number}".encode(), ())])
             say("published", number)

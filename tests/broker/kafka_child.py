@@ -28,25 +28,25 @@ class Telling:
     def __init__(self) -> None:
         self.has: list[Partition] = []
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self.has += partitions
         say("assigned", *sorted(p.number for p in partitions))
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         self.has = []
         say("revoked", *sorted(p.number for p in partitions))
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         self.has = [partition for partition in self.has if partition not in partitions]
         say("lost", *sorted(p.number for p in partitions))
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         say("expired", partition.number, first, after)
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         say("replaced", partition.number, position)
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         say("raised", before, now)
 
 

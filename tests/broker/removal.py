@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from saga.broker.embedded.tables import row_checksum
+from saga.broker.embedded.log import row_checksum
 from saga.messages import Partition
 from saga.testing.conformance.broker_suite import Remove
 

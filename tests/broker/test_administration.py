@@ -12,9 +12,9 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request
 
 from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS, Administration, GroupDescription, OffsetBounds
-from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.broker.kafka.administration import PROBE, KafkaAdministration
-from saga.broker.kafka.requests import TOPIC, Topics
+from saga.broker.kafka.client import TOPIC, Topics
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
 from saga.broker.port import Subscription
@@ -85,20 +85,20 @@ async def publish_everywhere(broker: Tools, topic: str, partitions: int, each: i
 
 async def test_all_topics_are_named(broker: Tools, name: str) -> None:
     names = {f"{name}.commands", f"{name}.dead"}
-    assert not names & {*await broker.topics()}
-    await broker.ensure([Topic(each, 1) for each in names])
+    assert not names & {*await broker.list_topics()}
+    await broker.ensure_topics([Topic(each, 1) for each in names])
     await until_known(broker, names)
 
 
 async def until_known(broker: Tools, names: set[str]) -> None:
     """Wait for them: a Kafka broker may hear of a topic later than who has made it."""
-    while not names <= {*await broker.topics()}:
+    while not names <= {*await broker.list_topics()}:
         await CLOCK.sleep(0.05)
 
 
 async def test_topics_are_told_as_they_were_made(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 3, 2), Topic(f"{name}.dead", 2, None)])
-    found = await broker.found([name, f"{name}.dead", f"{name}.missing"])
+    await broker.ensure_topics([Topic(name, 3, 2), Topic(f"{name}.dead", 2, None)])
+    found = await broker.describe_topics([name, f"{name}.dead", f"{name}.missing"])
     assert set(found) == {name, f"{name}.dead"}
     assert (found[name].partitions, found[name].retention_ms) == (3, 2 * DAY_MS)
     assert (found[f"{name}.dead"].partitions, found[f"{name}.dead"].retention_ms) == (2, None)
@@ -106,9 +106,9 @@ async def test_topics_are_told_as_they_were_made(broker: Tools, name: str) -> No
 
 async def test_kafka_tells_replicas_settings_and_rights(kafka_settings: KafkaSettings, name: str) -> None:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(name, 3, 2)])
-        found = (await broker.found([name]))[name]
-        servers = await broker.server_settings()
+        await broker.ensure_topics([Topic(name, 3, 2)])
+        found = (await broker.describe_topics([name]))[name]
+        servers = await broker.fetch_server_settings()
     assert (found.replicas, found.in_sync) == (1, 1)
     assert found.settings["min.insync.replicas"] == "1"
     assert found.settings["message.timestamp.type"] == "LogAppendTime"
@@ -132,34 +132,34 @@ async def test_a_topic_that_not_all_brokers_know_yet_is_asked_for_again(
 
     monkeypatch.setattr(KafkaAdministration, "_send", sent)
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(name, 3, 2)])
+        await broker.ensure_topics([Topic(name, 3, 2)])
         behind["DescribeConfigsRequest"] = 2
-        assert (await broker.found([name]))[name].partitions == 3
+        assert (await broker.describe_topics([name]))[name].partitions == 3
         behind["Topics"] = 2
-        await broker.grow(name, 5)
+        await broker.add_partitions(name, 5)
         assert min(behind.values()) < 0
 
 
 async def test_asking_makes_no_topic(broker: Tools, name: str) -> None:
-    assert await broker.bounds([name]) == {}
-    assert await broker.found([name]) == {}
+    assert await broker.fetch_bounds([name]) == {}
+    assert await broker.describe_topics([name]) == {}
     with pytest.raises(BrokerError, match=name):
-        await broker.since(name, 0)
-    assert await broker.found([name]) == {}
+        await broker.find_offsets(name, 0)
+    assert await broker.describe_topics([name]) == {}
 
 
 async def test_retention_changes_and_nothing_else_does(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 3, 2)])
-    before = (await broker.found([name]))[name]
+    await broker.ensure_topics([Topic(name, 3, 2)])
+    before = (await broker.describe_topics([name]))[name]
     for retention_ms in (5 * DAY_MS, None):
-        await broker.retain(name, retention_ms)
+        await broker.set_retention(name, retention_ms)
 
         async def changed(wanted: int | None = retention_ms) -> None:
-            while (await broker.found([name]))[name].retention_ms != wanted:
+            while (await broker.describe_topics([name]))[name].retention_ms != wanted:
                 await CLOCK.sleep(0.05)
 
         await CLOCK.within(10, changed())
-        after = (await broker.found([name]))[name]
+        after = (await broker.describe_topics([name]))[name]
         assert {**after.settings, "retention.ms": ""} == {**before.settings, "retention.ms": ""} or not before.settings
         assert after.partitions == before.partitions
 
@@ -169,83 +169,83 @@ async def test_kafka_dates_records_again_where_senders_did(kafka_settings: Kafka
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
 
         async def planned() -> list[TopicStep]:
-            return plan([topic], await broker.found([topic.name]), {}, can_grow=True)
+            return plan([topic], await broker.describe_topics([topic.name]), {}, can_grow=True)
 
-        await broker.ensure([topic])
-        before = await broker.found([topic.name])
+        await broker.ensure_topics([topic])
+        before = await broker.describe_topics([topic.name])
         await broker._set(topic.name, DATED_BY, "CreateTime")
         steps = await planned()
         assert [(step.doing, step.says) for step in steps] == [("dates", f"{DATED_BY} {BY_LOG} instead of CreateTime")]
         await apply(steps, broker)
-        assert await broker.found([topic.name]) == before
+        assert await broker.describe_topics([topic.name]) == before
         assert [step.doing for step in await planned()] == ["nothing"]
 
 
 async def test_kafka_topics_grow_and_never_shrink(kafka_settings: KafkaSettings, name: str) -> None:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(name, 3, 2)])
-        await broker.grow(name, 5)
-        assert (await broker.found([name]))[name].partitions == 5
+        await broker.ensure_topics([Topic(name, 3, 2)])
+        await broker.add_partitions(name, 5)
+        assert (await broker.describe_topics([name]))[name].partitions == 5
         with pytest.raises(BrokerError):
-            await broker.grow(name, 4)
-        assert (await broker.found([name]))[name].partitions == 5
+            await broker.add_partitions(name, 4)
+        assert (await broker.describe_topics([name]))[name].partitions == 5
 
 
 async def test_embedded_topics_keep_their_partitions(tmp_path: Path) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic("orders", 3)])
+        await broker.ensure_topics([Topic("orders", 3)])
         with pytest.raises(BrokerError, match="keeps its 3 partitions"):
-            await broker.grow("orders", 5)
-        assert (await broker.found(["orders"]))["orders"].partitions == 3
+            await broker.add_partitions("orders", 5)
+        assert (await broker.describe_topics(["orders"]))["orders"].partitions == 3
 
 
 # -------------------------------------------------------------------- groups and positions
 
 
 async def test_a_group_is_told_with_members_positions_and_what_it_reads(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 2), Topic(f"{name}.other", 2)])
+    await broker.ensure_topics([Topic(name, 2), Topic(f"{name}.other", 2)])
     await publish_everywhere(broker, name, 2, 3)
-    assert await broker.group(name) == GroupDescription()
+    assert await broker.describe_group(name) == GroupDescription()
     async with a_member(broker, name, name, 2):
-        group = await broker.group(name)
+        group = await broker.describe_group(name)
         assert len(group.members) == 1
         assert group.reads == {name}
         assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
-        assert list(await broker.readers(name)) == [name]
-        assert await broker.readers(f"{name}.other") == {}
-    group = await broker.group(name)
+        assert list(await broker.find_readers(name)) == [name]
+        assert await broker.find_readers(f"{name}.other") == {}
+    group = await broker.describe_group(name)
     assert group.members == ()
     assert group.positions == {Partition(name, 0): 1, Partition(name, 1): 1}
-    bounds = await broker.bounds([name, f"{name}.missing"])
+    bounds = await broker.fetch_bounds([name, f"{name}.missing"])
     assert bounds == {Partition(name, 0): OffsetBounds(0, 3), Partition(name, 1): OffsetBounds(0, 3)}
 
 
 async def test_what_a_service_reads_and_has_committed_nothing_of_is_not_handled(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 2)])
+    await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
     async with a_member(broker, name, name, 2, commits=None):
         assert (await read_service_offsets(name, broker)).lag == 6
 
 
 async def test_a_time_is_found_in_each_partition(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 2)])
+    await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 2)
     await CLOCK.sleep(0.02)
     between = CLOCK.now_ms()
     await CLOCK.sleep(0.02)
     await publish_everywhere(broker, name, 2, 1)
-    assert set((await broker.since(name, 0)).values()) == {0}
-    assert set((await broker.since(name, between)).values()) == {2}
-    assert set((await broker.since(name, CLOCK.now_ms() + 60_000)).values()) == {3}
+    assert set((await broker.find_offsets(name, 0)).values()) == {0}
+    assert set((await broker.find_offsets(name, between)).values()) == {2}
+    assert set((await broker.find_offsets(name, CLOCK.now_ms() + 60_000)).values()) == {3}
 
 
 async def test_positions_move_when_nobody_is_there_and_are_read_from_then_on(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 2)])
+    await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
     async with a_member(broker, name, name, 2):
         pass
-    await broker.move(name, {Partition(name, 1): 2})
-    assert (await broker.group(name)).positions == {Partition(name, 0): 1, Partition(name, 1): 2}
+    await broker.move_positions(name, {Partition(name, 1): 2})
+    assert (await broker.describe_group(name)).positions == {Partition(name, 0): 1, Partition(name, 1): 2}
     listener = Listening()
     async with broker.join(Subscription(name, [name]), listener):
         await until(lambda: len(listener.has) == 2)
@@ -253,31 +253,31 @@ async def test_positions_move_when_nobody_is_there_and_are_read_from_then_on(bro
 
 
 async def test_positions_of_a_group_that_never_was_can_be_set(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 2)])
+    await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
-    await broker.move(name, {Partition(name, 0): 2})
-    assert (await broker.group(name)).positions == {Partition(name, 0): 2}
+    await broker.move_positions(name, {Partition(name, 0): 2})
+    assert (await broker.describe_group(name)).positions == {Partition(name, 0): 2}
 
 
 async def test_positions_stay_while_somebody_is_there(broker: Tools, name: str) -> None:
-    await broker.ensure([Topic(name, 2)])
+    await broker.ensure_topics([Topic(name, 2)])
     await publish_everywhere(broker, name, 2, 3)
     async with a_member(broker, name, name, 2):
         with pytest.raises(BrokerError, match="has members"):
-            await broker.move(name, {Partition(name, 0): 0})
-        assert (await broker.group(name)).positions[Partition(name, 0)] == 1
+            await broker.move_positions(name, {Partition(name, 0): 0})
+        assert (await broker.describe_group(name)).positions[Partition(name, 0)] == 1
 
 
 async def test_an_embedded_member_that_died_is_in_nobodys_way(tmp_path: Path) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic("orders", 2)])
+        await broker.ensure_topics([Topic("orders", 2)])
         await publish_everywhere(broker, "orders", 2, 3)
         # As a crash leaves it: in the table, and nobody holds its seat.
         insert = "INSERT INTO members (grp, seat, topics) VALUES ('payment', 'broker.db.member-0-0', '[]')"
         broker.connection.execute(insert)
-        assert (await broker.group("payment")).members == ()
-        await broker.move("payment", {Partition("orders", 0): 2})
-        assert (await broker.group("payment")).positions == {Partition("orders", 0): 2}
+        assert (await broker.describe_group("payment")).members == ()
+        await broker.move_positions("payment", {Partition("orders", 0): 2})
+        assert (await broker.describe_group("payment")).positions == {Partition("orders", 0): 2}
 
 
 # -------------------------------------------------------------------- a record of our own
@@ -285,16 +285,16 @@ async def test_an_embedded_member_that_died_is_in_nobodys_way(tmp_path: Path) ->
 
 async def test_the_embedded_broker_has_our_own_clock(tmp_path: Path) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-        assert await broker.stamp() is None
-        assert await broker.found([PROBE.name]) == {}
+        assert await broker.append_probe() is None
+        assert await broker.describe_topics([PROBE.name]) == {}
 
 
 async def test_kafka_says_what_time_it_has(kafka_settings: KafkaSettings) -> None:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
         before = CLOCK.now_ms()
-        told = await broker.stamp()
-        again = await broker.stamp()
+        told = await broker.append_probe()
+        again = await broker.append_probe()
         assert told is not None
         assert again is not None
         assert before <= told <= again <= CLOCK.now_ms()  # one machine
-        assert (await broker.found([PROBE.name]))[PROBE.name].retention_ms == DAY_MS
+        assert (await broker.describe_topics([PROBE.name]))[PROBE.name].retention_ms == DAY_MS

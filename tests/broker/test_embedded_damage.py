@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded import liveness
+from saga.broker.embedded import groups
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.liveness import MemberLock, is_dead, remove_dead_locks
+from saga.broker.embedded.groups import MemberLock, is_dead, remove_dead_locks
 from saga.broker.port import Subscription
 from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic
@@ -63,7 +63,7 @@ def put_back(path: Path) -> None:
 
 async def opened(path: Path) -> EmbeddedBroker:
     broker = await EmbeddedBroker(path, clock=CLOCK).__aenter__()
-    await broker.ensure([Topic("orders", 4)])
+    await broker.ensure_topics([Topic("orders", 4)])
     return broker
 
 
@@ -194,7 +194,7 @@ async def test_a_record_that_is_not_what_was_written_stands_its_partition_and_sa
             shell.execute(f"UPDATE log_{log} SET value = ?", (b"won",))
     async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
         assert await member.poll(await has(listening, 4), records_max=10, timeout_s=0.5) == []
-        (standstill,) = member.standstills()
+        (standstill,) = member.stalled_partitions()
         assert str(path) in standstill.reason
     await broker.__aexit__(None, None, None)
 
@@ -229,7 +229,7 @@ async def test_whatever_a_row_has_become_it_is_told_or_what_it_was_and_holds_up_
         while len(found) < len(others):
             found += await member.poll(partitions, records_max=COUNT, timeout_s=1)
         found += await member.poll(partitions, records_max=COUNT, timeout_s=0.05)
-        if member.standstills():
+        if member.stalled_partitions():
             assert sorted(found) == others
         else:
             assert sorted(found) == stored
@@ -261,7 +261,7 @@ ROWS = [
 async def asks_for(broker: EmbeddedBroker, table: str, column: str) -> None:
     """Something that goes by this row."""
     if table == "topics":
-        await broker.ensure([Topic("orders", 4, 8)])
+        await broker.ensure_topics([Topic("orders", 4, 8)])
     elif column == "next":
         await broker.publish([event("orders", f"k{n}") for n in range(100)])
     else:
@@ -276,7 +276,7 @@ async def test_rows_that_say_where_records_lie_are_what_was_written_or_nobody_go
     path: Path, table: str, column: str, what: str, into: str
 ) -> None:
     broker, other = await opened(path), await opened(path)
-    await broker.ensure([Topic("orders", 4, 7)])
+    await broker.ensure_topics([Topic("orders", 4, 7)])
     await broker.publish([event("orders", f"k{n}") for n in range(100)])
     async with broker.join(Subscription("payment", ["orders"]), listening := Listening()) as member:
         await member.commit(dict.fromkeys(await has(listening, 4), 5))
@@ -412,7 +412,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
 
     def sits_down() -> None:
         file = os.open(dead, os.O_RDWR | os.O_CREAT)
-        if take(file) and liveness._is_at(file, dead):
+        if take(file) and groups._is_at(file, dead):
             seated.append(file)
 
     def removing(self: Path, missing_ok: bool = False) -> None:
@@ -432,7 +432,7 @@ def test_whoever_sweeps_never_removes_the_seat_of_the_living(
         dead.touch()
         remove_dead_locks(path)
         for file in seated:
-            assert liveness._is_at(file, dead), "it lives, and its seat is gone"
+            assert groups._is_at(file, dead), "it lives, and its seat is gone"
             os.close(file)
         seated.clear()
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.log import RecordLog
-from saga.broker.embedded.tables import PURPOSE
+from saga.broker.embedded.log import PURPOSE, RecordLog
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Outgoing, Partition, Topic
@@ -32,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def broker(path: Path) -> AsyncIterator[EmbeddedBroker]:
     async with EmbeddedBroker(path, clock=CLOCK, lock_s=0.3) as broker:
-        await broker.ensure([Topic("orders", 4)])
+        await broker.ensure_topics([Topic("orders", 4)])
         yield broker
 
 
@@ -88,7 +87,7 @@ async def test_opening_gives_up_when_the_lock_is_held(path: Path) -> None:
 async def test_publishing_outside_of_the_block_is_refused(path: Path) -> None:
     broker = EmbeddedBroker(path, clock=CLOCK)
     async with broker:
-        await broker.ensure([Topic("orders", 4)])
+        await broker.ensure_topics([Topic("orders", 4)])
     with pytest.raises(BrokerError, match="inside its `async with`"):
         await broker.publish([event("orders", "k")])
 
@@ -98,7 +97,7 @@ async def test_publishing_outside_of_the_block_is_refused(path: Path) -> None:
 
 async def test_a_full_file_makes_the_broker_unavailable_until_there_is_room(path: Path) -> None:
     async with EmbeddedBroker(path, clock=CLOCK, bytes_max=200_000) as broker:
-        await broker.ensure([Topic("orders", 4)])
+        await broker.ensure_topics([Topic("orders", 4)])
         accepted = 0
 
         async def fill() -> None:
@@ -124,7 +123,7 @@ async def test_a_full_file_makes_the_broker_unavailable_until_there_is_room(path
 async def test_a_full_file_keeps_the_members_and_what_they_read(path: Path) -> None:
     listener = Listening()
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
-        await broker.ensure([Topic("orders", 4)])
+        await broker.ensure_topics([Topic("orders", 4)])
         await broker.publish([event("orders", "k", "before")])
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
@@ -272,5 +271,5 @@ async def test_what_another_process_writes_while_a_broker_opens_is_no_error(tmp_
         errors: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
         async with EmbeddedBroker(tmp_path / "broker.db", clock=Meanwhile()) as second:
-            await second.ensure([Topic("orders")])
+            await second.ensure_topics([Topic("orders")])
         assert not errors

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.broker.administration import OffsetBounds
-from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.embedded.groups import assign_ranges
-from saga.broker.embedded.liveness import MemberLock, read_heartbeat
+from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
+from saga.broker.embedded.groups import MemberLock, assign_ranges, read_heartbeat
 from saga.broker.embedded.log import DAY_MS, TopicExtent
 from saga.broker.embedded.membership import Timing
 from saga.broker.partitioner import partition_of
@@ -96,7 +94,7 @@ async def test_a_partition_moves_after_the_drain_even_if_its_member_does_not_let
         EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as broker,
         EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
     ):
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         first, second = Listening(), Listening()
         async with broker.join(Subscription("payment", ["orders"]), first) as membership:
             await conformance.complete(first)
@@ -115,7 +113,7 @@ async def test_a_partition_moves_after_the_drain_from_a_member_that_was_frozen_m
         EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as broker,
         EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
     ):
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         first, second = Listening(), Listening()
         async with broker.join(Subscription("payment", ["orders"]), first):
             await conformance.complete(first)
@@ -135,7 +133,7 @@ async def test_who_was_taken_for_dead_is_fenced_by_the_file_then_hears_of_it_and
         EmbeddedBroker(tmp_path / "broker.db", clock=clock, timing=timing) as broker,
         EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK, timing=timing) as other,
     ):
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         zombie, second = Listening(), Listening()
         async with broker.join(Subscription("payment", ["orders"]), zombie) as membership:
             await conformance.complete(zombie)
@@ -158,7 +156,7 @@ async def test_members_that_are_idle_change_nothing_in_the_file(tmp_path: Path) 
         EmbeddedBroker(path, clock=CLOCK, timing=timing) as broker,
         EmbeddedBroker(path, clock=CLOCK, timing=timing) as other,
     ):
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         first, second = Listening(), Listening()
         async with (
             broker.join(Subscription("payment", ["orders"]), first),
@@ -186,7 +184,7 @@ def version_of(broker: EmbeddedBroker) -> int:
 async def test_what_others_write_is_learnt_of_what_is_followed_alone(tmp_path: Path) -> None:
     path, elsewhere = tmp_path / "broker.db", [Topic(f"elsewhere-{n}", 10) for n in range(20)]
     async with EmbeddedBroker(path, clock=CLOCK) as broker, EmbeddedBroker(path, clock=CLOCK) as other:
-        await broker.ensure([ORDERS, *elsewhere])
+        await broker.ensure_topics([ORDERS, *elsewhere])
         listener = Listening()
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
@@ -206,7 +204,7 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
         EmbeddedBroker(tmp_path / "broker.db", clock=clocks[0], timing=timing) as broker,
         EmbeddedBroker(tmp_path / "broker.db", clock=clocks[1], timing=timing) as other,
     ):
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         first, second = Listening(), Listening()
         async with (
             broker.join(Subscription("payment", ["orders"]), first),
@@ -229,7 +227,7 @@ async def test_who_was_frozen_itself_takes_nobody_for_dead(tmp_path: Path) -> No
 async def test_a_reader_that_never_runs_dry_lets_others_run(tmp_path: Path) -> None:
     listener, turns = Listening(), 0
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         await broker.publish([event("orders", "k", f"{n}") for n in range(50)])
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
@@ -250,7 +248,7 @@ async def test_a_reader_that_never_runs_dry_lets_others_run(tmp_path: Path) -> N
 async def test_a_member_that_comes_after_a_crash_gets_all_at_once(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     async with EmbeddedBroker(path, clock=CLOCK) as broker:
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         broker.connection.execute(
             "INSERT INTO members (grp, seat, topics) VALUES ('payment', ?, ?)",
             ("broker.db.member-0-0", '["orders"]'),
@@ -263,11 +261,11 @@ async def test_a_member_that_comes_after_a_crash_gets_all_at_once(tmp_path: Path
 
 async def test_an_error_of_the_listener_comes_out_of_polling(tmp_path: Path) -> None:
     class Failing(Listening):
-        async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
             raise ZeroDivisionError("a defect")
 
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         with pytest.raises(ZeroDivisionError, match="a defect"):
             async with broker.join(Subscription("payment", ["orders"]), Failing()) as membership:
                 await membership.poll([Partition("orders", 0)], records_max=1, timeout_s=5)
@@ -276,7 +274,7 @@ async def test_an_error_of_the_listener_comes_out_of_polling(tmp_path: Path) -> 
 async def test_an_error_in_the_block_comes_out_as_it_is_and_the_partitions_are_given_back(tmp_path: Path) -> None:
     listener = Listening()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
 
         async def failing() -> None:
             async with broker.join(Subscription("payment", ["orders"]), listener):
@@ -291,7 +289,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is_and_the_partitions_are_g
 
 async def test_several_services_of_one_process_share_one_broker(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         first, second = Listening(), Listening()
         async with (
             broker.join(Subscription("payment", ["orders"]), first) as payment,
@@ -307,7 +305,7 @@ async def test_several_services_of_one_process_share_one_broker(tmp_path: Path) 
 async def test_partitions_take_turns_when_one_has_much_to_read(tmp_path: Path) -> None:
     listener = Listening()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         await broker.publish([event("orders", "busy", "busy") for _ in range(100)])
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
@@ -331,7 +329,7 @@ async def test_records_past_their_retention_go_but_none_that_a_known_group_has_n
         return values([record async for record in broker.scan("orders")])
 
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
-        await broker.ensure([topic])
+        await broker.ensure_topics([topic])
         await broker.publish([event("orders", "k", f"{n}") for n in range(500)])
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.until(lambda: bool(listener.has))
@@ -365,7 +363,7 @@ async def test_records_past_their_retention_go_a_bounded_number_at_a_time(
     """So that nobody waits long for the file meanwhile."""
     clock = Later()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
-        await broker.ensure([Topic("orders", 1, retention_days=7)])
+        await broker.ensure_topics([Topic("orders", 1, retention_days=7)])
         await broker.publish([event("orders", "k", f"{n}") for n in range(50)])
         clock.days = 7.1
         removed = list[int]()
@@ -381,7 +379,7 @@ async def test_records_past_their_retention_go_a_bounded_number_at_a_time(
 async def test_a_topic_without_limit_keeps_everything_and_an_emptied_one_keeps_counting(tmp_path: Path) -> None:
     clock = Later()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
-        await broker.ensure([Topic("kept", 1, retention_days=None), Topic("emptied", 1, retention_days=1)])
+        await broker.ensure_topics([Topic("kept", 1, retention_days=None), Topic("emptied", 1, retention_days=1)])
         for topic in ("kept", "emptied"):
             await broker.publish([event(topic, "k", "old")])
         clock.days = 1000
@@ -396,17 +394,17 @@ async def test_retention_is_the_longest_that_any_release_wants_until_a_person_sh
     clock = Later()
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
         for days in (7, 1):
-            await broker.ensure([Topic("orders", 1, retention_days=days)])
+            await broker.ensure_topics([Topic("orders", 1, retention_days=days)])
         await broker.publish([event("orders", "k", "old")])
         clock.days = 2
         await broker.trim()
         assert values([record async for record in broker.scan("orders")]) == ["old"]
-        await broker.retain("orders", DAY_MS)
+        await broker.set_retention("orders", DAY_MS)
         await broker.trim()
         assert [record async for record in broker.scan("orders")] == []
-        await broker.ensure([Topic("orders", 1, retention_days=None)])
-        await broker.ensure([Topic("orders", 1, retention_days=3)])
-        assert (await broker.found(["orders"]))["orders"].retention_ms is None
+        await broker.ensure_topics([Topic("orders", 1, retention_days=None)])
+        await broker.ensure_topics([Topic("orders", 1, retention_days=3)])
+        assert (await broker.describe_topics(["orders"]))["orders"].retention_ms is None
 
 
 ORDERS_0, WAKES_0 = Partition("orders", 0), Partition("payment.wake.1m", 0)
@@ -426,35 +424,35 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
     async with EmbeddedAdministration(
         tmp_path / "broker.db", clock=clock, timing=Timing(away_s_max=3 * 3600)
     ) as broker:
-        await broker.ensure([Topic("orders", 1, retention_days=1), Topic(WAKES_0.topic, 1, retention_days=None)])
+        await broker.ensure_topics([Topic("orders", 1, retention_days=1), Topic(WAKES_0.topic, 1, retention_days=None)])
         await broker.publish([event(topic, "k", f"{n}") for topic in ("orders", WAKES_0.topic) for n in range(5)])
         async with broker.join(Subscription("payment", ["orders", WAKES_0.topic]), listener) as membership:
             await conformance.until(lambda: len(listener.has) == 2)
             await membership.commit({ORDERS_0: 2, WAKES_0: 2})
             clock.days = 2
             await trimmed_for(broker, clock, hours=4)  # with a member it may stand still for as long as it likes
-            assert await broker.away() == []
+            assert await broker.list_inactive_groups() == []
         await trimmed_for(broker, clock, hours=2)
-        bounds = await broker.bounds(["orders", WAKES_0.topic])
+        bounds = await broker.fetch_bounds(["orders", WAKES_0.topic])
         assert [at.begin for at in bounds.values()] == [2, 2]
-        (away,) = await broker.away()
+        (away,) = await broker.list_inactive_groups()
         assert (away.group, away.behind, away.is_lost) == ("payment", 6, False)
         assert abs(away.away_ms - 2 * 3_600_000) < 5 * 60_000
         clock.days += 1000  # nobody was there to look, or the clock is ahead: that is no absence
         await broker.trim()
         clock.days -= 999
         await broker.trim()
-        (away,) = await broker.away()
+        (away,) = await broker.list_inactive_groups()
         assert not away.is_lost
         await trimmed_for(broker, clock, hours=2)
-        (away,) = await broker.away()
+        (away,) = await broker.list_inactive_groups()
         assert away.is_lost
-        bounds = await broker.bounds(["orders", WAKES_0.topic])
+        bounds = await broker.fetch_bounds(["orders", WAKES_0.topic])
         assert [at.begin for at in bounds.values()] == [5, 2], "its timers are not lost with it"
         back = Listening()
         async with broker.join(Subscription("payment", ["orders", WAKES_0.topic]), back) as membership:
             await conformance.until(lambda: len(back.has) == 2)
-            assert await broker.away() == [], "from now on it is waited for again"
+            assert await broker.list_inactive_groups() == [], "from now on it is waited for again"
             await broker.publish([event("orders", "k", "new")])
             await conformance.until(lambda: bool((membership.lag() or {}).get(ORDERS_0)))
             await membership.poll([ORDERS_0], records_max=10, timeout_s=1)
@@ -464,36 +462,36 @@ async def test_retention_does_not_wait_for_a_group_that_is_away_for_too_long_but
 async def test_a_member_that_died_is_no_member_and_a_frozen_one_is(tmp_path: Path) -> None:
     clock = Later()
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
-        await broker.ensure([Topic("orders", 1, retention_days=1)])
-        await broker.move("payment", {ORDERS_0: 0})
+        await broker.ensure_topics([Topic("orders", 1, retention_days=1)])
+        await broker.move_positions("payment", {ORDERS_0: 0})
         await broker.trim()
-        assert [away.group for away in await broker.away()] == ["payment"]
+        assert [away.group for away in await broker.list_inactive_groups()] == ["payment"]
         seat = MemberLock(tmp_path / "broker.db")
         broker.connection.execute(
             "INSERT INTO members (grp, seat, topics) VALUES ('payment', ?, '[]')", (seat.path.name,)
         )
         await broker.trim()
-        assert await broker.away() == []
+        assert await broker.list_inactive_groups() == []
         seat.leave()
         await broker.trim()
-        assert [away.group for away in await broker.away()] == ["payment"]
+        assert [away.group for away in await broker.list_inactive_groups()] == ["payment"]
 
 
 async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_up_nothing(tmp_path: Path) -> None:
     clock, listener = Later(), Listening()
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=clock) as broker:
-        await broker.ensure([Topic("orders", 1, retention_days=1)])
+        await broker.ensure_topics([Topic("orders", 1, retention_days=1)])
         await broker.publish([event("orders", "k", f"{n}") for n in range(5)])
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.until(lambda: bool(listener.has))
             await membership.commit({ORDERS_0: 2})
             with pytest.raises(BrokerError, match=r"group 'payment' has members \(.*\): stop the service first"):
-                await broker.forget("payment")
-        await broker.forget("payment")
-        assert (await broker.group("payment")).positions == {}
+                await broker.forget_group("payment")
+        await broker.forget_group("payment")
+        assert (await broker.describe_group("payment")).positions == {}
         clock.days = 2
         await broker.trim()
-        assert (await broker.bounds(["orders"]))[ORDERS_0] == OffsetBounds(5, 5)
+        assert (await broker.fetch_bounds(["orders"]))[ORDERS_0] == OffsetBounds(5, 5)
         again = Listening()
         async with broker.join(Subscription("payment", ["orders"]), again):
             await conformance.until(lambda: again.has == {ORDERS_0: 5})
@@ -502,7 +500,7 @@ async def test_a_group_that_is_forgotten_begins_at_the_oldest_record_and_holds_u
 async def test_timers_that_their_service_is_done_with_go_after_a_day(tmp_path: Path) -> None:
     clock, listener = Later(), Listening()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=clock) as broker:
-        await broker.ensure([Topic(WAKES_0.topic, 1, None), Topic("payment.commands", 1, None)])
+        await broker.ensure_topics([Topic(WAKES_0.topic, 1, None), Topic("payment.commands", 1, None)])
         await broker.publish([event(t, "k", f"{n}") for t in (WAKES_0.topic, "payment.commands") for n in range(5)])
         clock.days = 2
         await broker.trim()
@@ -519,7 +517,7 @@ async def test_timers_that_their_service_is_done_with_go_after_a_day(tmp_path: P
 async def test_a_file_shrinks_when_most_of_it_is_free(tmp_path: Path) -> None:
     path, clock = tmp_path / "broker.db", Later()
     async with EmbeddedBroker(path, clock=clock) as broker:
-        await broker.ensure([Topic("orders", 1, retention_days=1)])
+        await broker.ensure_topics([Topic("orders", 1, retention_days=1)])
         for n in range(20):
             await broker.publish([event("orders", "k", f"{n}" + "x" * 100_000) for n in range(10)])
         broker.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -537,13 +535,13 @@ async def test_a_file_shrinks_when_most_of_it_is_free(tmp_path: Path) -> None:
 
 async def test_a_listener_that_is_called_again_after_leaving_gets_nothing(tmp_path: Path) -> None:
     class Late(Listening):
-        async def revoked(self, partitions: Collection[Partition]) -> None:
-            await super().revoked(partitions)
+        async def on_revoked(self, partitions: Collection[Partition]) -> None:
+            await super().on_revoked(partitions)
             assert await membership.poll(list(partitions), records_max=1, timeout_s=0) == []
 
     listener = Late()
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([ORDERS])
+        await broker.ensure_topics([ORDERS])
         async with broker.join(Subscription("payment", ["orders"]), listener) as membership:
             await conformance.complete(listener)
             await broker.publish([event("orders", "k", "too late")])

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.groups import GroupMember
-from saga.broker.embedded.liveness import Liveness, MemberLock, SilentMember
+from saga.broker.embedded.groups import GroupMember, Liveness, MemberLock, SilentMember
 from tests.telemetry.workers import SetClock
 
 OURS, THEIRS, SILENCE_S = 1, 2, 10.0

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from saga.broker.identity import (
+from saga.broker.kafka import consumers
+from saga.broker.kafka.consumers import TOLD_MAX
+from saga.broker.port import (
     TEXT_MAX,
     MemberIdentity,
     decode_identity,
@@ -13,8 +15,6 @@ from saga.broker.identity import (
     encode_identity,
     find_disagreeing,
 )
-from saga.broker.kafka import consumers
-from saga.broker.kafka.consumers import TOLD_MAX
 
 OURS = MemberIdentity(service="payment", store="1a", worker="here:7")
 

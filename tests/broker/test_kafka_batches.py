@@ -9,7 +9,7 @@ from aiokafka import TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from saga.broker.kafka.record_batches import HEADER, RecordBatches, parse_records
+from saga.broker.kafka.fetching import HEADER, RecordBatches, parse_records
 from saga.messages import Record
 
 PLACE = TopicPartition("orders", 3)

@@ -36,7 +36,7 @@ def topic(kafka_topic: str) -> str:
 @pytest.mark.parametrize("broken", ["_fetcher._fetch_task", "_coordinator._coordination_task", "_client._sync_task"])
 async def test_a_member_whose_client_breaks_gets_another_one(settings: KafkaSettings, topic: str, broken: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         place = Partition(topic, 0)
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
@@ -65,7 +65,7 @@ async def test_a_consumer_that_is_cancelled_inside_while_it_ends_does_not_end_it
         raise asyncio.CancelledError
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
@@ -82,7 +82,7 @@ async def test_a_group_that_takes_no_such_member_is_told_to_one_without_partitio
     settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(replace(settings, session_s=4000), clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), Listening()) as membership:
             with pytest.raises(BrokerError, match="session_s"):
                 await membership.poll([], records_max=1, timeout_s=WITHIN_S)
@@ -90,7 +90,7 @@ async def test_a_group_that_takes_no_such_member_is_told_to_one_without_partitio
 
 async def test_many_lanes_that_meet_a_new_topic_ask_about_it_once(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 3)])
+        await broker.ensure_topics([Topic(topic, 3)])
         assert broker._opened is not None
         client, asked = broker._opened[0].producer.client, 0
         ask = client.fetch_all_metadata
@@ -108,7 +108,7 @@ async def test_many_lanes_that_meet_a_new_topic_ask_about_it_once(settings: Kafk
 
 async def test_a_producer_that_breaks_is_replaced(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         assert broker._opened is not None
         broker._opened[0].producer._sender._sender_task.cancel()
@@ -133,7 +133,7 @@ async def test_what_aiokafka_cancels_is_no_cancellation_of_whoever_waits(
         return future
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         with monkeypatch.context() as patch:
             patch.setattr(producer, "enqueue_record", handed_over)
@@ -153,7 +153,7 @@ async def test_whoever_publishes_can_be_cancelled(
     settings: KafkaSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         never = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(producer, "enqueue_record", lambda *_: never)
@@ -169,7 +169,7 @@ async def test_whoever_publishes_can_be_cancelled(
 
 async def test_records_that_were_removed_before_they_were_read_are_told(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
@@ -187,7 +187,7 @@ async def test_records_that_were_removed_before_they_were_read_are_told(settings
 async def test_a_topic_is_made_as_it_has_to_be(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
         wanted = [Topic(topic, 3, retention_days=2), Topic(f"{topic}.wakes", 3, retention_days=None)]
-        await asyncio.gather(broker.ensure(wanted), other.ensure(wanted))  # services start at the same time
+        await asyncio.gather(broker.ensure_topics(wanted), other.ensure_topics(wanted))
     admin = AIOKafkaAdminClient(bootstrap_servers=list(settings.servers))
     await begun(admin)
     said = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, t.name) for t in wanted])
@@ -205,7 +205,7 @@ async def test_more_replicas_than_brokers_are_told(settings: KafkaSettings, topi
     safe = KafkaSettings(servers=settings.servers)
     async with KafkaBroker(safe, clock=CLOCK) as broker:
         with pytest.raises(BrokerError, match=f"{topic}.*fewer brokers than replication_factor"):
-            await broker.ensure([Topic(topic, 1)])
+            await broker.ensure_topics([Topic(topic, 1)])
 
 
 async def test_joining_for_a_topic_that_is_not_there_is_refused_and_does_not_make_it(

@@ -106,8 +106,10 @@ async def everywhere(settings: KafkaSettings, topic: Topic) -> None:
         async def in_sync() -> None:
             while True:
                 try:
-                    await broker.ensure([topic])
-                    told = (await broker.found([topic.name])).get(topic.name)  # by a broker that may not know it yet
+                    await broker.ensure_topics([topic])
+                    told = (await broker.describe_topics([topic.name])).get(
+                        topic.name
+                    )  # by a broker that may not know it yet
                     if told and told.in_sync == len(NODES):
                         return
                 except BrokerUnavailable:
@@ -159,7 +161,7 @@ async def test_a_broker_that_leads_and_coordinates_is_killed_and_nothing_acknowl
                 began_s = CLOCK.monotonic_s()
                 cluster.kill(killed)
                 async with KafkaBroker(settings, clock=CLOCK) as other:  # as a service that starts just now
-                    assert list(await other.forbidden([topic], [topic], ["payment"])) == []
+                    assert list(await other.find_missing_rights([topic], [topic], ["payment"])) == []
                 await lanes.go_on()
                 await reader.until({lane[-1] for lane in lanes.acknowledged})
                 assert CLOCK.monotonic_s() - began_s < GOES_ON_S_MAX
@@ -223,7 +225,7 @@ async def test_of_brokers_that_are_away_it_is_told_which_and_why(
             KafkaBroker(quick, clock=CLOCK) as broker,
             broker.join(Subscription("away", ["away"]), listening := Listening()) as membership,
         ):
-            await broker.partitions(["away"])
+            await broker.count_partitions(["away"])
             while True:
                 await membership.poll(list(listening.has), records_max=1, timeout_s=0.1)
 

@@ -7,7 +7,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from saga.broker.kafka.positions import OwnedPartition, commit
+from saga.broker.kafka.consumers import OwnedPartition, commit
 from saga.errors import BrokerUnavailable, Fenced
 from saga.messages import Partition
 from tests.broker.waiting import CLOCK, until

@@ -15,7 +15,7 @@ from aiokafka.conn import OAuthAuthenticator
 from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import KafkaConnectionError
 
-from saga.broker.kafka import client, connecting
+from saga.broker.kafka import broker, client
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.membership import LET_GO_S_MAX, KafkaMember
 from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
@@ -97,7 +97,7 @@ def a_token() -> str:
 async def everything_works(settings: KafkaSettings, topic: str) -> None:
     """Publish, join, read, commit, scan: each makes connections of its own."""
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "v")])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             while not (records := await membership.poll(list(listening.has), records_max=1, timeout_s=0.05)):
@@ -186,7 +186,7 @@ async def test_a_secret_that_cannot_be_had_is_an_outage_that_is_told_and_tried_a
     assert says in str(why)
     sealed = False
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             while not await membership.poll(list(listening.has), records_max=9, timeout_s=0.05):
@@ -218,7 +218,7 @@ async def test_a_password_that_is_another_one_by_now_is_called_so_while_running(
     settings = at(secured.plain, sasl="PLAIN", username=USER, password=lambda: given, **soon)
     says = "check user and password, and that the brokers have this user"
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic("renewed", 1)])
+        await broker.ensure_topics([Topic("renewed", 1)])
         async with broker.join(Subscription("renewed", ["renewed"]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             given = "alakazam"
@@ -232,7 +232,7 @@ async def test_a_password_that_is_another_one_by_now_is_called_so_while_running(
             assert "see whether" not in await unread(membership)
             await CLOCK.within(30, told(lambda: unpublished(broker, "renewed"), says))
             with pytest.raises(BrokerUnavailable, match=says):
-                await broker.partitions(["renewed"])
+                await broker.count_partitions(["renewed"])
             given = PASSWORD
             await CLOCK.within(30, put(broker, "renewed", "k", "after"))
             while await unread(membership) != "nothing stands in the way":
@@ -296,7 +296,7 @@ async def test_a_fetcher_that_has_become_another_one_is_an_error_when_a_group_is
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with KafkaBroker(at(secured.kafka.port), clock=CLOCK) as broker:
-        await broker.ensure([Topic("another", 1)])
+        await broker.ensure_topics([Topic("another", 1)])
         monkeypatch.setattr(client, "TAKES", ((Fetcher._proc_fetch_request, ("self", "request")),))
         with pytest.raises(BrokerError, match=r"Fetcher._proc_fetch_request\(self, request\)") as why:
             async with broker.join(Subscription("another", ["another"]), Listening()):
@@ -359,15 +359,15 @@ async def test_a_server_that_knows_of_no_broker_yet_is_waited_for(
     async def connected(*_: object, **__: object) -> Knows:
         return connection
 
-    monkeypatch.setattr(connecting, "create_conn", connected)
+    monkeypatch.setattr(broker, "create_conn", connected)
     settings = replace(at(1), connect_s=1)
     access = KafkaAccess(settings)
     if told is None:
-        await connecting.check(settings, access, CLOCK)
+        await broker.check(settings, access, CLOCK)
         assert connection.left == -1, "it was asked until it knew of one"
     else:
         with pytest.raises(BrokerUnavailable, match=told):
-            await connecting.check(settings, access, CLOCK)
+            await broker.check(settings, access, CLOCK)
     assert connection.closed
 
 
@@ -379,7 +379,7 @@ async def test_a_server_that_is_away_is_no_trouble_while_another_is_there(secure
 async def test_no_topic_is_ever_made_by_asking_for_it(secured: Secured) -> None:
     """This broker would: with one partition, and to be kept for a week."""
     async with KafkaBroker(at(secured.kafka.port), clock=CLOCK) as broker:
-        await broker.ensure([Topic("there", 1)])
+        await broker.ensure_topics([Topic("there", 1)])
         for _ in range(2):
             with pytest.raises(BrokerError, match="no topic 'missing'"):
                 await broker.publish([event("there", "k", "v"), event("missing", "k", "v")])
@@ -388,7 +388,7 @@ async def test_no_topic_is_ever_made_by_asking_for_it(secured: Secured) -> None:
                     pass
             with pytest.raises(BrokerError, match="no topic 'missing'"):
                 assert [record async for record in broker.scan("missing")] == []
-        await broker.ensure([Topic("missing", 3)])
+        await broker.ensure_topics([Topic("missing", 3)])
         await broker.publish([event("missing", "k", "v")])
 
 
@@ -403,7 +403,7 @@ async def test_a_new_password_is_used_without_a_restart(secured: Secured) -> Non
     properties = secured.kafka.properties.read_text()
     try:
         async with KafkaBroker(settings, clock=Hasty()) as broker:
-            await broker.ensure([Topic("rotated", 1)])
+            await broker.ensure_topics([Topic("rotated", 1)])
             await broker.publish([event("rotated", "k", "before")])
             async with broker.join(Subscription("rotated", ["rotated"]), listening := Listening()) as membership:
                 await asyncio.to_thread(secured.kafka.kill)

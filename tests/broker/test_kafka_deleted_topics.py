@@ -26,7 +26,7 @@ async def test_a_topic_that_is_gone_stops_nothing_else_and_is_written_and_read_w
     settings, free = replace(kafka_settings, publish_s=4), f"{kafka_topic}.free"
     topics = [Topic(kafka_topic, 1), Topic(free, 1)]
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure(topics)
+        await broker.ensure_topics(topics)
         async with broker.join(Subscription(kafka_topic, [kafka_topic, free]), listening := Listening()) as membership:
             await until(lambda: len(listening.has) == 2)
             reader = Reader(membership, listening)
@@ -42,12 +42,12 @@ async def test_a_topic_that_is_gone_stops_nothing_else_and_is_written_and_read_w
                         await broker.publish([event(kafka_topic, "k", "nowhere")])
                     await broker.publish([event(free, "k", f"free {number}")])
                 await reader.until({f"free {number}" for number in range(20)})
-                await until(membership.standstills)
-                assert {each.topic for each in membership.standstills()} == {kafka_topic}
-                await broker.ensure(topics)
+                await until(membership.stalled_partitions)
+                assert {each.topic for each in membership.stalled_partitions()} == {kafka_topic}
+                await broker.ensure_topics(topics)
                 await CLOCK.within(WITHIN_S, put(broker, kafka_topic, "k", "after"))
                 await until(lambda: "after" in values(reader.records))
-                await until(lambda: not membership.standstills())
+                await until(lambda: not membership.stalled_partitions())
             finally:
                 reading.cancel()
                 await asyncio.wait([reading])

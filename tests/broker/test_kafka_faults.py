@@ -68,7 +68,7 @@ async def test_a_broker_that_is_killed_and_comes_back_loses_nothing_and_keeps_th
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(replace(settings, commit_s=1), clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 4)])
+        await broker.ensure_topics([Topic(topic, 4)])
         listening = Listening()
         stop = asyncio.Event()
         acknowledged: list[list[str]] = [[] for _ in range(8)]
@@ -115,7 +115,7 @@ async def test_a_broker_that_is_frozen_for_a_moment_is_waited_for(
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         listening = Listening()
         async with broker.join(Subscription("payment", [topic]), listening) as membership, asyncio.TaskGroup() as tasks:
             reader = Reader(membership, listening)
@@ -137,7 +137,7 @@ async def test_what_is_not_acknowledged_in_time_is_unavailable_and_may_land_late
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(replace(settings, publish_s=1), clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         async with frozen(kafka):
             with pytest.raises(BrokerUnavailable, match=topic):
@@ -152,7 +152,7 @@ async def test_a_commit_that_is_not_acknowledged_in_time_is_unavailable(
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(replace(settings, commit_s=0.5), clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
         listening = Listening()
         async with broker.join(Subscription("payment", [topic]), listening) as membership:
@@ -174,7 +174,7 @@ async def test_leaving_and_disconnecting_end_although_the_broker_answers_nothing
     listening = Listening()
     quick = replace(settings, publish_s=1, commit_s=1)
     async with KafkaBroker(quick, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         async with broker.join(Subscription("payment", [topic]), listening):
             while not listening.has:
                 await CLOCK.sleep(0.02)
@@ -191,7 +191,7 @@ async def test_a_record_that_the_topic_refuses_does_not_stop_what_comes_after_it
     settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
     generous = replace(settings, record_bytes_max=3_000_000)
     async with KafkaBroker(generous, clock=CLOCK) as broker:
         await broker.publish([event(topic, "k", "before")])
@@ -208,7 +208,7 @@ async def test_a_record_that_the_topic_refuses_does_not_stop_what_comes_after_it
 
 async def test_a_record_that_is_too_large_is_refused_before_it_is_sent(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         with pytest.raises(BrokerError, match="too large"):
             await broker.publish([event(topic, "k", "x" * settings.record_bytes_max)])
         await broker.publish([event(topic, "k", "x" * (settings.record_bytes_max - 1000))])
@@ -218,7 +218,7 @@ async def test_a_group_that_is_ahead_of_a_log_that_lost_its_end_reads_it_again(
     settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(3)])
         place = Partition(topic, 0)
         async with broker.join(Subscription("payment", [topic]), listening := Listening()) as membership:
@@ -288,7 +288,7 @@ async def test_a_member_that_slept_for_too_long_is_fenced_and_loses_what_it_had(
     kafka: KafkaServer, settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, Child.start(kafka.address, "payment", topic) as child:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
         await child.says("assigned")
         await child.says("read")
@@ -325,7 +325,7 @@ async def test_a_member_that_slept_while_its_topic_was_created_again_reads_all_o
 ) -> None:
     """Its session outlives the pause, so nothing but the topic's id tells it."""
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"old {n}") for n in range(10)])
         async with Child.start(kafka.address, topic, topic, session_s=30) as child:
             while (await child.says("read"))[-1] != "9":

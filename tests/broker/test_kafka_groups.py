@@ -47,7 +47,7 @@ class Reader:
     def __init__(self, book: Book) -> None:
         self.book, self.next = book, dict[Partition, int]()
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         for partition, offset in partitions.items():
             if self.book.owners.get(partition) is not None:
                 self.book.wrong.append(f"{partition} has two members")
@@ -56,22 +56,22 @@ class Reader:
             self.book.owners[partition] = self
             self.next[partition] = offset
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         await CLOCK.sleep(0.05)
-        self.lost(partitions)
+        self.on_lost(partitions)
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         for partition in self.next.keys() & set(partitions):
             self.book.owners[partition] = None
             del self.next[partition]
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         self.book.wrong.append(f"{partition} has lost {first} to {after - 1}")
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         self.book.wrong.append(f"{topic} has {now} partitions")
 
     async def read(self, membership: Membership) -> None:
@@ -120,7 +120,7 @@ async def test_members_that_come_and_go_under_load_share_everything_and_skip_not
             await CLOCK.sleep(0.002)
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 6)])
+        await broker.ensure_topics([Topic(topic, 6)])
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publish(broker))
             staying = [tasks.create_task(stay(5))]
@@ -140,7 +140,7 @@ async def test_members_that_come_and_go_under_load_share_everything_and_skip_not
 
 async def test_what_is_committed_when_the_assignment_ends_is_fenced(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             assert isinstance(membership, KafkaMember)
@@ -160,7 +160,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
     settings: KafkaSettings, topic: str
 ) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         place = Partition(topic, 0)
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
@@ -184,7 +184,7 @@ async def test_what_was_fetched_and_not_handed_out_is_not_handed_out_under_anoth
 
 async def test_leaving_while_everything_is_being_given_up_gives_it_up_once(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker, KafkaBroker(settings, clock=CLOCK) as other:
-        await broker.ensure([Topic(topic, 2)])
+        await broker.ensure_topics([Topic(topic, 2)])
         leave = asyncio.Event()
         first = Listening()
 
@@ -215,7 +215,7 @@ async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings:
         KafkaBroker(patient, clock=CLOCK) as other,
         asyncio.TaskGroup() as tasks,
     ):
-        await broker.ensure([Topic(topic, 3)])
+        await broker.ensure_topics([Topic(topic, 3)])
 
         async def stay() -> None:
             async with broker.join(Subscription(topic, [topic]), first):
@@ -238,7 +238,7 @@ async def test_who_leaves_while_others_still_give_up_is_not_waited_for(settings:
 
 async def test_a_position_never_goes_back_within_an_assignment(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         place = Partition(topic, 0)
         for offset in (5, 3):
             async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
@@ -251,11 +251,11 @@ async def test_a_position_never_goes_back_within_an_assignment(settings: KafkaSe
 
 async def test_an_error_of_the_listener_reaches_who_polls(settings: KafkaSettings, topic: str) -> None:
     class Bad(Listening):
-        async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+        async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
             raise ArithmeticError("of the listener")
 
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), Bad()) as membership:
             with pytest.raises(ArithmeticError, match="of the listener"):
                 await CLOCK.within(WITHIN_S, membership.poll([], records_max=1, timeout_s=60))
@@ -266,7 +266,7 @@ async def test_a_listener_that_does_not_let_go_in_time_loses_what_it_has(setting
         servers=settings.servers, replication_factor=1, min_insync_replicas=1, heartbeat_s=0.2, rebalance_s=3.5
     )
     async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaBroker(quick, clock=CLOCK) as other:
-        await broker.ensure([Topic(topic, 2)])
+        await broker.ensure_topics([Topic(topic, 2)])
         async with broker.join(Subscription(topic, [topic]), slow := Listening()):
             await until(lambda: len(slow.has) == 2)
             slow.may_end.clear()
@@ -279,7 +279,7 @@ async def test_a_listener_that_does_not_let_go_in_time_loses_what_it_has(setting
 
 async def test_how_far_behind_a_member_is(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", f"{n}") for n in range(10)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             assert membership.lag() is None
@@ -296,11 +296,11 @@ async def test_partitions_that_a_topic_gets_are_told_read_and_written_by_who_is_
 ) -> None:
     quick = replace(settings, metadata_s=1)
     async with KafkaBroker(quick, clock=CLOCK) as broker, KafkaAdministration(settings, clock=CLOCK) as admin:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             await broker.publish([event(topic, "k", "before")])
-            await admin.grow(topic, 4)
+            await admin.add_partitions(topic, 4)
             await until(lambda: len(listening.has) == 4)
             await until(lambda: listening.raises == [(topic, 1, 4)])
             keys, read = [f"k{n}" for n in range(40)], list[Record]()

@@ -3,12 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.identity import MemberIdentity
 from saga.broker.kafka import client
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.broker.port import Subscription
+from saga.broker.port import MemberIdentity, Subscription
 from saga.errors import ConfigurationError
 from saga.messages import Partition, Record, Topic
 from saga.testing.conformance.listening import Listening, event
@@ -24,22 +23,24 @@ async def test_who_joined_unseen_is_refused_before_it_reads_and_the_other_is_tol
     """As if both had looked before either of them joined."""
     first, second = Listening(), Listening()
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as one, KafkaBroker(kafka_settings, clock=CLOCK) as two:
-        await one.ensure([Topic(kafka_topic, 4)])
+        await one.ensure_topics([Topic(kafka_topic, 4)])
         async with one.join(Subscription(kafka_topic, [kafka_topic], identity=OURS), first) as ours:
             await until(lambda: len(first.has) == 4)
-            assert (await one.group(kafka_topic)).identities == {OURS}
+            assert (await one.describe_group(kafka_topic)).identities == {OURS}
 
             async def nobody(*_: object) -> list[MemberIdentity | None]:
                 return []
 
             monkeypatch.setattr(client, "identities", nobody)
             async with two.join(Subscription(kafka_topic, [kafka_topic], identity=THEIRS), second) as theirs:
-                with pytest.raises(ConfigurationError, match="belongs to somebody else"):
+                with pytest.raises(ConfigurationError, match="belongs to another service or store"):
                     await theirs.poll([Partition(kafka_topic, n) for n in range(4)], records_max=1, timeout_s=20)
                 assert not second.heard("assigned")
-                await until(lambda: ours.strangers() == ("service 'payment' in process 'there:2' with store '2'",))
-                assert (await one.group(kafka_topic)).identities == {OURS, THEIRS}
-            await until(lambda: not ours.strangers() and len(first.has) == 4)
+                await until(
+                    lambda: ours.disagreeing_members() == ("service 'payment' in process 'there:2' with store '2'",)
+                )
+                assert (await one.describe_group(kafka_topic)).identities == {OURS, THEIRS}
+            await until(lambda: not ours.disagreeing_members() and len(first.has) == 4)
             await one.publish([event(kafka_topic, "k", "goes on")])
             records: list[Record] = []
             while not records:

@@ -27,7 +27,7 @@ def settings(kafka_settings: KafkaSettings) -> KafkaSettings:
 async def topic(kafka_settings: KafkaSettings, kafka_topic: str) -> str:
     """Topic of four partitions; also the name of the group."""
     async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 4)])
+        await broker.ensure_topics([Topic(kafka_topic, 4)])
     return kafka_topic
 
 
@@ -175,7 +175,7 @@ async def test_who_stays_away_for_longer_than_a_session_loses_its_partitions(
 async def test_who_comes_back_to_read_another_topic_too_is_given_of_it(settings: KafkaSettings, topic: str) -> None:
     short, new = replace(settings, session_s=2), f"{topic}.new"
     async with running(short, "one-0", topic) as first:
-        await first.broker.ensure([Topic(new, 2)])
+        await first.broker.ensure_topics([Topic(new, 2)])
         await until(lambda: len(first.listening.has) == 4)
     async with running(short, "one-0", topic, [topic, new]) as again:
         await until(lambda: len(again.listening.has) == 6)

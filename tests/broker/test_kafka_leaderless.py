@@ -26,8 +26,8 @@ async def test_of_one_key_nothing_later_is_there_before_what_was_given_up_is_sen
     settings = replace(kafka_settings, publish_s=2)
     place, words = TopicPartition(kafka_topic, 0), [f"{n} {LARGE}" for n in range(4)]
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 1)])
-        await broker.partitions([kafka_topic])
+        await broker.ensure_topics([Topic(kafka_topic, 1)])
+        await broker.count_partitions([kafka_topic])
         producer = broker._open[0].producer
         await producer.partitions_for(kafka_topic)  # it knows the topic, and has sent nothing of it
         cluster = producer.client.cluster

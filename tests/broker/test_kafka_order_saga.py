@@ -143,7 +143,7 @@ async def test_orders_end_once_and_the_books_balance(server_jars: Path, tmp_path
         outside = Outside(stores)
         outsider = await stack.enter_async_context(KafkaBroker(settings, clock=CLOCK))
         for declared in SERVICES:
-            await outsider.ensure(topics_of(declared))
+            await outsider.ensure_topics(topics_of(declared))
         async with outside.replica(settings):
             async with outside.replica(settings) as leaving:
                 await place(outsider, range(ORDERS // 3))

@@ -32,7 +32,7 @@ async def test_what_does_not_fit_into_a_batch_goes_with_the_next_ones_in_order(
 ) -> None:
     many = [event(topic, "k", f"{number:04}{'x' * 2_000}") for number in range(5 * BATCH_BYTES // 2_000)]
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])  # from now on the topic is known
         await broker.publish(many)
         found = values([record async for record in broker.scan(topic)])
@@ -41,7 +41,7 @@ async def test_what_does_not_fit_into_a_batch_goes_with_the_next_ones_in_order(
 
 async def test_a_full_batch_takes_no_more_and_is_not_waited_for(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         assert broker._opened is not None
         producer, taken = broker._opened[0].producer, []
@@ -56,7 +56,7 @@ async def test_each_call_is_given_up_when_its_own_time_is_up(
     settings: KafkaSettings, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with KafkaBroker(replace(settings, publish_s=1), clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         assert broker._opened is not None
         producer = broker._opened[0].producer
@@ -74,7 +74,7 @@ async def test_each_call_is_given_up_when_its_own_time_is_up(
 
 async def test_who_stops_waiting_is_forgotten(settings: KafkaSettings, topic: str) -> None:
     async with KafkaBroker(settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([event(topic, "k", "before")])
         assert broker._opened is not None
         async with asyncio.TaskGroup() as tasks:

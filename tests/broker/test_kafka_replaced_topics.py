@@ -20,7 +20,7 @@ from tests.servers.plain_clients import created_again
 @pytest.fixture
 async def broker(kafka_settings: KafkaSettings, kafka_topic: str) -> AsyncIterator[KafkaAdministration]:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 1)])
+        await broker.ensure_topics([Topic(kafka_topic, 1)])
         yield broker
 
 
@@ -45,17 +45,17 @@ async def committed(settings: KafkaSettings, topic: str, offset: int, metadata: 
 async def test_a_position_of_the_log_before_counts_neither_for_members_nor_for_tools(
     broker: KafkaAdministration, kafka_settings: KafkaSettings, kafka_topic: str
 ) -> None:
-    (before,) = (await broker.log_ids([kafka_topic])).values()
+    (before,) = (await broker.fetch_log_ids([kafka_topic])).values()
     await created_again(kafka_settings.servers[0], kafka_topic, 1)
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
-    (after,) = (await broker.log_ids([kafka_topic])).values()
+    (after,) = (await broker.fetch_log_ids([kafka_topic])).values()
     assert before != after
     place = Partition(kafka_topic, 0)
     await committed(kafka_settings, kafka_topic, 7, f"in hand@{before}")
-    assert (await broker.group(kafka_topic)).positions == {}
+    assert (await broker.describe_group(kafka_topic)).positions == {}
     assert await begins(broker, kafka_topic) == (0, [7])
     await committed(kafka_settings, kafka_topic, 7, f"in hand@{after}")
-    assert (await broker.group(kafka_topic)).positions == {place: 7}
+    assert (await broker.describe_group(kafka_topic)).positions == {place: 7}
     assert await begins(broker, kafka_topic) == (7, [])
 
 
@@ -74,7 +74,7 @@ async def test_a_position_that_people_move_is_of_the_log_that_is_there(
 ) -> None:
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
     place = Partition(kafka_topic, 0)
-    await broker.move(kafka_topic, {place: 9})
+    await broker.move_positions(kafka_topic, {place: 9})
     assert await begins(broker, kafka_topic) == (9, [])
     await created_again(kafka_settings.servers[0], kafka_topic, 1)
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])
@@ -87,7 +87,7 @@ async def test_who_reads_in_no_group_reads_all_of_the_new_log(
     place, new = Partition(kafka_topic, 0), {f"new {n}" for n in range(30)}
     await broker.publish([event(kafka_topic, "k", f"old {n}") for n in range(10)])
     came: list[str] = []
-    async with broker.read({place: 0}) as reading:
+    async with broker.open_reader({place: 0}) as reading:
         while len(came) < 10:
             came += values(await reading.poll(records_max=100, timeout_s=1))
         before = dict(reading.log_ids())
@@ -98,7 +98,9 @@ async def test_who_reads_in_no_group_reads_all_of_the_new_log(
         assert reading.positions() == {place: 30}
         assert reading.log_ids() != before
     again: list[str] = []
-    async with broker.read({place: 10}, before) as reading:  # as who had it open while the topic was created again
+    async with broker.open_reader(
+        {place: 10}, before
+    ) as reading:  # as who had it open while the topic was created again
         while not new <= {*again}:
             again += values(await reading.poll(records_max=100, timeout_s=1))
     assert {*again} == new
@@ -118,7 +120,7 @@ async def test_a_member_reads_on_though_its_position_was_found_out_of_range_whil
         return found
 
     monkeypatch.setattr(KafkaMember, "_positions", slow)
-    (before,) = (await broker.log_ids([kafka_topic])).values()
+    (before,) = (await broker.fetch_log_ids([kafka_topic])).values()
     await created_again(kafka_settings.servers[0], kafka_topic, 1)
     await committed(kafka_settings, kafka_topic, 70, f"in hand@{before}")
     await broker.publish([event(kafka_topic, "k", f"{n}") for n in range(20)])

@@ -63,7 +63,7 @@ def settings(guarded: Guarded, anybody: KafkaSettings) -> KafkaSettings:
 async def other(anybody: KafkaSettings, kafka_name: str) -> AsyncIterator[Broker]:
     """The same broker as somebody sees it who may everything; the test's topics are there."""
     async with KafkaBroker(anybody, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_name, 1), Topic(f"{kafka_name}.free", 1)])
+        await broker.ensure_topics([Topic(kafka_name, 1), Topic(f"{kafka_name}.free", 1)])
         yield broker
 
 
@@ -92,9 +92,9 @@ async def standstill(membership: Membership, place: Partition, says: str = "") -
     first."""
 
     async def told() -> str:
-        while not any(says in each.reason for each in membership.standstills()):
+        while not any(says in each.reason for each in membership.stalled_partitions()):
             await membership.poll([place], records_max=9, timeout_s=0.1)
-        (each,) = membership.standstills()
+        (each,) = membership.stalled_partitions()
         assert (each.topic, each.partition) == (place.topic, None)
         return each.reason
 
@@ -251,12 +251,12 @@ async def test_one_topic_without_rights_stops_nothing_else(
                 membership._consumer._client.force_metadata_update()  # as aiokafka does every few minutes
                 await other.publish([event(free, "k", f"free {number}")])
                 await until(lambda number=number: f"free {number}" in values(both.records))  # type: ignore[misc]
-            await until(membership.standstills)
-            assert {(each.topic, each.partition) for each in membership.standstills()} == {(kafka_name, None)}
+            await until(membership.stalled_partitions)
+            assert {(each.topic, each.partition) for each in membership.stalled_partitions()} == {(kafka_name, None)}
             await until(lambda: both.committed.get(freely) == 4)
             await guarded.allow(may_read)
             await both.until({"meanwhile"})
-            await until(lambda: not membership.standstills())
+            await until(lambda: not membership.stalled_partitions())
         finally:
             reading.cancel()
             await asyncio.wait([reading])

@@ -54,7 +54,7 @@ async def test_a_session_that_ends_is_renewed_before_and_nobody_is_told_of_an_er
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(str(context)))
     caplog.set_level(logging.INFO)
     async with KafkaBroker(short, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 2)])
+        await broker.ensure_topics([Topic(topic, 2)])
         async with broker.join(Subscription(topic, [topic]), listening := Listening()) as membership:
             await until(lambda: listening.has)
             caplog.clear()

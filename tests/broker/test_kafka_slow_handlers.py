@@ -147,7 +147,7 @@ async def test_slow_handlers_hold_up_nobody_while_members_come_and_go_and_end(
         group = Group(await stack.enter_async_context(SqliteStore(tmp_path / "store.db", clock=CLOCK)), settings)
         broker = await stack.enter_async_context(KafkaBroker(settings, clock=CLOCK))
         topics = {topic.name for topic in (*find(ROOT).topics.values(), *topics_of(payment.declared))}
-        await broker.ensure([Topic(topic, PARTITIONS) for topic in topics])
+        await broker.ensure_topics([Topic(topic, PARTITIONS) for topic in topics])
         first, *others = desks
         async with group.member(first):
             await broker.publish([record_of(an_order(order)) for order in SLOW])

@@ -7,9 +7,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from saga.broker.kafka import client, fetching
+from saga.broker.kafka.consumers import OwnedPartition
 from saga.broker.kafka.fetching import FetchFailure, IsolatingFetcher, Prefetch
 from saga.broker.kafka.membership import KafkaMember
-from saga.broker.kafka.positions import OwnedPartition
 from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
 from saga.broker.port import Subscription
 from saga.messages import Partition, Record, StalledPartition
@@ -24,7 +24,7 @@ class Told:
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self.told: list[list[StalledPartition]] = []
-        self.fetching = IsolatingFetcher(consumer, CLOCK, lambda: self.told.append(self.fetching.standstills()))
+        self.fetching = IsolatingFetcher(consumer, CLOCK, lambda: self.told.append(self.fetching.stalled_partitions()))
 
     def stands(self, consumer: AIOKafkaConsumer) -> None:
         """The partition, at offset 5."""

@@ -25,7 +25,7 @@ def place(kafka_topic: str) -> Partition:
 @pytest.fixture
 async def broker(kafka_settings: KafkaSettings, place: Partition) -> AsyncIterator[KafkaAdministration]:
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(place.topic, 1)])
+        await broker.ensure_topics([Topic(place.topic, 1)])
         yield broker
 
 
@@ -88,13 +88,13 @@ async def test_who_has_handled_everything_is_at_the_end_also_behind_a_transactio
         await transactions(kafka_settings, place.topic, last)
 
         async def at_the_end() -> None:
-            while (await broker.group(place.topic)).positions != {place: 4}:
+            while (await broker.describe_group(place.topic)).positions != {place: 4}:
                 for record in await membership.poll([place], records_max=5, timeout_s=0.1):
                     await membership.commit({place: record.offset + 1})
 
         await CLOCK.within(10, at_the_end())
         assert membership.lag() == {place: 0}
-    assert await broker.bounds([place.topic]) == {place: OffsetBounds(0, 4)}
+    assert await broker.fetch_bounds([place.topic]) == {place: OffsetBounds(0, 4)}
 
 
 async def test_what_is_not_committed_yet_is_behind_the_end_and_comes_when_it_is(
@@ -110,7 +110,7 @@ async def test_what_is_not_committed_yet_is_behind_the_end_and_comes_when_it_is(
         await until(lambda: listening.has)
         assert values(await membership.poll([place], records_max=5, timeout_s=10)) == ["before"]
         assert list(await membership.poll([place], records_max=5, timeout_s=0.3)) == []
-        assert await broker.bounds([place.topic]) == {place: OffsetBounds(0, 1)}
+        assert await broker.fetch_bounds([place.topic]) == {place: OffsetBounds(0, 1)}
         assert values([record async for record in broker.scan(place.topic)]) == ["before"]
         assert membership.lag() == {place: 0}
         polling = asyncio.gather(membership.poll([place], records_max=5, timeout_s=10))

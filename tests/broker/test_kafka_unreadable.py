@@ -34,7 +34,7 @@ async def test_a_batch_that_says_something_else_of_itself_loses_nothing(
     kafka_settings: KafkaSettings, kafka_topic: str, kafka_data: Path, way: str
 ) -> None:
     async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 1)])
+        await broker.ensure_topics([Topic(kafka_topic, 1)])
         for number in range(3):
             await broker.publish([event(kafka_topic, f"k{n}", f"{number}") for n in range(5)])
         stored = [record async for record in broker.scan(kafka_topic)]
@@ -48,7 +48,7 @@ async def test_names_of_headers_that_are_no_text_are_read_all_the_same(
     """Brokers take any bytes as a name; aiokafka takes text only, so ours is put into what is stored."""
     headers = (("ce_id", b"1"), ("name", b"\x00"), ("empty", b""))
     async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 1)])
+        await broker.ensure_topics([Topic(kafka_topic, 1)])
         for number in range(3):
             await broker.publish([Outgoing(kafka_topic, b"k", f"{number} {n}".encode(), headers) for n in range(4)])
         stored = [record async for record in broker.scan(kafka_topic)]
@@ -65,7 +65,7 @@ async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
 ) -> None:
     """Whatever aiokafka raises: what it had taken of other partitions is dropped with it, and has to come again."""
     async with KafkaBroker(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 6)])
+        await broker.ensure_topics([Topic(kafka_topic, 6)])
         await broker.publish([event(kafka_topic, f"k{n}", f"{n}") for n in range(60)])
         stored = [record async for record in broker.scan(kafka_topic)]
         broken, found = Partition(kafka_topic, stored[0].partition), list[Record]()
@@ -88,15 +88,15 @@ async def test_after_a_fetch_that_raises_nothing_of_the_others_is_lost(
             monkeypatch.setattr(consumer, "getmany", taking_and_raising)
             while len(found) < len(others):
                 found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
-            await until(membership.standstills)
-            (told,) = membership.standstills()
+            await until(membership.stalled_partitions)
+            (told,) = membership.stalled_partitions()
             assert (told.topic, told.partition, told.offset) == (*broken, 0)
             assert "ValueError: whatever it is" in told.reason
             raised = 8
             while len(found) < len(stored):
                 found += await membership.poll(list(listening.has), records_max=10, timeout_s=1)
             assert sorted(found) == stored
-            await until(lambda: not membership.standstills())
+            await until(lambda: not membership.stalled_partitions())
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -104,7 +104,7 @@ async def test_each_codec_is_written_and_read(
     kafka_settings: KafkaSettings, kafka_topic: str, codec: Literal["gzip", "snappy", "lz4", "zstd"]
 ) -> None:
     async with KafkaBroker(replace(kafka_settings, compression=codec), clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 1)])
+        await broker.ensure_topics([Topic(kafka_topic, 1)])
         await broker.publish([event(kafka_topic, "k", f"{n} " * 100) for n in range(50)])
         stored = await read(broker, kafka_topic, 50)
         assert values(stored) == [f"{n} " * 100 for n in range(50)]
@@ -117,17 +117,17 @@ async def test_how_far_it_cannot_be_read_is_found_out_from_wherever_it_stands(
 ) -> None:
     place = Partition(kafka_topic, 0)
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(kafka_topic, 1)])
+        await broker.ensure_topics([Topic(kafka_topic, 1)])
         for number in range(4):
             await broker.publish([event(kafka_topic, "k", f"{number} {n}") for n in range(5)])
         stored = [record async for record in broker.scan(kafka_topic)]
         spoil(kafka_data, stored[7], way)
-        assert await broker.unreadable(place, 2) is None
-        found = await broker.unreadable(place, 5)
+        assert await broker.find_unreadable(place, 2) is None
+        found = await broker.find_unreadable(place, 5)
         assert found is not None
         assert found.begin == 5
         assert found.end >= 10
-        assert await broker.unreadable(place, found.end) is None
+        assert await broker.find_unreadable(place, found.end) is None
         assert f"{kafka_topic}/0 stands at offset 5" in found.reason
         if way in ("a value", "gzip that is none"):  # the frame of the batch is whole
             assert found.end == 10

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.broker.missing_topics import find_topic_problems
+from saga.broker.port import find_topic_problems
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.engine.lifecycle import ServiceOptions
@@ -24,13 +24,13 @@ SERVICES = [order.declared, payment.declared]
 class Strict(EmbeddedBroker):
     """It leaves the making of topics to people, as brokers do that run on servers."""
 
-    makes_topics = False
+    creates_topics = False
 
 
 class Silent(Strict):
     """It is open, and then says nothing more."""
 
-    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+    async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         await asyncio.Event().wait()
         raise AssertionError("nobody has set it")
 
@@ -70,7 +70,7 @@ async def test_what_several_services_lack_is_told_at_once_and_each_topic_once(tm
 async def test_topics_that_are_as_wanted_are_no_problem(tmp_path: Path) -> None:
     async with Strict(tmp_path / "broker.db", clock=CLOCK) as broker:
         topics = topics_of(payment.declared)
-        await broker.ensure([topics[0]._replace(partitions=5), *topics[1:]])
+        await broker.ensure_topics([topics[0]._replace(partitions=5), *topics[1:]])
         assert await find_topic_problems(topics[1:], broker) == []
         assert await find_topic_problems(topics, broker) == [
             f"topic {topics[0].name} has 5 partitions, the contracts want {topics[0].partitions}"

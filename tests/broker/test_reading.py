@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from saga.broker.administration import Administration, PartitionReader
-from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
 from saga.broker.partitioner import partition_of
@@ -63,34 +62,34 @@ def by_partition(records: list[Record]) -> dict[int, list[bytes | None]]:
 async def test_all_is_read_in_the_order_of_its_partition_and_what_comes_later(
     broker: Administration, topic: str
 ) -> None:
-    await broker.ensure([Topic(topic, PARTITIONS)])
+    await broker.ensure_topics([Topic(topic, PARTITIONS)])
     await broker.publish([a_record(topic, n) for n in range(30)])
     begin = {Partition(topic, number): 0 for number in range(PARTITIONS)}
-    async with broker.read(begin) as reading:
+    async with broker.open_reader(begin) as reading:
         records = await taken(reading, 30)
         await broker.publish([a_record(topic, n) for n in range(30, 40)])
         records += await taken(reading, 10)
         assert await reading.poll(records_max=10, timeout_s=0.05) == []
-        bounds = await broker.bounds([topic])
+        bounds = await broker.fetch_bounds([topic])
         assert reading.positions() == {partition: each.end for partition, each in bounds.items()}
-        assert not reading.standstills()
+        assert not reading.stalled_partitions()
     wanted: dict[int, list[bytes | None]] = {}
     for n in range(40):
         record = a_record(topic, n)
         wanted.setdefault(partition_of(record.key, PARTITIONS), []).append(record.value)
     assert by_partition(records) == wanted
     assert records[0].headers == (("x", b"y"),)
-    assert await broker.readers(topic) == {}, "no group came into being"
+    assert await broker.find_readers(topic) == {}, "no group came into being"
 
 
 async def test_only_the_partitions_that_are_named_are_read_from_where_it_is_said(
     broker: Administration, topic: str
 ) -> None:
-    await broker.ensure([Topic(topic, PARTITIONS)])
+    await broker.ensure_topics([Topic(topic, PARTITIONS)])
     await broker.publish([a_record(topic, n) for n in range(30)])
     number = partition_of(b"key-0", PARTITIONS)
     there = [n for n in range(30) if partition_of(f"key-{n % 10}".encode(), PARTITIONS) == number]
-    async with broker.read({Partition(topic, number): 2}) as reading:
+    async with broker.open_reader({Partition(topic, number): 2}) as reading:
         records = await taken(reading, len(there) - 2)
     assert [record.value for record in records] == [f"value-{n}".encode() for n in there[2:]]
 
@@ -103,12 +102,12 @@ async def test_where_nothing_is_left_it_goes_on_at_the_oldest_record(tmp_path: P
             return now_ms[0]
 
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=Calendar()) as broker:
-        await broker.ensure([Topic(topic, 1, retention_days=1)])
+        await broker.ensure_topics([Topic(topic, 1, retention_days=1)])
         await broker.publish([a_record(topic, n) for n in range(5)])
         now_ms[0] += 10 * 86_400_000
         await broker.publish([a_record(topic, n) for n in range(5, 7)])
         await broker.trim()
-        async with broker.read({Partition(topic, 0): 1}) as reading:
+        async with broker.open_reader({Partition(topic, 0): 1}) as reading:
             assert [record.offset for record in await taken(reading, 2)] == [5, 6]
             assert reading.positions() == {Partition(topic, 0): 7}
 
@@ -118,31 +117,31 @@ async def test_kafka_goes_on_at_the_oldest_record_where_nothing_is_left(
 ) -> None:
     """An offset behind the end is one that the log has lost."""
     async with KafkaAdministration(kafka_settings, clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         await broker.publish([a_record(topic, n) for n in range(5)])
-        async with broker.read({Partition(topic, 0): 77}) as reading:
+        async with broker.open_reader({Partition(topic, 0): 77}) as reading:
             assert [record.offset for record in await taken(reading, 5)] == [0, 1, 2, 3, 4]
 
 
 async def test_a_record_that_cannot_be_read_holds_up_its_partition_alone(tmp_path: Path, topic: str) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, PARTITIONS)])
+        await broker.ensure_topics([Topic(topic, PARTITIONS)])
         await broker.publish([a_record(topic, n) for n in range(30)])
         kept = broker._one(topic)
         broker.connection.execute(f"UPDATE log_{kept.first_log} SET value = 'other' WHERE offset = 1")
         healthy = [n for n in range(30) if partition_of(f"key-{n % 10}".encode(), PARTITIONS) != 0]
-        async with broker.read({Partition(topic, number): 0 for number in range(PARTITIONS)}) as reading:
+        async with broker.open_reader({Partition(topic, number): 0 for number in range(PARTITIONS)}) as reading:
             records = await taken(reading, len(healthy) + 1)
             assert [record.offset for record in records if record.partition == 0] == [0]
             assert await reading.poll(records_max=10, timeout_s=0.05) == []
-            [standstill] = reading.standstills()
+            [standstill] = reading.stalled_partitions()
             assert (standstill.topic, standstill.partition, standstill.offset) == (topic, 0, 1)
 
 
 async def test_what_another_process_writes_is_read(tmp_path: Path, topic: str) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
-        async with broker.read({Partition(topic, 0): 0}) as reading:
+        await broker.ensure_topics([Topic(topic, 1)])
+        async with broker.open_reader({Partition(topic, 0): 0}) as reading:
             async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as another:
                 await another.publish([a_record(topic, 1)])
             assert len(await taken(reading, 1)) == 1
@@ -150,8 +149,8 @@ async def test_what_another_process_writes_is_read(tmp_path: Path, topic: str) -
 
 async def test_a_file_that_goes_is_told_to_who_reads(tmp_path: Path, topic: str) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
-        async with broker.read({Partition(topic, 0): 0}) as reading:
+        await broker.ensure_topics([Topic(topic, 1)])
+        async with broker.open_reader({Partition(topic, 0): 0}) as reading:
             (tmp_path / "broker.db").rename(tmp_path / "elsewhere.db")
             with pytest.raises(BrokerBroken):
                 await taken(reading, 1)
@@ -159,10 +158,10 @@ async def test_a_file_that_goes_is_told_to_who_reads(tmp_path: Path, topic: str)
 
 async def test_a_partition_that_is_not_there_is_refused(tmp_path: Path, topic: str) -> None:
     async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         with pytest.raises(BrokerError, match="has 1 partitions"):
-            async with broker.read({Partition(topic, 1): 0}):
+            async with broker.open_reader({Partition(topic, 1): 0}):
                 pass
         with pytest.raises(BrokerError, match="no topic"):
-            async with broker.read({Partition("elsewhere", 0): 0}):
+            async with broker.open_reader({Partition("elsewhere", 0): 0}):
                 pass

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.broker.kafka.administration import KafkaAdministration
 from saga.broker.kafka.settings import KafkaSettings
 from saga.messages import Partition

@@ -79,7 +79,7 @@ class ToldChangesConformance:
     @pytest.fixture(autouse=True)
     async def topics(self, connect: Connect, service: Service[Seen], file: Path) -> None:
         async with connect() as broker, SqliteStore(file, clock=CLOCK):
-            await broker.ensure(topics_of(service.declared))
+            await broker.ensure_topics(topics_of(service.declared))
 
     async def tell(self, teller: Teller, connect: Connect, *, twice: bool = False) -> None:
         async with connect() as broker:
@@ -110,8 +110,8 @@ class ToldChangesConformance:
     async def _caught_up(self, broker: Administration, name: str, running: "asyncio.Task[None]") -> None:
         topic = changes_of(name, PARCELS)
         while not running.done():
-            positions = (await broker.group(name)).positions
-            bounds = await broker.bounds([topic])
+            positions = (await broker.describe_group(name)).positions
+            bounds = await broker.fetch_bounds([topic])
             if all(positions.get(partition, at.begin) >= at.end for partition, at in bounds.items()):
                 return
             await CLOCK.sleep(0.02)
@@ -234,8 +234,8 @@ class ToldChangesConformance:
         assert (second.handled, second.versions("a")) == (1, (1, 2)), "it has not read the first again"
         name = service.declared.name
         async with connect() as broker:
-            bounds = await broker.bounds([changes_of(name, PARCELS)])
-            await broker.move(name, {partition: at.begin for partition, at in bounds.items()})
+            bounds = await broker.fetch_bounds([changes_of(name, PARCELS)])
+            await broker.move_positions(name, {partition: at.begin for partition, at in bounds.items()})
         third = await self.shown(service, connect, file)
         assert third.versions("a") == (1, 2), "what comes again is dropped"
 
@@ -251,8 +251,8 @@ class ToldChangesConformance:
             await self.tell(teller, connect)
         topic = changes_of(service.declared.name, PARCELS)
         async with connect() as broker:
-            (last,) = [at.end - 1 for at in (await broker.bounds([topic])).values() if at.end]
-            (partition,) = [p for p, at in (await broker.bounds([topic])).items() if at.end]
+            (last,) = [at.end - 1 for at in (await broker.fetch_bounds([topic])).values() if at.end]
+            (partition,) = [p for p, at in (await broker.fetch_bounds([topic])).items() if at.end]
         await remove({Partition(*partition): last})
         shown = await self.shown(service, connect, file)
         (gap,) = [moment for moment in shown.moments if isinstance(moment, Expired)]

@@ -156,7 +156,7 @@ async def a_worker(pottery: Pottery, positions: Mapping[int, int]) -> AsyncItera
 async def handled(pottery: Pottery, positions: Mapping[int, int], *, each: int = 3, partitions: int = 2) -> None:
     """So many records in each partition of `topic`, of which the service has handled some."""
     async with the_broker() as broker:
-        await broker.ensure([Topic(pottery.topic, partitions)])
+        await broker.ensure_topics([Topic(pottery.topic, partitions)])
         wanted = dict.fromkeys(range(partitions), each)
         for n in itertools.count():
             key = f"cup-{n}".encode()

@@ -13,8 +13,7 @@ import pytest
 
 from saga.broker.adapter import Copies
 from saga.broker.administration import DAY_MS, GroupDescription, InactiveGroup, OffsetBounds, TopicDescription
-from saga.broker.identity import MemberIdentity
-from saga.broker.port import Subscription
+from saga.broker.port import MemberIdentity, Subscription
 from saga.configuration.settings import Settings
 from saga.declarations.values import Declared
 from saga.messages import Outgoing, Partition, Topic
@@ -142,10 +141,10 @@ async def test_members_with_another_store_are_found(pottery_on: Pottery) -> None
     theirs = MemberIdentity(service=pottery_on.service, store="theirs", worker="there:2")
     listener = Listening()
     async with the_broker() as broker:
-        await broker.ensure([Topic(pottery_on.topic, 2)])
+        await broker.ensure_topics([Topic(pottery_on.topic, 2)])
         async with broker.join(Subscription(pottery_on.service, [pottery_on.topic], identity=theirs), listener):
             await until(lambda: len(listener.has) == 2)
-            group = await broker.group(pottery_on.service)
+            group = await broker.describe_group(pottery_on.service)
     for store, said in (("ours", "this store is 'ours'"), (None, "has never run on the store of these settings")):
         (found,) = findings.about_members(declared, group, store)
         assert found.severity == "error"
@@ -246,8 +245,8 @@ def test_what_was_not_asked_for_by_name_is_an_error(
 def test_topics_that_are_missing_or_otherwise_are_told(saga: Call, pottery_on: Pottery) -> None:
     async def made() -> None:
         async with the_broker() as broker:
-            await broker.ensure([Topic(pottery_on.topic, 3, 7), Topic(pottery_on.made, 2, 60)])
-            await broker.ensure([Topic(pottery_on.dead, 12, 1)])
+            await broker.ensure_topics([Topic(pottery_on.topic, 3, 7), Topic(pottery_on.made, 2, 60)])
+            await broker.ensure_topics([Topic(pottery_on.dead, 12, 1)])
 
     asyncio.run(made())
     said = found_by(saga, pottery_on.module, exit_code=1)
@@ -412,7 +411,7 @@ def test_of_a_missing_topic_is_said_what_happens_where_it_is_missing() -> None:
     [told] = findings.about_topic(CUPS, None, findings.TopicRequirements())
     assert told.severity == "error"
     assert told.risk.startswith("no service that reads or writes it starts")
-    [fine] = findings.about_topic(CUPS, None, findings.TopicRequirements(makes_topics=True))
+    [fine] = findings.about_topic(CUPS, None, findings.TopicRequirements(creates_topics=True))
     assert fine.severity == "ok"
 
 
@@ -532,7 +531,7 @@ def test_the_clock_of_a_couchbase_is_in_the_version_of_a_document() -> None:
     now_ms = 1_795_270_000_123
 
     def told(cas: int) -> list[str]:
-        told_ms = COUCHBASE.told_ms(cas)
+        told_ms = COUCHBASE.version_time_ms(cas)
         return [each.severity for each in findings.about_version("store", told_ms, now_ms - 5, now_ms + 5)]
 
     assert told(now_ms * 1_000_000 + 999_999) == ["ok"]
@@ -560,9 +559,9 @@ def test_clocks_that_differ_are_told(ahead_ms: int, severity: str, says: str) ->
 
 
 def test_durability_that_was_asked_for_is_fine() -> None:
-    assert COUCHBASE.written(Settings(), "store").severity == "ok"
+    assert COUCHBASE.report_probe(Settings(), "store").severity == "ok"
     none = Settings(options=(CouchbaseOptions(store_durability="none"),))
-    assert COUCHBASE.written(none, "store").severity == "warning"
+    assert COUCHBASE.report_probe(none, "store").severity == "warning"
 
 
 def test_of_settings_that_are_hidden_nothing_is_concluded() -> None:

@@ -313,7 +313,7 @@ def a_letter(number: int, what: str = "dead letter", id_: str = "", calls: tuple
 def say(folder: Path, *letters: Outgoing) -> None:
     async def publish() -> None:
         async with EmbeddedBroker(folder / ".saga" / "broker.db", clock=SystemClock()) as broker:
-            await broker.ensure([Topic("payment.dead", 1, None)])
+            await broker.ensure_topics([Topic("payment.dead", 1, None)])
             await broker.publish(letters)
 
     asyncio.run(publish())

@@ -43,7 +43,7 @@ def environment() -> Mapping[str, str]:
 def found(*topics: str) -> Mapping[str, TopicDescription]:
     async def looked() -> Mapping[str, TopicDescription]:
         async with the_broker() as broker:
-            return await broker.found(topics)
+            return await broker.describe_topics(topics)
 
     return asyncio.run(looked())
 
@@ -126,7 +126,7 @@ def test_with_the_embedded_broker_services_and_clients_make_what_they_miss(
 
         async def all_made() -> None:
             async with the_broker() as broker:
-                while (await broker.found(topics)).keys() != set(topics):
+                while (await broker.describe_topics(topics)).keys() != set(topics):
                     assert process.poll() is None, process.said()
                     await CLOCK.sleep(0.05)
 

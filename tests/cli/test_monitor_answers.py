@@ -66,7 +66,7 @@ def test_a_service_that_nobody_runs_and_that_has_something_to_handle_is_told(
 
     async def with_commands() -> None:
         async with the_broker() as broker:
-            await broker.ensure([Topic(f"{service}.commands", 1)])
+            await broker.ensure_topics([Topic(f"{service}.commands", 1)])
 
     asyncio.run(with_commands())
     stuck = saga("monitor", "stuck")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from saga.broker.administration import OffsetBounds
-from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.broker.port import Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Partition, Record, Topic, texts_of
@@ -46,7 +46,7 @@ def pottery(pottery_on: Pottery) -> Pottery:
 def positions_of(pottery: Pottery) -> Mapping[int, int]:
     async def asked() -> Mapping[int, int]:
         async with the_broker() as broker:
-            group = await broker.group(pottery.service)
+            group = await broker.describe_group(pottery.service)
         return {partition.number: at for partition, at in group.positions.items()}
 
     return asyncio.run(asked())
@@ -55,7 +55,7 @@ def positions_of(pottery: Pottery) -> Mapping[int, int]:
 def records_on(topic: str) -> list[Record]:
     async def scanned() -> list[Record]:
         async with the_broker() as broker:
-            return [record async for record in broker.scan(topic)] if await broker.found([topic]) else []
+            return [record async for record in broker.scan(topic)] if await broker.describe_topics([topic]) else []
 
     return asyncio.run(scanned())
 
@@ -140,7 +140,7 @@ def test_positions_go_back_and_the_move_is_recorded(saga: Call, pottery: Pottery
 def test_before_its_first_start_a_person_says_where_a_service_begins(saga: Call, pottery_on: Pottery) -> None:
     async def published() -> None:
         async with the_broker() as broker:
-            await broker.ensure([Topic(pottery_on.topic, 2)])
+            await broker.ensure_topics([Topic(pottery_on.topic, 2)])
             await broker.publish([Outgoing(pottery_on.topic, f"cup-{n}".encode(), b"old", ()) for n in range(9)])
 
     asyncio.run(published())
@@ -233,7 +233,7 @@ async def test_a_service_that_begins_in_the_very_moment_keeps_its_positions(pott
     async with a_worker(pottery_on, {}), the_broker() as broker:
         with pytest.raises(BrokerError, match="has members"):
             await offsets.move_offsets(pottery_on.service, going, operator=ADA, broker=broker, clock=CLOCK)
-        assert (await broker.group(pottery_on.service)).positions[going[0].partition] == 2
+        assert (await broker.describe_group(pottery_on.service)).positions[going[0].partition] == 2
         recorded = [texts_of(record.headers)["dead_what"] async for record in broker.scan(pottery_on.dead)]
     assert recorded == [MOVED, STAYED]
 
@@ -243,8 +243,8 @@ class Interrupted(EmbeddedAdministration):
 
     moved: Collection[int]
 
-    async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
-        await super().move(group, {p: to for p, to in positions.items() if p.number in self.moved})
+    async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
+        await super().move_positions(group, {p: to for p, to in positions.items() if p.number in self.moved})
         raise BrokerUnavailable("no answer")
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from saga.broker.administration import OffsetBounds
-from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.broker import EmbeddedBroker
+from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedBroker
 from saga.cli import rebuild as cli
 from saga.clients import events
 from saga.engine.rebuild import rebuild_progress
@@ -282,13 +281,13 @@ def test_a_saga_of_which_the_log_has_lost_the_beginning_is_refused(
 ) -> None:
     ordered(folder, one=Shop())
     lose(folder, "payment", "one")
-    bounds = EmbeddedAdministration.bounds
+    bounds = EmbeddedAdministration.fetch_bounds
 
     async def trimmed(self: EmbeddedAdministration, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         there = await bounds(self, topics)
         return {at: OffsetBounds(max(0, end - 1) if at.topic == "orders" else 0, end) for at, (_, end) in there.items()}
 
-    monkeypatch.setattr(EmbeddedAdministration, "bounds", trimmed)
+    monkeypatch.setattr(EmbeddedAdministration, "fetch_bounds", trimmed)
     told = saga("sagas", "rebuild", "services.payment", "--dry-run")
     assert told.exit_code == 1
     assert "payment  one  cannot be made: it began at 20" in told.stdout
@@ -334,7 +333,7 @@ def handled_for_good(service: str, topic: str) -> int:
 
     async def positions() -> Mapping[Partition, int]:
         async with the_broker() as broker:
-            return (await broker.group(service)).positions
+            return (await broker.describe_group(service)).positions
 
     return sum(position for partition, position in asyncio.run(positions()).items() if partition.topic == topic)
 

@@ -201,7 +201,9 @@ def a_kiln(pottery: Pottery) -> Kiln:
 async def _has_timers(service: str) -> bool:
     """True if timers lie behind a position of the service's group."""
     async with the_broker() as broker:
-        states = partition_states(await broker.group(service), await broker.bounds(list(tiers_of(service))))
+        states = partition_states(
+            await broker.describe_group(service), await broker.fetch_bounds(list(tiers_of(service)))
+        )
     return any(state.offset is not None and state.offset < state.bounds.end for state in states.values())
 
 

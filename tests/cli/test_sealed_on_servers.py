@@ -170,7 +170,7 @@ def test_a_customer_whom_nothing_can_be_read_of_once_she_is_forgotten(
     events = [content for content in contents if content.startswith(b"\xc3\x01")]
 
     def read() -> list[bytes]:
-        key = asyncio.run(KeyFolder(keys.folder, CLOCK).named(name))
+        key = asyncio.run(KeyFolder(keys.folder, CLOCK).get_key(name))
         return [opened(value, library, "cup-1", {name: key}.__getitem__) for value in events]
 
     assert [secret.encode() in value for value in read()] == [True, False]

@@ -62,7 +62,7 @@ def escalate(shop: Path) -> None:
 
     async def say() -> None:
         async with EmbeddedBroker(shop / ".saga" / "broker.db", clock=SystemClock()) as broker:
-            await broker.ensure([Topic("payment.dead", 1, None)])
+            await broker.ensure_topics([Topic("payment.dead", 1, None)])
             for attempts in (8, 16):
                 dead = DeadLetterRecord(
                     id=f"dead-{attempts}", what="escalation", handler="release", message=message, remedy="-",

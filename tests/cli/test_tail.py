@@ -17,7 +17,7 @@ from tests.cli.test_missing_topics import command, environment
 def write(*records: Outgoing, topics: Sequence[Topic] = ()) -> None:
     async def written() -> None:
         async with the_broker() as broker:
-            await broker.ensure(topics)
+            await broker.ensure_topics(topics)
             await broker.publish(records)
 
     asyncio.run(written())
@@ -101,7 +101,7 @@ def test_a_damaged_record_is_told_and_holds_up_nothing_else(saga: Call, embedded
             kept = broker._one(topic)  # type: ignore[attr-defined]  # of the embedded broker
             connection = broker.connection  # type: ignore[attr-defined]
             connection.execute(f"UPDATE log_{kept.first_log} SET value = 'x' WHERE offset = 1")
-            return (await broker.bounds([topic]))[next(iter(await broker.bounds([topic])))].end
+            return (await broker.fetch_bounds([topic]))[next(iter(await broker.fetch_bounds([topic])))].end
 
     behind = asyncio.run(damaged()) - 1
     told = saga("topics", "tail", topic, "--no-follow", "--json")

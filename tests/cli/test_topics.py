@@ -20,7 +20,7 @@ def found(pottery: Pottery) -> Mapping[str, tuple[int, int | None]]:
 
     async def asked() -> Mapping[str, tuple[int, int | None]]:
         async with the_broker() as broker:
-            there = await broker.found(pottery.topics)
+            there = await broker.describe_topics(pottery.topics)
         return {name: (each.partitions, each.retention_ms) for name, each in there.items()}
 
     return asyncio.run(asked())

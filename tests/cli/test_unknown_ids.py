@@ -44,7 +44,7 @@ def log(shop: Path) -> Path:
 
     async def make() -> None:
         async with EmbeddedBroker(shop / ".saga" / "broker.db", clock=SystemClock()) as broker:
-            await broker.ensure(topics_of(payment.declared))
+            await broker.ensure_topics(topics_of(payment.declared))
 
     asyncio.run(make())
     return shop

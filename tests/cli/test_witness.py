@@ -43,7 +43,7 @@ def told_once(tmp_path_factory: pytest.TempPathFactory) -> Told:
         found = []
         for where, tells in ((folder, TOPIC), (elsewhere, None)):
             async with workplace(where) as place:
-                await place.broker.ensure([TOPIC])
+                await place.broker.ensure_topics([TOPIC])
                 async with at_work(place, payment, tells=tells):
                     await place.publish(an_order(), an_order("order-2"))
                     await place.at_rest(payment)

@@ -27,8 +27,8 @@ from tests.clients.test_outcomes import Shop as Orders
 from tests.clients.test_outcomes import a_task
 
 SOON, LONG = timedelta(0), timedelta(seconds=30)
-CALLS = ("partitions", "forbidden", "bounds", "log_ids", "publish")
-ENTERED = ("read", "join")
+CALLS = ("count_partitions", "find_missing_rights", "fetch_bounds", "fetch_log_ids", "publish")
+ENTERED = ("open_reader", "join")
 INSIDE = ("poll", "commit")
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from saga import Client, Event, SagaError
-from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.reader import EmbeddedReader
+from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
 from saga.clients.subscription import Listening
 from saga.configuration.settings import Settings
 from saga.contracts.library import binding_of
@@ -53,7 +52,7 @@ class Shop:
     async def say(self, *events: Event | Outgoing) -> None:
         records = [event if isinstance(event, Outgoing) else outgoing(event) for event in events]
         async with open_administration(Settings.from_environment(), CLOCK) as broker:
-            await broker.ensure([binding_of(self.sent).library.topics[self.topic]])
+            await broker.ensure_topics([binding_of(self.sent).library.topics[self.topic]])
             await broker.publish(records)
 
 
@@ -156,7 +155,7 @@ async def test_two_who_listen_in_one_group_share_the_work(embedded: Shop) -> Non
         async with open_administration(Settings.from_environment(), CLOCK) as broker:
 
             async def shared() -> None:
-                while len((await broker.group(f"{CLIENTS}mailer")).members) < 2:
+                while len((await broker.describe_group(f"{CLIENTS}mailer")).members) < 2:
                     await CLOCK.sleep(0.02)
 
             await CLOCK.within(WITHIN_S, shared())
@@ -180,7 +179,7 @@ async def test_what_was_heard_is_committed_while_more_is_waiting(
     async with Client() as client, client.listen(embedded.sent, group="mailer") as events:
         await heard(events, 6)
         async with open_administration(Settings.from_environment(), CLOCK) as broker:
-            assert 5 in (await broker.group(f"{CLIENTS}mailer")).positions.values()
+            assert 5 in (await broker.describe_group(f"{CLIENTS}mailer")).positions.values()
 
 
 async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) -> None:
@@ -189,10 +188,10 @@ async def test_a_partition_that_comes_back_is_not_heard_twice(embedded: Shop) ->
         await heard(events, 2)
         taking: Any = events._taking
         [(partition, at)] = [(p, at) for p, at in taking._has.items() if at == 1]
-        await taking.revoked([partition])
+        await taking.on_revoked([partition])
         assert partition not in taking._has
-        taking.lost([Partition("elsewhere", 0)])
-        await taking.assigned({partition: at})
+        taking.on_lost([Partition("elsewhere", 0)])
+        await taking.on_assigned({partition: at})
         events._waiting.extend(list(events._waiting))
         assert (await heard(events, 2)).total() == 2, "each of the others once"
         assert await quiet(events)
@@ -207,7 +206,7 @@ async def test_sealed_values_are_opened_with_the_keys_and_are_their_sealed_text_
     ends = {"topic": "moves", "produced_by": "external", "consumed_by": "external", "outcome": "success"}
     write(tmp_path, schema("Moved", address, field("note", "string"), **ends))
     moved: Any = generated(tmp_path, "Moved").Moved
-    KeyFolder(tmp_path / "keys", CLOCK).new("ada", "the first one")
+    KeyFolder(tmp_path / "keys", CLOCK).create_wrapping_key("ada", "the first one")
     event = moved(order_id="o-1", address="Kiel", note=f"sealed:1:{'0' * 32}:AAAA")  # what anybody can type into a form
     async with Client() as client, client.listen(moved, begin="beginning") as events:
         await client.publish(event)
@@ -276,7 +275,7 @@ async def test_an_event_of_a_version_that_is_not_here_yet_keeps_its_place(embedd
             with pytest.raises(UnknownSchema, match="get the newest contracts"):
                 await CLOCK.within(WITHIN_S, anext(events))
     async with open_administration(Settings.from_environment(), CLOCK) as broker:
-        assert set((await broker.group(f"{CLIENTS}mailer")).positions.values()) <= {0}
+        assert set((await broker.describe_group(f"{CLIENTS}mailer")).positions.values()) <= {0}
 
 
 async def test_an_outage_is_told_once_and_waited_for_and_nothing_is_lost(
@@ -310,7 +309,7 @@ async def test_a_partition_that_cannot_be_read_is_told_once_and_the_others_go_on
         broker: Any = client._broker
         first = broker._kept()[embedded.topic].first_log
         broker.connection.execute(f"UPDATE log_{first} SET value = 'x' WHERE offset = 0")
-        ends = await broker.bounds([embedded.topic])
+        ends = await broker.fetch_bounds([embedded.topic])
         readable = 20 - ends[Partition(embedded.topic, 0)].end
         async with client.listen(embedded.sent, begin="beginning") as events:
             with caplog.at_level(logging.WARNING, "saga.client"):

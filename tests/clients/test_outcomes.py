@@ -13,8 +13,7 @@ import pytest
 
 from saga import Client, Event, SagaError
 from saga.broker.administration import Administration
-from saga.broker.embedded.administration import EmbeddedAdministration
-from saga.broker.embedded.reader import EmbeddedReader
+from saga.broker.embedded.broker import EmbeddedAdministration, EmbeddedReader
 from saga.clients import outcomes
 from saga.clients.outcomes import Outcomes, Places
 from saga.configuration.settings import Settings
@@ -69,7 +68,7 @@ class Shop:
 
     async def say(self, *events: Event) -> None:
         async with open_administration(Settings.from_environment(), CLOCK) as broker:
-            await broker.ensure([binding_of(self.placed).library.topics[self.topic]])
+            await broker.ensure_topics([binding_of(self.placed).library.topics[self.topic]])
             await broker.publish([outgoing(event) for event in events])
 
 
@@ -131,7 +130,7 @@ async def test_those_who_ask_at_once_share_one_look_at_the_topics(
 ) -> None:
     looks, partitions, asking, ask = (
         list[object](),
-        EmbeddedAdministration.partitions,
+        EmbeddedAdministration.count_partitions,
         list[object](),
         Outcomes._counted,
     )
@@ -145,7 +144,7 @@ async def test_those_who_ask_at_once_share_one_look_at_the_topics(
         asking.append(self)
         return ask(self)
 
-    monkeypatch.setattr(EmbeddedAdministration, "partitions", counted)
+    monkeypatch.setattr(EmbeddedAdministration, "count_partitions", counted)
     monkeypatch.setattr(Outcomes, "_counted", asked_for)
     async with Client() as client:
         both = embedded.confirmed, embedded.cancelled

@@ -170,7 +170,7 @@ def test_an_address_gives_its_file() -> None:
     settings = Settings(broker="embedded:////var/saga/broker.db", store="sqlite:///stores/{service}/all.db")
     assert embedded_path(settings.broker) == Path("/var/saga/broker.db")
     assert sqlite_path(settings.store, "payment") == Path("stores/payment/all.db")
-    assert SQLITE.shared_as(settings, "payment") == "sqlite:///stores/payment/all.db"
+    assert SQLITE.store_address(settings, "payment") == "sqlite:///stores/payment/all.db"
 
 
 async def test_an_address_that_somebody_gave_is_refused_as_settings_are() -> None:

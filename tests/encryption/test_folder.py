@@ -37,7 +37,7 @@ def clock() -> Calendar:
 @pytest.fixture
 def keys(tmp_path: Path, clock: Calendar) -> KeyFolder:
     keys = KeyFolder(tmp_path / "keys", clock)
-    keys.new("ada", "the first one")
+    keys.create_wrapping_key("ada", "the first one")
     return keys
 
 
@@ -52,13 +52,13 @@ def secret_of(keys: KeyFolder, subject: str) -> Path:
 
 
 async def sealed(keys: KeyFolder, subject: str, text: str = "4242") -> str:
-    key = await keys.of_subject(subject)
+    key = await keys.get_or_create_key(subject)
     assert key is not None
     return key.seal(text.encode(), "here")
 
 
 async def opened(keys: KeyFolder, text: str) -> str | None:
-    key = await keys.named(key_name_of(text))
+    key = await keys.get_key(key_name_of(text))
     return None if key is None else key.open(text, "here").decode()
 
 
@@ -88,7 +88,7 @@ def test_what_is_sealed_opens_as_it_was(plain: bytes) -> None:
 async def test_a_newer_key_wraps_new_secrets_and_older_ones_stay_readable(keys: KeyFolder, clock: Calendar) -> None:
     old = await sealed(keys, "ada")
     clock.at_s += 1
-    newest = keys.new("ada", "a new year")
+    newest = keys.create_wrapping_key("ada", "a new year")
     new = await sealed(another(keys, clock), "bob")
     assert newest in secret_of(keys, "bob").read_text()
     assert newest not in secret_of(keys, "ada").read_text()
@@ -102,7 +102,7 @@ async def test_when_all_is_wrapped_anew_the_older_key_can_go_and_old_copies_open
     text, (first,) = await sealed(keys, "ada"), keys.folder.glob("*.key")
     copy = secret_of(keys, "ada").read_bytes()
     clock.at_s += 1
-    newest = keys.new("ada", "a new year")
+    newest = keys.create_wrapping_key("ada", "a new year")
     assert keys.rewrap("ada", "a new year") == (1, [first.name])
     assert keys.rewrap("ada", "again") == (0, [first.name])
     first.unlink()
@@ -115,7 +115,7 @@ async def test_when_all_is_wrapped_anew_the_older_key_can_go_and_old_copies_open
 
 async def test_who_does_not_see_a_newer_key_yet_waits_and_then_goes_on(keys: KeyFolder, clock: Calendar) -> None:
     clock.at_s += 1
-    newest = keys.folder / keys.new("ada", "a new year")
+    newest = keys.folder / keys.create_wrapping_key("ada", "a new year")
     text = await sealed(keys, "ada")
     hidden = newest.rename(newest.with_suffix(".away"))
     late = another(keys, clock)
@@ -132,17 +132,17 @@ async def test_an_erasure_is_for_good_and_reaches_each_process_within_the_time_o
     running = another(keys, clock)
     assert await opened(running, text) == "4242"
     assert keys.forget("ada", "eve", "asked for it")
-    assert await keys.of_subject("ada") is None
+    assert await keys.get_or_create_key("ada") is None
     clock.at_s += CACHE_S - 1
     assert await opened(running, text) == "4242"
     clock.at_s += 1
     assert await opened(running, text) is None
-    assert await running.of_subject("ada") is None
+    assert await running.get_or_create_key("ada") is None
     assert not keys.forget("ada", "eve", "again")
     assert not keys.forget("nobody", "eve", "to be sure")
-    assert await another(keys, clock).of_subject("nobody") is None
+    assert await another(keys, clock).get_or_create_key("nobody") is None
     clock.at_s += 1
-    keys.new("ada", "a new year")
+    keys.create_wrapping_key("ada", "a new year")
     assert keys.rewrap("ada", "a new year")[0] == 0
     assert await opened(another(keys, clock), text) is None
 
@@ -200,7 +200,7 @@ def test_a_folder_with_which_nothing_can_be_sealed_keeps_a_service_from_starting
 async def test_without_any_key_nothing_is_made(tmp_path: Path, clock: Calendar) -> None:
     (tmp_path / "keys").mkdir()
     with pytest.raises(KeysUnavailable, match=r"there is no key in .*: make one, saga keys new"):
-        await KeyFolder(tmp_path / "keys", clock).of_subject("ada")
+        await KeyFolder(tmp_path / "keys", clock).get_or_create_key("ada")
 
 
 def test_no_other_user_may_read_a_key(keys: KeyFolder) -> None:
@@ -215,7 +215,7 @@ async def test_the_newest_key_is_the_one_that_was_made_last_whatever_the_clocks_
     start_s, made = clock.at_s, list[str]()
     for n, ahead in enumerate(years):
         clock.at_s = start_s + 1 + ahead * 365 * 86_400
-        made.append(keys.new("ada", "a clock that nobody trusts"))
+        made.append(keys.create_wrapping_key("ada", "a clock that nobody trusts"))
         await sealed(another(keys, clock), f"order-{n}")
         assert made[-1] in secret_of(keys, f"order-{n}").read_text()
     assert made == sorted(set(made))
@@ -227,7 +227,7 @@ async def test_the_newest_key_is_the_one_that_was_made_last_whatever_the_clocks_
 def test_a_key_whose_name_is_no_time_does_not_keep_newer_ones_from_being_made(keys: KeyFolder, clock: Calendar) -> None:
     (first,) = keys.folder.glob("*.key")
     first.rename(keys.folder / "z-restored.key")
-    assert keys.new("ada", "after it") > "z-restored.key"
+    assert keys.create_wrapping_key("ada", "after it") > "z-restored.key"
 
 
 # ---------------------------------------------------------------- keys change while all goes on
@@ -235,7 +235,7 @@ def test_a_key_whose_name_is_no_time_does_not_keep_newer_ones_from_being_made(ke
 
 def without_the_unneeded(keys: KeyFolder, clock: Calendar) -> None:
     """Do what `saga keys rewrap` and the doctor tell people to do."""
-    for name in {*keys.rewrap("bob", "as told")[1], *another(keys, clock).state().unneeded}:
+    for name in {*keys.rewrap("bob", "as told")[1], *another(keys, clock).summarize().unneeded}:
         (keys.folder / name).unlink()
 
 
@@ -250,7 +250,7 @@ async def test_a_secret_that_is_made_while_keys_change_can_be_read_for_ever(
     def frozen(*args: Any, **more: Any) -> Any:
         monkeypatch.setattr(slow, frozen_before, do)
         clock.at_s += 1
-        keys.new("ada", "meanwhile")
+        keys.create_wrapping_key("ada", "meanwhile")
         without_the_unneeded(keys, clock)
         return do(*args, **more)
 
@@ -271,7 +271,7 @@ async def test_who_reads_a_secret_while_it_is_wrapped_anew_reads_it_again(
     def frozen(*args: Any) -> bytes:
         monkeypatch.setattr(slow, "_secret", do)
         clock.at_s += 1
-        keys.new("ada", "meanwhile")
+        keys.create_wrapping_key("ada", "meanwhile")
         without_the_unneeded(keys, clock)
         return do(*args)
 
@@ -286,7 +286,7 @@ async def test_a_key_that_is_made_while_others_wrap_is_never_named_for_removal(
     """Somebody makes a key, and a service a secret with it, before each look that the one who wraps takes at a file."""
     texts = [await sealed(keys, f"order-{n}") for n in range(3)]
     clock.at_s += 1
-    keys.new("ada", "a new year")
+    keys.create_wrapping_key("ada", "a new year")
     looks, looked = 0, keys._content
 
     def disturbed(name: str) -> dict[str, Any]:
@@ -294,7 +294,7 @@ async def test_a_key_that_is_made_while_others_wrap_is_never_named_for_removal(
         looks += 1
         if looks == nth and not is_locked(keys):
             clock.at_s += 1
-            another(keys, clock).new("bob", "his own rotation")
+            another(keys, clock).create_wrapping_key("bob", "his own rotation")
             texts.append(asyncio.run_coroutine_threadsafe(sealed(another(keys, clock), "later"), loop).result())
         return looked(name)
 
@@ -319,7 +319,7 @@ async def test_whoever_finds_the_lock_taken_for_long_reports_it(
 ) -> None:
     monkeypatch.setattr("saga.encryption.key_folder.LOCK_ATTEMPTS_MAX", 2)
     with another(keys, clock)._alone():
-        for ask in (keys.of_subject("ada"), asyncio.to_thread(keys.forget, "ada", "eve", "asked for it")):
+        for ask in (keys.get_or_create_key("ada"), asyncio.to_thread(keys.forget, "ada", "eve", "asked for it")):
             with pytest.raises(KeysUnavailable, match=r"another process has had .*\.lock for"):
                 await ask
     assert await sealed(keys, "ada")
@@ -329,13 +329,13 @@ async def test_while_a_secret_cannot_be_read_no_key_is_named_for_removal(keys: K
     text = await sealed(keys, "ada")
     backup = secret_of(keys, "ada").read_bytes()
     clock.at_s += 1
-    keys.new("ada", "a new year")
+    keys.create_wrapping_key("ada", "a new year")
     await sealed(keys, "bob")
     for damage in (lambda: secret_of(keys, "ada").write_bytes(b"?"), secret_of(keys, "ada").unlink):
         damage()
         with pytest.raises(KeysUnavailable, match=secret_of(keys, "ada").name):
             keys.rewrap("ada", "a new year")
-        state = keys.state()
+        state = keys.summarize()
         assert (len(state.troubles), state.unneeded) == (1, [])
     secret_of(keys, "ada").write_bytes(backup)
     without_the_unneeded(keys, clock)
@@ -365,13 +365,13 @@ async def test_a_secret_that_is_lost_is_missed_and_no_other_takes_its_place(keys
     shutil.rmtree(secret_of(keys, "ada").parent)
     for _ in range(2):
         with pytest.raises(KeyMissing, match="restore what it lacks"):
-            await another(keys, clock).of_subject("ada")
-    (trouble,) = keys.state().troubles
+            await another(keys, clock).get_or_create_key("ada")
+    (trouble,) = keys.summarize().troubles
     assert secret_of(keys, "ada").name in trouble
     secret_of(keys, "ada").parent.mkdir()
     secret_of(keys, "ada").write_bytes(backup)
     assert await sealed(another(keys, clock), "ada") == text
-    assert keys.state().troubles == []
+    assert keys.summarize().troubles == []
 
 
 async def test_a_lost_mark_of_an_erasure_is_missed_and_a_lost_secret_can_be_forgotten(
@@ -381,9 +381,9 @@ async def test_a_lost_mark_of_an_erasure_is_missed_and_a_lost_secret_can_be_forg
     keys.forget("ada", "eve", "asked for it")
     secret_of(keys, "ada").unlink()
     with pytest.raises(KeyMissing):
-        await another(keys, clock).of_subject("ada")
+        await another(keys, clock).get_or_create_key("ada")
     assert keys.forget("ada", "eve", "again, for the mark is lost")
-    assert await another(keys, clock).of_subject("ada") is None
+    assert await another(keys, clock).get_or_create_key("ada") is None
 
 
 async def test_secrets_from_before_their_names_were_written_down_are_added_by_rewrap(
@@ -391,27 +391,27 @@ async def test_secrets_from_before_their_names_were_written_down_are_added_by_re
 ) -> None:
     await sealed(keys, "ada")
     shutil.rmtree(keys.folder / "made")
-    assert keys.state().troubles == []
+    assert keys.summarize().troubles == []
     keys.rewrap("ada", "to have their names")
     secret_of(keys, "ada").unlink()
-    assert len(keys.state().troubles) == 1
+    assert len(keys.summarize().troubles) == 1
 
 
 async def test_names_that_cannot_be_read_are_an_outage(keys: KeyFolder) -> None:
     (keys.folder / "made").write_bytes(b"")
-    for ask in (lambda: keys.state(), lambda: keys.rewrap("ada", "x"), lambda: keys.forget("ada", "eve", "x")):
+    for ask in (lambda: keys.summarize(), lambda: keys.rewrap("ada", "x"), lambda: keys.forget("ada", "eve", "x")):
         with pytest.raises(KeysUnavailable, match=r"cannot be \w+: Not a directory"):
             ask()
     with pytest.raises(KeysUnavailable, match="cannot be"):
-        await keys.of_subject("ada")
+        await keys.get_or_create_key("ada")
 
 
 async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: Calendar) -> None:
     clock.at_s += 1
-    newest = keys.new("ada", "a new year")
+    newest = keys.create_wrapping_key("ada", "a new year")
     keys.forget("bob", "eve", "asked for it")
-    keys.note("reveal", "order-17", "eve", "the bank asks")
-    said = [(line["did"], line["what"], line["who"], line["why"]) for line in another(keys, clock).book()]
+    keys.append_audit_line("reveal", "order-17", "eve", "the bank asks")
+    said = [(line["did"], line["what"], line["who"], line["why"]) for line in another(keys, clock).read_audit_log()]
     assert said[1:] == [
         ("new", newest, "ada", "a new year"),
         ("forget", subject_key_name("bob"), "eve", "asked for it"),
@@ -419,7 +419,7 @@ async def test_who_did_what_and_why_stands_in_the_book(keys: KeyFolder, clock: C
     ]
     (keys.folder / "book.jsonl").write_bytes(b"?\n")
     with pytest.raises(KeysUnavailable, match=r"the book of .* cannot be read"):
-        keys.book()
+        keys.read_audit_log()
 
 
 async def test_what_is_kept_in_memory_is_bounded(keys: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ class Workplace:
     async def opened(self) -> AsyncIterator[None]:
         """With all topics of the example."""
         async with self.broker, self.store:
-            await self.broker.ensure(list(find(ROOT).topics.values()))
+            await self.broker.ensure_topics(list(find(ROOT).topics.values()))
             yield
 
     async def publish(
@@ -191,7 +191,7 @@ async def at_work(
 ) -> AsyncIterator[asyncio.Event]:
     """The service runs inside the block, or until the event is set; then it drains."""
     prepared, stop, workers = prepare(service.declared), asyncio.Event(), list[Worker]()
-    await place.broker.ensure(topics_of(service.declared))
+    await place.broker.ensure_topics(topics_of(service.declared))
     options = ServiceOptions(
         clock=place.clock,
         report=place.moments.append if place.traces is None else to_all(place.moments.append, place.traces),

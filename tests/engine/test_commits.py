@@ -45,7 +45,7 @@ class Group:
             raise self.failures.pop(0)
         self.committed.append(offsets)
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         await self.commit(offsets)
         return offsets
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from saga import Saga, Service
-from saga.broker.embedded.tables import row_checksum
+from saga.broker.embedded.log import row_checksum
 from saga.messages import Partition
 from saga.telemetry.events import Expired, Handled
 from services.payment.events import OrderPlaced

@@ -30,7 +30,7 @@ ALL = [Partition(topic, number) for topic in ("orders", "bills", "order.wake.now
 class Member:
     """A membership as far as it is asked: it tells what it is given to tell."""
 
-    end: dict[Partition, int | None] = field(default_factory=lambda: dict.fromkeys(ALL, 0))
+    clear_in_progress: dict[Partition, int | None] = field(default_factory=lambda: dict.fromkeys(ALL, 0))
     read: dict[Partition, int] = field(default_factory=dict)
     committed: dict[Partition, int] = field(default_factory=dict)
     still: list[StalledPartition] = field(default_factory=list)
@@ -39,22 +39,22 @@ class Member:
 
     topics = ("orders", "bills", "order.wake.now")
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         return self.read
 
-    async def ends(self) -> Mapping[Partition, int | None]:
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
         self.asked += 1
         await asyncio.sleep(0)  # noqa: TID251 - a question takes its way
         if self.failure is not None:
             raise self.failure
-        return dict(self.end)
+        return dict(self.clear_in_progress)
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         if self.failure is not None:
             raise self.failure
         return {p: self.committed[p] for p in partitions if p in self.committed}
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         return self.still
 
 
@@ -113,13 +113,13 @@ async def test_lanes_that_ask_at_once_share_one_question() -> None:
 
 async def test_what_the_log_held_at_the_time_is_waited_for_and_what_comes_later_is_not() -> None:
     place = a_place()
-    place.member.end[BILLS] = 3
+    place.member.clear_in_progress[BILLS] = 3
     due_ms = place.now_ms
     assert not await place.is_handled(due_ms=due_ms)
     for offset in range(2):
         place.take(BILLS, offset)
     assert not await place.is_handled(due_ms=due_ms)
-    place.member.end[BILLS] = 9
+    place.member.clear_in_progress[BILLS] = 9
     place.take(BILLS, 2)
     assert await place.is_handled(due_ms=due_ms)
     await place.clock.forward(1)
@@ -128,8 +128,8 @@ async def test_what_the_log_held_at_the_time_is_waited_for_and_what_comes_later_
 
 async def test_only_the_partitions_of_the_saga_count() -> None:
     place = a_place()
-    place.member.end[Partition("orders", (NUMBER + 1) % COUNT)] = 5
-    place.member.end[Partition("order.wake.now", NUMBER)] = 5
+    place.member.clear_in_progress[Partition("orders", (NUMBER + 1) % COUNT)] = 5
+    place.member.clear_in_progress[Partition("order.wake.now", NUMBER)] = 5
     assert await place.is_handled()
     await place.clock.forward(1)
     place.assignment.scattered.add("orders")
@@ -138,14 +138,14 @@ async def test_only_the_partitions_of_the_saga_count() -> None:
 
 async def test_the_end_of_a_transaction_is_read_though_no_record_comes_of_it() -> None:
     place = a_place()
-    place.member.end[ORDERS] = 2
+    place.member.clear_in_progress[ORDERS] = 2
     place.member.read[ORDERS] = 2
     assert await place.is_handled()
 
 
 async def test_of_a_partition_that_another_worker_has_the_position_of_the_group_tells() -> None:
     place = a_place(owned=[p for p in ALL if p != BILLS])
-    place.member.end[BILLS] = 2
+    place.member.clear_in_progress[BILLS] = 2
     place.member.committed[BILLS] = 1
     due_ms = place.now_ms
     assert not await place.is_handled(due_ms=due_ms)
@@ -162,7 +162,7 @@ async def test_what_was_taken_of_a_partition_counts_no_more_once_it_is_lost() ->
     assert await place.is_handled(due_ms=due_ms)
     place.assignment.let_go([ORDERS])
     place.fence.forget([ORDERS])
-    place.member.end[ORDERS], place.member.committed[ORDERS] = 1, 0
+    place.member.clear_in_progress[ORDERS], place.member.committed[ORDERS] = 1, 0
     assert not await place.is_handled(due_ms=due_ms)
 
 
@@ -188,7 +188,7 @@ async def test_a_message_of_the_saga_that_was_taken_and_waits_behind_goes_before
                 place.take(ORDERS, offset)
                 place.lanes.add(WorkItem(a, Position(*ORDERS, offset), prefix, now_s))
             await asyncio.sleep(0)  # noqa: TID251 - the first one is in hand
-            place.member.end[ORDERS] = 2
+            place.member.clear_in_progress[ORDERS] = 2
             saga = a.saga
             assert place.lanes.has_saga(saga)
             partition = Partition("orders", partition_of(saga.encode(), COUNT))
@@ -215,7 +215,7 @@ async def test_a_message_that_yields_goes_before() -> None:
 
 async def test_what_cannot_be_read_holds_up_no_deadline_and_people_are_told_once() -> None:
     place = a_place()
-    place.member.end[BILLS] = 5
+    place.member.clear_in_progress[BILLS] = 5
     place.member.still = [StalledPartition(*BILLS, 0, "it is damaged")]
     due_ms = place.now_ms
     assert await place.is_handled(due_ms=due_ms)
@@ -226,12 +226,12 @@ async def test_what_cannot_be_read_holds_up_no_deadline_and_people_are_told_once
 
 async def test_a_topic_that_is_hidden_and_a_partition_that_nobody_leads_hold_up_none() -> None:
     place = a_place()
-    place.member.end[BILLS] = 5
+    place.member.clear_in_progress[BILLS] = 5
     place.member.still = [StalledPartition("bills", None, None, "hidden")]
-    place.member.end[ORDERS] = None
+    place.member.clear_in_progress[ORDERS] = None
     assert await place.is_handled()
     place.member.still = []
-    place.member.end[ORDERS] = 0
+    place.member.clear_in_progress[ORDERS] = 0
     await place.clock.forward(1)
     assert not await place.is_handled()
 
@@ -253,7 +253,7 @@ async def test_while_no_broker_answers_nothing_is_handled_and_it_is_asked_again_
 
 async def test_a_position_that_cannot_be_asked_for_is_asked_for_again() -> None:
     place = a_place(owned=[p for p in ALL if p != BILLS])
-    place.member.end[BILLS] = 2
+    place.member.clear_in_progress[BILLS] = 2
     due_ms = place.now_ms
     assert not await place.is_handled(due_ms=due_ms)
     place.member.failure = BrokerUnavailable("away")
@@ -272,7 +272,7 @@ async def test_a_date_that_was_ahead_says_nothing_of_the_time_after() -> None:
     assert await place.is_handled()
     place.clock.wrong_s = 0
     await place.clock.forward(10)
-    place.member.end[BILLS] = 1
+    place.member.clear_in_progress[BILLS] = 1
     assert not await place.is_handled(), "the log was looked at ten seconds ago, whatever the date was then"
 
 
@@ -280,7 +280,7 @@ async def test_a_clock_that_stood_still_says_nothing_of_the_time_that_passed() -
     place = a_place()
     assert await place.is_handled()
     place.clock.wrong_s = 3600  # the machine has slept
-    place.member.end[BILLS] = 1
+    place.member.clear_in_progress[BILLS] = 1
     assert not await place.is_handled()
 
 
@@ -288,7 +288,7 @@ async def test_ends_that_are_noted_are_bounded_and_the_first_ones_stay() -> None
     place = a_place()
     due = []
     for n in range(2 * PENDING_MAX):
-        place.member.end[BILLS] = n + 1
+        place.member.clear_in_progress[BILLS] = n + 1
         due.append(place.now_ms)
         assert not await place.is_handled()
         await place.clock.forward(1)
@@ -300,7 +300,7 @@ async def test_ends_that_are_noted_are_bounded_and_the_first_ones_stay() -> None
 
 async def test_people_are_told_once_a_minute_what_deadlines_wait_for() -> None:
     place = a_place()
-    place.member.end[BILLS] = 3
+    place.member.clear_in_progress[BILLS] = 3
     assert not await place.is_handled()
     place.take(BILLS, 0)
     for _ in range(2):

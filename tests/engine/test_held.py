@@ -363,9 +363,9 @@ async def test_revoked_and_lost_partitions_take_what_is_held_with_them() -> None
         listener = PartitionListener(place.assignment, watching, place.lanes, place.held, cache, commits, 1000, timers)
         place.add(0, 10, tier="now")
         place.add(1, 10, tier="now", partition=Q)
-        await listener.revoked([P])
+        await listener.on_revoked([P])
         assert (place.held.count(P), place.held.count(Q)) == (0, 1)
-        listener.lost([Q])
+        listener.on_lost([Q])
         await place.clock.forward(10)
         assert place.offsets == []
 
@@ -385,8 +385,8 @@ async def test_revoked_and_lost_partitions_take_what_yields_with_them() -> None:
         listener = PartitionListener(
             place.assignment, watching, place.lanes, place.held, cache, commits, 1000, yields, yields
         )
-        await listener.revoked([P])
-        listener.lost([Q])
+        await listener.on_revoked([P])
+        listener.on_lost([Q])
         assert gone == [P, Q]
 
 
@@ -398,7 +398,7 @@ class _Nothing:
     async def commit(self, offsets: Any) -> None:
         assert not offsets
 
-    async def begin(self, offsets: Any) -> Any:
+    async def mark_in_progress(self, offsets: Any) -> Any:
         return ()
 
     def wake(self) -> None:
@@ -504,10 +504,10 @@ class Polled:
         self.woken.clear()
         return []
 
-    def strangers(self) -> Sequence[str]:
+    def disagreeing_members(self) -> Sequence[str]:
         return ()
 
-    def standstills(self) -> tuple[()]:
+    def stalled_partitions(self) -> tuple[()]:
         return ()
 
 

@@ -71,7 +71,7 @@ async def test_a_service_notes_the_logs_that_it_publishes_to(tmp_path: Path) -> 
         await noted(place)
         known = await known_logs(place.store, "payment")
         assert {"payments", "payment.dead", "payment.wake.now", "payment.wake.1d"} <= known.keys()
-        assert dict(await place.broker.log_ids(known)) == known
+        assert dict(await place.broker.fetch_log_ids(known)) == known
 
 
 async def test_what_was_published_into_a_log_that_is_gone_is_told_and_stays_known(tmp_path: Path) -> None:
@@ -125,5 +125,5 @@ async def test_a_service_whose_whole_log_is_another_does_not_start(tmp_path: Pat
         await knows(place, **dict.fromkeys(await known_logs(place.store, "payment"), "another"))
         with pytest.raises(ConfigurationError, match="its log is new, and its store is not"):
             await check_log(payment.declared, place.store, place.broker)
-        await knows(place, payments=(await place.broker.log_ids(["payments"]))["payments"])
+        await knows(place, payments=(await place.broker.fetch_log_ids(["payments"]))["payments"])
         await check_log(payment.declared, place.store, place.broker)  # one that goes on is enough

@@ -123,7 +123,7 @@ async def test_of_two_services_of_one_name_the_second_is_refused_and_takes_nothi
             await place.until(lambda: len(ours.sent) == 1)
             async with running(place, a_mailer(theirs, "mailer"), other) as work:
                 await asyncio.wait([work])
-                with pytest.raises(ConfigurationError, match="group 'mailer' belongs to somebody else"):
+                with pytest.raises(ConfigurationError, match="group 'mailer' belongs to another service or store"):
                     work.result()
             await place.publish(an_order("order-2"))
             await place.until(lambda: len(ours.sent) == 2)
@@ -132,7 +132,7 @@ async def test_of_two_services_of_one_name_the_second_is_refused_and_takes_nothi
 
 async def test_a_timer_of_a_saga_that_is_in_another_store_is_kept_for_it(place: Workplace) -> None:
     mails, now_ms = Mails(), place.clock.now_ms()
-    await place.broker.ensure([tier.topic("mailer") for tier in TIERS])
+    await place.broker.ensure_topics([tier.topic("mailer") for tier in TIERS])
     await place.broker.publish([to_record("mailer", "order-9", "wake-3", now_ms - 500, now_ms)])
     async with running(place, a_mailer(mails, "mailer"), place.store):
         await place.until(lambda: len(place.told(TimerKept)) == 2)

@@ -180,7 +180,7 @@ async def test_an_unreadable_record_dies_once_however_often_it_is_read(
         await place.broker.publish([bare(b"")])
         with monkeypatch.context() as dying:
             dying.setattr(EmbeddedMember, "commit", never)
-            dying.setattr(EmbeddedMember, "end", never)
+            dying.setattr(EmbeddedMember, "clear_in_progress", never)
             async with at_work(place, payment):
                 await place.until(lambda: len(place.told_dead()) == 1)
         async with at_work(place, payment):

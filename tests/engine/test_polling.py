@@ -41,10 +41,10 @@ class Once:
         self.stop.set()
         return self.records
 
-    def strangers(self) -> Sequence[str]:
+    def disagreeing_members(self) -> Sequence[str]:
         return ()
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         return ()
 
 

@@ -126,7 +126,7 @@ def keys_in(folder: Path, place: Workplace) -> KeyFolder:
     """Keys as another process has them, from the folder of this test."""
     keys = KeyFolder(folder / "keys", place.clock)
     if not keys.folder.exists():
-        keys.new("ada", "the first one")
+        keys.create_wrapping_key("ada", "the first one")
     return keys
 
 
@@ -187,7 +187,7 @@ async def test_who_was_forgotten_reads_as_erased_and_what_was_done_can_still_be_
         assert not place.told_dead()
         everyone = keys_in(tmp_path, place)
         names = find_key_names(record.value or b"")
-        assert [await everyone.named(name) for name in names] == [None]
+        assert [await everyone.get_key(name) for name in names] == [None]
         with pytest.raises(SagaError, match=r"its order_id was forgotten \(saga keys forget\), which is for good"):
             await said(place, everyone, order_of())
     content = b"".join(path.read_bytes() for path in (tmp_path / "keys").rglob("*") if path.is_file())
@@ -326,7 +326,7 @@ async def test_what_began_without_keys_goes_on_with_them_and_the_other_way_round
 async def test_a_sealed_text_opens_nowhere_but_in_its_field_and_saga(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
         keys = keys_in(tmp_path, place)
-        key = await keys.of_subject("ada")
+        key = await keys.get_or_create_key("ada")
         binding = binding_of(OrderPlaced)
         value = sealed(place.said_by_client(order_of()).value or b"", binding.version, SAGA, key)
         assert opened(value, binding.library, SAGA, lambda _: key) == place.said_by_client(order_of()).value
@@ -395,7 +395,7 @@ async def test_a_sealed_state_is_migrated_and_sealed_anew(tmp_path: Path) -> Non
         keys.forget(SAGA, "ada", "asked for it")
         other = keys_in(tmp_path, place)
         async with at_work(place, newer, keys=other):
-            assert await other.of_subject(SAGA) is None
+            assert await other.get_or_create_key(SAGA) is None
 
 
 async def test_what_was_erased_of_a_state_and_cannot_be_a_text_has_its_default(tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ async def test_recorded_values_that_change_places_within_a_saga_are_refused(tmp_
         message = message_of(order_of(), started=None)
         at = Position("orders", 0, 0)
         seals = ValueCodec(service, ProcessingState(message=message, position=at, measurements=Measurements()))
-        seals.own = await keys.of_subject(SAGA)
+        seals.own = await keys.get_or_create_key(SAGA)
         assert seals.own is not None
         call = StepRecord(kind="step", name="tokenize", number=1, input="")
         run: RunKey = ("do", "reserve", "m-1")
@@ -560,7 +560,7 @@ async def test_a_recorded_value_from_elsewhere_in_its_saga_fails_its_run(tmp_pat
 
 async def _replace_sealed(place: Workplace, keys: KeyFolder, sealing: Callable[[SubjectKey], str]) -> None:
     """Put another sealed text in the place of the recorded answer of the first step."""
-    key, document = await keys.of_subject(SAGA), await place.store.get("saga", progress_key("payment", SAGA))
+    key, document = await keys.get_or_create_key(SAGA), await place.store.get("saga", progress_key("payment", SAGA))
     assert key is not None
     assert document is not None
     (intent,) = decode_progress(document.content).intents

@@ -197,7 +197,7 @@ async def test_who_was_forgotten_before_the_message_came_is_never_kept(tmp_path:
 async def test_where_the_secret_is_lost_the_message_is_parked_until_it_is_restored(tmp_path: Path) -> None:
     with one_test():
         async with workplace(tmp_path) as place:
-            await keys_in(tmp_path, place).of_subject(SAGA)
+            await keys_in(tmp_path, place).get_or_create_key(SAGA)
             (secret,) = (tmp_path / "keys" / "subjects").glob("??/*.json")
             secret.rename(tmp_path / "aside")
             mended.append(True)
@@ -276,7 +276,7 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
             )
             for known in (keys, None)
         )
-        key, role = await keys.of_subject(SAGA), service.roles.handlers["reserve"]
+        key, role = await keys.get_or_create_key(SAGA), service.roles.handlers["reserve"]
         for value in (newer, framed(7, NATIVE)):
             record = in_binary_mode(value, "application/avro")
             message = route_record(Record("orders", 0, 0, record.key, value, record.headers, 0), service)
@@ -358,7 +358,7 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
             assert can_be_read(b"SECRET", message.value)
             kept = await value_codec.encrypt_message(service, message, Position("orders", 0, 0))
             assert not can_be_read(b"SECRET", kept.value)
-            key = await keys.of_subject(SAGA)
+            key = await keys.get_or_create_key(SAGA)
             shown = opened(kept.value, service.schemas.library, SAGA, {key and key.name: key}.__getitem__)
             assert codec.decode(shown, OrderPlaced, service.schemas.library) == ORDER
 

@@ -134,8 +134,8 @@ def test_what_stands_still_in_any_source_is_told() -> None:
         def __init__(self, topic: str) -> None:
             self.topic = topic
 
-        def standstills(self) -> Sequence[StalledPartition]:
+        def stalled_partitions(self) -> Sequence[StalledPartition]:
             return [StalledPartition(self.topic, 0, 7, "why")]
 
     joined: Any = [(None, Still(topic)) for topic in ("orders", "payments")]
-    assert [each.topic for each in WorkerSources([], joined).standstills()] == ["orders", "payments"]
+    assert [each.topic for each in WorkerSources([], joined).stalled_partitions()] == ["orders", "payments"]

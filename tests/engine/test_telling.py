@@ -75,7 +75,7 @@ async def told_at(place: Workplace) -> list[Told]:
 
 async def test_a_worker_tells_what_became_of_each_message_and_what_the_saga_waits_for(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        await place.broker.ensure([TOPIC])
+        await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(OrderConfirmed(order_id="order-1"))
             await place.at_rest(payment)
@@ -106,7 +106,7 @@ async def test_a_worker_tells_what_became_of_each_message_and_what_the_saga_wait
 
 async def test_of_what_fails_the_class_is_told_and_no_text_and_of_no_event_its_content(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        await place.broker.ensure([TOPIC])
+        await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(an_order(card=CARD), an_order("order-2", card="unheard-of"))
             await place.publish(OrderConfirmed(order_id="order-1"))
@@ -124,7 +124,7 @@ async def test_of_what_fails_the_class_is_told_and_no_text_and_of_no_event_its_c
 
 async def test_a_worker_that_is_not_to_tell_tells_nothing(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        await place.broker.ensure([TOPIC])
+        await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment):
             await place.publish(an_order())
             await place.at_rest(payment)
@@ -136,7 +136,7 @@ async def test_a_worker_that_is_not_to_tell_tells_nothing(tmp_path: Path) -> Non
 
 async def test_what_a_silent_worker_wrote_is_told_by_the_next_one_that_loads_it(tmp_path: Path) -> None:
     async with workplace(tmp_path) as place:
-        await place.broker.ensure([TOPIC])
+        await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment):
             await place.publish(an_order(), an_order("order-2"))
             await place.at_rest(payment)
@@ -158,7 +158,7 @@ async def test_messages_are_handled_and_committed_though_nobody_can_be_told(tmp_
         assert len(await place.history(payment)) == 1
         (moment,) = place.told(Untold)
         assert (moment.count, "there is no topic 'saga.transitions'" in moment.error) == (1, True)
-        await place.broker.ensure([TOPIC])
+        await place.broker.ensure_topics([TOPIC])
         async with at_work(place, payment, tells=TOPIC):
             await place.publish(OrderConfirmed(order_id="order-1"))
             await place.at_rest(payment)

@@ -173,14 +173,15 @@ async def _landing(act: Callable[[], Awaitable[object]]) -> None:
 class FailingBroker:
     """A broker whose calls fail as planned, as one service uses it."""
 
-    makes_topics = True
+    creates_topics = True
 
     def __init__(self, service: str, broker: EmbeddedBroker, plan: Plan) -> None:
         self.service, self.broker, self.plan = service, broker, plan
-        self.ensure, self.partitions, self.scan = broker.ensure, broker.partitions, broker.scan
-        self.log_ids = broker.log_ids
+        self.ensure_topics, self.count_partitions = broker.ensure_topics, broker.count_partitions
+        self.scan = broker.scan
+        self.fetch_log_ids = broker.fetch_log_ids
         self.record_bytes_max = broker.record_bytes_max
-        self.forbidden = broker.forbidden
+        self.find_missing_rights = broker.find_missing_rights
 
     async def __aenter__(self) -> Self:
         return self
@@ -209,8 +210,8 @@ class FailingMembership:
         self._held: Sequence[Record] = ()
         """Polled, and not handed out: nothing of it is lost."""
 
-    def strangers(self) -> Sequence[str]:
-        return self.membership.strangers()
+    def disagreeing_members(self) -> Sequence[str]:
+        return self.membership.disagreeing_members()
 
     async def poll(self, partitions: Collection[Partition], *, records_max: int, timeout_s: float) -> Sequence[Record]:
         held, self._held = self._held, ()
@@ -232,18 +233,18 @@ class FailingMembership:
     def lag(self) -> Mapping[Partition, int] | None:
         return self.membership.lag()
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         held = {Partition(*record[:2]): record.offset for record in reversed(self._held)}
-        return {**self.membership.read_to(), **held}
+        return {**self.membership.polled_offsets(), **held}
 
-    async def ends(self) -> Mapping[Partition, int | None]:
-        return await self.membership.ends()
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
+        return await self.membership.fetch_ends()
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
-        return await self.membership.positions(partitions)
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+        return await self.membership.fetch_positions(partitions)
 
-    def standstills(self) -> Sequence[StalledPartition]:
-        return self.membership.standstills()
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        return self.membership.stalled_partitions()
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         mode = self.plan.due(f"{self.service}.commit", "before", "after")
@@ -252,11 +253,11 @@ class FailingMembership:
         if mode is not None:
             raise BrokerUnavailable(f"planted: the broker failed, {mode} it committed")
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
-        return await self.membership.begin(offsets)
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+        return await self.membership.mark_in_progress(offsets)
 
-    async def end(self, offsets: Mapping[Partition, int]) -> None:
-        await self.membership.end(offsets)
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
+        await self.membership.clear_in_progress(offsets)
 
 
 class Outage(Exception):
@@ -373,7 +374,7 @@ async def house_of(
     async with AsyncExitStack() as stack:
         house = House(folder, clock)
         await stack.enter_async_context(house.broker)
-        await house.broker.ensure(list(find(ROOT).topics.values()))
+        await house.broker.ensure_topics(list(find(ROOT).topics.values()))
         bank = FailingBank(await stack.enter_async_context(Ledger(folder / "bank.db")), house.plan)
         carrier = FailingCarrier(await stack.enter_async_context(Ledger(folder / "carrier.db")), house.plan)
         use: dict[str, Sequence[object]] = {"payment": [bank], "shipping": [carrier]}
@@ -386,7 +387,7 @@ async def house_of(
         async with asyncio.TaskGroup() as tasks:
             for service in services:
                 name = service.declared.name
-                await house.broker.ensure(topics_of(service.declared))
+                await house.broker.ensure_topics(topics_of(service.declared))
                 tasks.create_task(
                     serve(
                         prepare(service.declared),

@@ -141,7 +141,7 @@ def drop_cache(connection: sqlite3.Connection | None) -> None:
 
 
 async def fill_broker(broker: EmbeddedBroker, chance: random.Random) -> dict[bytes, bytes]:
-    await broker.ensure([Topic("orders", PARTITIONS)])
+    await broker.ensure_topics([Topic("orders", PARTITIONS)])
     held = {}
     for n in range(RECORDS // 10):
         records = [
@@ -162,7 +162,7 @@ async def read_broker(broker: EmbeddedBroker, held: dict[bytes, bytes]) -> None:
             assert CLOCK.monotonic_s() < until_s, f"{len(held) - len(found)} records never come"
             for record in await member.poll(list(listening.has), records_max=50, timeout_s=0.05):
                 found[record.key or b""] = record.value or b""
-            if standing := member.standstills():
+            if standing := member.stalled_partitions():
                 raise SagaError(standing[0].reason)
             if len(listening.has) == PARTITIONS and member.lag() is not None and not any((member.lag() or {}).values()):
                 break

@@ -64,7 +64,7 @@ class InMemory:
     record_bytes_max: int = RECORD_BYTES_MAX
     bytes_max: int = RECORD_BYTES_MAX
     letters_bytes_max: int = RECORD_BYTES_MAX // 2
-    makes_topics: bool = True
+    creates_topics: bool = True
     logs: dict[str, list[list[Record]]] = field(default_factory=dict)
     done: dict[Partition, int] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -94,15 +94,15 @@ class InMemory:
     async def positions(self) -> Mapping[Partition, int]:
         return self.done
 
-    async def ensure(self, topics: Sequence[Topic]) -> None: ...
+    async def ensure_topics(self, topics: Sequence[Topic]) -> None: ...
 
-    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+    async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return dict.fromkeys(topics, PARTITIONS)
 
-    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+    async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         return {}
 
-    async def forbidden(
+    async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
         return ()
@@ -118,9 +118,9 @@ class InMemory:
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[Membership]:
         ours = [Partition(topic, number) for topic in subscription.topics for number in range(PARTITIONS)]
-        await listener.assigned({partition: self.done.get(partition, 0) for partition in ours})
+        await listener.on_assigned({partition: self.done.get(partition, 0) for partition in ours})
         yield _Member(self, dict.fromkeys(ours, 0))
-        await listener.revoked(ours)
+        await listener.on_revoked(ours)
 
     async def scan(self, topic: str) -> AsyncIterator[Record]:
         for log in self.logs[topic]:
@@ -161,10 +161,10 @@ class _Member:
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         self.ground.done |= offsets
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         return ()
 
-    async def end(self, offsets: Mapping[Partition, int]) -> None:
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
         return None
 
     def log_id(self, partition: Partition) -> str:
@@ -173,19 +173,19 @@ class _Member:
     def lag(self) -> Mapping[Partition, int] | None:
         return None
 
-    def strangers(self) -> Sequence[str]:
+    def disagreeing_members(self) -> Sequence[str]:
         return ()
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         return self.next
 
-    async def ends(self) -> Mapping[Partition, int | None]:
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
         return {partition: len(self.ground.logs[partition.topic][partition.number]) for partition in self.next}
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         return {partition: self.ground.done.get(partition, 0) for partition in partitions}
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         return ()
 
 
@@ -215,7 +215,7 @@ class Embedded:
 async def embedded(folder: Path) -> AsyncIterator[Embedded]:
     """In a file of its own."""
     async with EmbeddedBroker(folder / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic(topic, PARTITIONS) for topic in ALL])
+        await broker.ensure_topics([Topic(topic, PARTITIONS) for topic in ALL])
         yield Embedded(broker)
 
 

@@ -123,7 +123,7 @@ class Sales:
         assert done.id is not None
         async with self.broker() as broker:
             for topic in (self.single, self.framed, self.theirs):
-                await broker.ensure([binding_of(self.event(topic)).library.topics[topic]])
+                await broker.ensure_topics([binding_of(self.event(topic)).library.topics[topic]])
             for topic in (self.single, self.framed):
                 events = [self.sold(topic, saga) for saga in sagas]
                 await broker.publish([client_events.to_record(event, from_iso(TIME)) for event in events])

@@ -192,7 +192,7 @@ async def handled(sales: Sales, folder: Path, *sagas: str) -> None:
     hear.__annotations__ = {"sold": sales.event(sales.theirs), "return": None}
     service.handler(hear)
     async with sales.broker() as broker, SqliteStore(folder / "store.db", clock=CLOCK) as store:
-        await broker.ensure([topic for topic in topics_of(service.declared) if topic.name != sales.theirs])
+        await broker.ensure_topics([topic for topic in topics_of(service.declared) if topic.name != sales.theirs])
         options = ServiceOptions(clock=CLOCK, report=lambda _: None, limits=FlowLimits(), stop=stop)
         await asyncio.wait_for(serve(prepare(service.declared), store=store, broker=broker, options=options), 60)
     for saga in sagas:

@@ -51,8 +51,8 @@ async def publish(settings: Settings, *transitions: Told | Outgoing) -> None:
 
 async def with_topic(broker: Broker) -> None:
     """Make the topic, unless it is there."""
-    if TRANSITIONS not in await broker.partitions([TRANSITIONS]):
-        await broker.ensure([Topic(TRANSITIONS, 12)])
+    if TRANSITIONS not in await broker.count_partitions([TRANSITIONS]):
+        await broker.ensure_topics([Topic(TRANSITIONS, 12)])
 
 
 @asynccontextmanager
@@ -109,10 +109,10 @@ async def test_it_begins_anew_at_each_start_and_knows_the_same(either: Settings)
 async def test_it_is_in_no_group(either: Settings) -> None:
     await publish(either, *some("nobody-"))
     async with open_administration(either, CLOCK) as broker:
-        before = set(await broker.readers(TRANSITIONS))
+        before = set(await broker.find_readers(TRANSITIONS))
         async with following(either) as (reader, _):
             await until(lambda: len(sagas(reader, "nobody-")) == 3)
-            assert set(await broker.readers(TRANSITIONS)) == before
+            assert set(await broker.find_readers(TRANSITIONS)) == before
 
 
 @pytest.mark.parametrize("either", ["kafka"], indirect=True)  # a file cannot give a topic more of them
@@ -122,11 +122,11 @@ async def test_it_reads_partitions_that_the_topic_gets_while_it_reads(
     monkeypatch.setattr(reader_module, "LOOK_S", 0.1)
     monkeypatch.setattr(reader_module, "TRANSITIONS", topic := f"growing-{CLOCK.now_ms()}")
     async with open_administration(either, CLOCK) as broker:
-        await broker.ensure([Topic(topic, 1)])
+        await broker.ensure_topics([Topic(topic, 1)])
         async with following(either) as (reader, _):
             await broker.publish([record_of(told("order", 0, 0))._replace(topic=topic)])
             await until(lambda: len(reader.folds.known) == 1)
-            await broker.grow(topic, 8)
+            await broker.add_partitions(topic, 8)
             many = [record_of(told("order", 0, 0, saga=f"s{n}"))._replace(topic=topic) for n in range(50)]
             await broker.publish(many)
             await until(lambda: len(reader.folds.known) == 51)

@@ -55,8 +55,8 @@ class Ground:
 
         async def tell() -> None:
             async with broker_of(None, CLOCK, self.settings) as broker:
-                if self.topic not in await broker.partitions([self.topic]):
-                    await broker.ensure([Topic(self.topic, 12)])
+                if self.topic not in await broker.count_partitions([self.topic]):
+                    await broker.ensure_topics([Topic(self.topic, 12)])
                 await broker.publish(
                     [each._replace(topic=self.topic) for each in to_records(map(line_of, transitions))]
                 )

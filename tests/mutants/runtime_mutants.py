@@ -105,7 +105,7 @@ def messages_of_one_saga_run_side_by_side(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lost_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionListener, "lost", lambda self, partitions: None)
+    patch.setattr(PartitionListener, "on_lost", lambda self, partitions: None)
 
 
 def a_message_that_is_left_counts_as_finished(patch: pytest.MonkeyPatch) -> None:
@@ -310,10 +310,10 @@ def a_revoked_partition_is_kept(patch: pytest.MonkeyPatch) -> None:
     compare-and-swap, and its commits by the group; letting go at once only saves work that others do, too.
     """
 
-    async def revoked(self: PartitionListener, partitions: Any) -> None:
+    async def on_revoked(self: PartitionListener, partitions: Any) -> None:
         return None
 
-    patch.setattr(PartitionListener, "revoked", revoked)
+    patch.setattr(PartitionListener, "on_revoked", on_revoked)
 
 
 def decisions_without_a_write_trust_the_cache(patch: pytest.MonkeyPatch) -> None:

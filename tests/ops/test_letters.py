@@ -36,7 +36,7 @@ async def test_the_original_of_a_letter_comes_back_unless_it_was_cut(tmp_path: P
     id_ = dead_letters.id_of_older("payment", LATE)
     url = f"embedded:///{tmp_path / 'broker.db'}"
     async with EmbeddedBroker(tmp_path / "broker.db", clock=CLOCK) as broker:
-        await broker.ensure([Topic("payment.dead", 1, None)])
+        await broker.ensure_topics([Topic("payment.dead", 1, None)])
         await broker.publish([whole, cut, empty])
     settings = Settings.from_environment(broker=url)
     found = await read_originals("payment", {id_, "cut", "empty"}, settings, CLOCK)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.errors import NoStore, SagaError
 from saga.messages import Topic
 from saga.messaging.names import PROGRESS
@@ -110,7 +110,7 @@ async def test_a_service_that_nobody_knows_is_told_with_those_that_there_are(
             async with open_stores([address], CLOCK, ["paymnet", "order"]):
                 pass
         async with EmbeddedAdministration(tmp_path / "broker.db", clock=CLOCK) as broker:
-            await broker.ensure([Topic("shipping.commands", 1), Topic("orders", 1)])
+            await broker.ensure_topics([Topic("shipping.commands", 1), Topic("orders", 1)])
     async with open_stores([address], CLOCK, ["shipping"]) as sources:
         assert [source.service for source in sources] == [], "it has said nothing yet"
 

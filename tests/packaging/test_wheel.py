@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.kafka.record_batches import CODECS
+from saga.broker.kafka.fetching import CODECS
 from tests.packaging.environment import ROOT, built
 
 APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"

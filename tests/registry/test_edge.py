@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.configuration.wiring import with_topics
 from saga.contracts import codec
 from saga.contracts.library import binding_of
@@ -62,7 +62,7 @@ async def test_what_lies_there_from_before_a_topic_changed_its_form_is_read(tmp_
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place:
-        await place.broker.ensure([binding_of(shop.placed).library.topics["sales"]])
+        await place.broker.ensure_topics([binding_of(shop.placed).library.topics["sales"]])
         await place.broker.publish([place.record_of(shop.an_order())._replace(subject="")])
         await place.broker.publish([place.record_of(shop.an_order("order-2"))])
         async with at_work(place, shop.service):
@@ -109,12 +109,12 @@ async def test_who_reads_outside_any_group_waits_for_the_registry_and_loses_noth
     shop, clock = Shop(tmp_path), Standing()
     shop.register()
     async with open_at(shop, tmp_path) as place:
-        await place.broker.ensure([binding_of(shop.placed).library.topics["sales"]])
+        await place.broker.ensure_topics([binding_of(shop.placed).library.topics["sales"]])
         await place.broker.publish([place.record_of(shop.an_order(f"order-{n}")) for n in range(3)])
     behind = EmbeddedAdministration(tmp_path / "broker.db", clock=SystemClock())
     async with (
         RegistryAdministration(behind, shop.registry, clock) as tools,
-        tools.read({Partition("sales", 0): 1}) as reading,
+        tools.open_reader({Partition("sales", 0): 1}) as reading,
     ):
         shop.registry.is_away = True
         for _ in range(2):
@@ -125,14 +125,14 @@ async def test_who_reads_outside_any_group_waits_for_the_registry_and_loses_noth
         records = await reading.poll(records_max=10, timeout_s=1)
         assert [(record.offset, record.writer.id if record.writer else 0) for record in records] == [(1, 2), (2, 2)]
         assert reading.positions() == {Partition("sales", 0): 3}
-        assert not reading.standstills()
+        assert not reading.stalled_partitions()
 
 
 async def test_while_the_registry_is_away_nothing_is_read_past_and_nothing_is_lost(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.register()
     async with open_at(shop, tmp_path) as place:
-        await place.broker.ensure([binding_of(shop.placed).library.topics["sales"]])
+        await place.broker.ensure_topics([binding_of(shop.placed).library.topics["sales"]])
         await place.broker.publish([place.record_of(shop.an_order(f"order-{n}")) for n in range(20)])
         shop.registry.is_away = True
         async with at_work(place, shop.service):

@@ -46,15 +46,15 @@ async def test_what_was_held_is_given_in_order_and_no_more_than_asked_for(known:
 
 
 async def assigned(told: RegistryListener) -> None:
-    await told.assigned({SALES: 0})
+    await told.on_assigned({SALES: 0})
 
 
 async def revoked(told: RegistryListener) -> None:
-    await told.revoked([SALES])
+    await told.on_revoked([SALES])
 
 
 async def lost(told: RegistryListener) -> None:
-    told.lost([SALES])
+    told.on_lost([SALES])
 
 
 @pytest.mark.parametrize("goes", [assigned, revoked, lost])

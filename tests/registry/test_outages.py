@@ -88,7 +88,7 @@ async def test_the_books_balance_after_the_registry_was_away(tmp_path: Path, tro
     place = Workplace(tmp_path)
     log: Any = place.broker
     async with place.broker, place.store, registry_at(trouble.direct) as clients, registry_at(trouble.url) as first:
-        await log.ensure([library.topics[sales], library.topics[money]])
+        await log.ensure_topics([library.topics[sales], library.topics[money]])
         published = Edge(log, clients, place.clock)
 
         async def publish(*numbers: int) -> None:

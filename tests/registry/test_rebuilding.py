@@ -27,7 +27,7 @@ async def test_a_lost_progress_is_made_anew_and_what_it_said_is_said_in_the_wire
     registry = HttpRegistry(RegistryOptions(registry=schema_registry.url))
     place.broker = Edge(place.broker, registry, place.clock)  # type: ignore[assignment]
     async with place.broker, place.store:
-        await place.broker.ensure([library.topics[sales], library.topics[money]])
+        await place.broker.ensure_topics([library.topics[sales], library.topics[money]])
         async with at_work(place, shop.service):
             await place.publish(shop.an_order())
             await place.at_rest(shop.service)

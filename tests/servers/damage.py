@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiokafka.record.util import calc_crc32c
 
-from saga.broker.kafka.record_batches import HEADER, iterate_batches
+from saga.broker.kafka.fetching import HEADER, iterate_batches
 from saga.messages import Record
 
 LENGTH, MAGIC, CRC, ATTRIBUTES, COUNT = 8, 16, 17, 21, 57

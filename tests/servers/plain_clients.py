@@ -5,7 +5,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import TopicAlreadyExistsError
 
 from saga.broker.kafka.client import closing_on_failure
-from saga.broker.kafka.positions import fetch_log_ids
+from saga.broker.kafka.consumers import fetch_log_ids
 from tests.broker.waiting import CLOCK
 
 

@@ -11,7 +11,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int8, Int16, Int32, Schema, String
 
-from saga.broker.kafka.requests import Topics
+from saga.broker.kafka.client import Topics
 from saga.support.clock import SystemClock
 from tests.servers.kafka import KafkaServer
 from tests.servers.plain_clients import begun

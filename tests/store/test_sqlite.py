@@ -346,15 +346,15 @@ async def test_the_newest_come_first_of_one_collection_and_prefix_and_what_expir
         first = await store.get("saga", "a::000")
         assert first is not None
         await store.replace("saga", "a::000", b"changed", cas=first.cas)
-        found = [(key, document.content) async for key, document in store.newest("saga", "a::")]
+        found = [(key, document.content) async for key, document in store.scan_newest("saga", "a::")]
         expected = [(f"a::{(i * 7) % 150:03}", b"%d" % i if i else b"changed") for i in reversed(range(150))]
         assert found == expected
         assert isinstance(store, NewestFirst)
-        kept = [key async for key, _ in store.newest("saga", "a::", kept=True)]
+        kept = [key async for key, _ in store.scan_newest("saga", "a::", kept=True)]
         assert kept == [key for i, (key, _) in enumerate(expected) if i % 2]
         clock.ahead_s += 101
-        assert [key async for key, _ in store.newest("saga", "a::")] == kept
-        assert [key async for key, _ in store.newest("saga", "c::")] == []
+        assert [key async for key, _ in store.scan_newest("saga", "a::")] == kept
+        assert [key async for key, _ in store.scan_newest("saga", "c::")] == []
 
 
 async def test_the_doctor_asks_for_as_long_as_a_service_that_starts(tmp_path: Path, clock: SettableClock) -> None:

@@ -101,7 +101,7 @@ async def test_more_writes_than_one_transaction_takes_are_all_told_the_same_and_
     with pytest.raises(StoreBroken):
         [found async for found in store.scan("saga")]
     with pytest.raises(StoreBroken):
-        [found async for found in store.newest("saga")]
+        [found async for found in store.scan_newest("saga")]
     await store.__aexit__(None, None, None)
     assert len(list(path.parent.glob("*.rescued-*"))) == 1
     assert bool(list(path.parent.glob(path.name))) is (happens is replaced), "and none is made"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.tables import PURPOSE as BROKER
+from saga.broker.embedded.log import PURPOSE as BROKER
 from saga.errors import (
     Ambiguous,
     Broken,

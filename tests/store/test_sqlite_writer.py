@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from saga.broker.embedded.tables import PURPOSE as BROKER
+from saga.broker.embedded.log import PURPOSE as BROKER
 from saga.errors import Broken, SagaError
 from saga.store.sqlite import integrity
 from saga.store.sqlite.documents import PURPOSE as STORE

@@ -92,8 +92,8 @@ async def test_an_archive_whose_answer_is_lost_is_told(place: Workplace, monkeyp
 
     watching = OutageWatch("payment", place.clock, place.moments.append)
     await ensure_record(payment.declared, place.store, place.clock, watching)  # it lies in that collection, too
-    await place.broker.ensure(topics_of(payment.declared))
-    await note_logs(place.store, "payment", await place.broker.log_ids(writes_of(payment.declared)))
+    await place.broker.ensure_topics(topics_of(payment.declared))
+    await note_logs(place.store, "payment", await place.broker.fetch_log_ids(writes_of(payment.declared)))
     refuse_once(place, monkeypatch, "saga-archive", Ambiguous("no answer"))
     async with at_work(place, payment):
         await place.publish(*(an_order(quantity=number + 1) for number in range(TRANSITIONS_MAX + 2)))

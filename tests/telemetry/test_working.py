@@ -56,7 +56,7 @@ async def watched(place: Workplace, service: Service) -> AsyncIterator[WorkerVie
         yield
         ended.set()
 
-    await place.broker.ensure(topics_of(service.declared))
+    await place.broker.ensure_topics(topics_of(service.declared))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(
             serve(
@@ -142,7 +142,7 @@ async def test_wakes_that_lie_in_the_log_until_their_time_are_no_lag(
 
 async def test_a_worker_has_recovered_once_all_that_was_there_is_handled(place: Workplace) -> None:
     may_end, service = asyncio.Event(), "payment"
-    await place.broker.ensure(topics_of(service_that_waits_for(may_end).declared))
+    await place.broker.ensure_topics(topics_of(service_that_waits_for(may_end).declared))
     await place.publish(an_order())
     async with watched(place, service_that_waits_for(may_end)) as worker:
         metrics = Metrics({service: worker}, place.clock)

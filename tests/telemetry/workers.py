@@ -54,7 +54,7 @@ class WatchedWorker:
     def away(self) -> Mapping[str, float]:
         return self.gone
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         return self.stands
 
     async def look(self) -> None:

@@ -128,9 +128,9 @@ async def log(broker: KafkaAdministration) -> list[Check]:
     behind, count = list[str](), 0
     for service, declared in READ.items():
         topics = [topic for topic in reads_of(declared) if not is_wakes(topic)]
-        positions = (await broker.group(service)).positions
+        positions = (await broker.describe_group(service)).positions
         consumed = {topic for topic in topics if any(at.topic == topic for at in positions)}
-        for at, bounds in (await broker.bounds(consumed)).items():
+        for at, bounds in (await broker.fetch_bounds(consumed)).items():
             count += bounds.end
             if positions.get(at, bounds.begin) != bounds.end:
                 behind.append(f"{service}: {at.topic} {at.number}: committed {positions.get(at)} of {bounds.end}")

@@ -153,7 +153,7 @@ class Torture:
             chance = Random(self._plan.seed)
             customers = Customers(broker, self._plan.per_s, chance, self._clock)
             for declared in READ.values():
-                await broker.ensure([*topics_of(declared), TOPIC])  # on Kafka services make none
+                await broker.ensure_topics([*topics_of(declared), TOPIC])  # on Kafka services make none
             for service, count in (FEWER if self._plan.is_short else WORKERS).items():
                 for _ in range(count):
                     workers.hire(service)

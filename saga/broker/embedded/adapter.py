@@ -32,7 +32,7 @@ class EmbeddedAdapter:
     schemes = ("embedded",)
     takes = "embedded:///FILE"
     example = "embedded:///file (relative) or embedded:////folder/file (absolute)"
-    makes_topics = True
+    creates_topics = True
     options = Options(EmbeddedOptions, {"SAGA_EMBEDDED_AWAY_DAYS": setting_readers.number(float, 1, 36_500, "days")})
 
     def check(self, address: str) -> None:
@@ -41,23 +41,23 @@ class EmbeddedAdapter:
     def problems(self, settings: Chosen) -> Iterator[Problem]:
         yield from ()
 
-    def at(self, settings: Chosen, clock: Clock) -> Broker:
+    def create_broker(self, settings: Chosen, clock: Clock) -> Broker:
         from saga.broker.embedded.broker import EmbeddedBroker
 
         file, timing = embedded_path(settings.broker), _timing(settings)
         return EmbeddedBroker(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
-    def administration(self, settings: Chosen, clock: Clock) -> Administration:
-        from saga.broker.embedded.administration import EmbeddedAdministration
+    def create_administration(self, settings: Chosen, clock: Clock) -> Administration:
+        from saga.broker.embedded.broker import EmbeddedAdministration
 
         file, timing = embedded_path(settings.broker), _timing(settings)
         return EmbeddedAdministration(file, clock=clock, timing=timing, record_bytes_max=settings.record_bytes_max)
 
-    def unmade(self, settings: Chosen) -> Path | None:
+    def missing_file(self, settings: Chosen) -> Path | None:
         file = embedded_path(settings.broker)
         return None if file.exists() else file
 
-    def copies(self, settings: Chosen) -> Copies:
+    def required_replicas(self, settings: Chosen) -> Copies:
         return Copies()  # on one disk there are none, whatever is asked for
 
 

@@ -1,4 +1,4 @@
-"""Embedded broker: open and close the file, publish, join groups, and notice what other processes wrote."""
+"""Embedded broker: publish, join groups, notice the writes of other processes; and the same broker for tools."""
 
 import asyncio
 import sqlite3
@@ -6,17 +6,37 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Seque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from saga.broker.embedded.groups import Groups
-from saga.broker.embedded.liveness import MemberLock, is_dead, remove_dead_locks
-from saga.broker.embedded.log import RecordLog, Transaction, Undecodable, Watched, find_missing_write
+from saga.broker.administration import (
+    NO_IDS,
+    GroupDescription,
+    InactiveGroup,
+    OffsetBounds,
+    PartitionReader,
+    TopicDescription,
+    UnreadableRange,
+)
+from saga.broker.embedded.groups import GroupMember, Groups, MemberLock, is_dead, remove_dead_locks
+from saga.broker.embedded.log import (
+    LOGS,
+    POSITIONS,
+    PURPOSE,
+    RecordLog,
+    TopicExtent,
+    Transaction,
+    Undecodable,
+    Watched,
+    find_missing_write,
+    load_topics,
+    row_checksum,
+    verified_logs,
+    verified_positions,
+)
 from saga.broker.embedded.membership import BrokerFile, EmbeddedMember, Timing
-from saga.broker.embedded.reader import EmbeddedReader
-from saga.broker.embedded.tables import PURPOSE
-from saga.broker.port import RECORD_BYTES_MAX, Listener, Membership, Subscription
+from saga.broker.port import RECORD_BYTES_MAX, Listener, MemberIdentity, Membership, Subscription
 from saga.errors import Broken, BrokerError, BrokerUnavailable
-from saga.messages import Outgoing, Partition, Record, Topic
+from saga.messages import Outgoing, Partition, Record, StalledPartition, Topic
 from saga.store.sqlite.connection import shrink
 from saga.store.sqlite.errors import FileOperation
 from saga.store.sqlite.state_file import StateFile
@@ -43,7 +63,7 @@ class EmbeddedBroker:
     survives a power failure, as far as the disk keeps what it has synced.
     """
 
-    makes_topics = True
+    creates_topics = True
 
     def __init__(
         self,
@@ -106,21 +126,21 @@ class EmbeddedBroker:
 
     # ---------------------------------------------------------------- the port
 
-    async def ensure(self, topics: Sequence[Topic]) -> None:
+    async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Create topics as promised; records are kept for as long as whoever wants them for longest."""
         log = self._open.log
         await self._open.writer.do(lambda: log.ensure(topics))
 
-    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+    async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         log = self._open.log
         with self._open.file.telling():
             log.reload()
         return {name: log.topics[name].partitions for name in topics if name in log.topics}
 
-    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        return dict.fromkeys(await self.partitions(topics), self._open.log.id)
+    async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        return dict.fromkeys(await self.count_partitions(topics), self._open.log.id)
 
-    async def forbidden(
+    async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
         return ()
@@ -298,3 +318,266 @@ async def _running(*work: Coroutine[object, object, None]) -> AsyncIterator[None
         for task in tasks:
             if not task.cancelled() and (why := task.exception()) is not None:
                 raise why
+
+
+# ---------------------------------------------------------------- the port for tools
+#
+# Queries on the tables, and the changes that operators make, each in one transaction.
+
+
+class EmbeddedAdministration(EmbeddedBroker):
+    """The embedded broker with the port for tools. See `saga.broker.administration.Administration` for the promises."""
+
+    can_add_partitions = False
+    """False: a topic's partitions are neighbours in the file."""
+
+    async def list_topics(self) -> Collection[str]:
+        return list(self._kept())
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        kept = self._kept()
+        return {
+            name: TopicDescription(kept[name].partitions, kept[name].retention_ms) for name in topics if name in kept
+        }
+
+    async def fetch_server_settings(self) -> Mapping[str, Mapping[str, str]]:
+        return {}
+
+    async def set_retention(self, topic: str, retention_ms: int | None) -> None:
+        kept, log = self._one(topic), self._open.log
+        await self._open.writer.do(lambda: log.retain(topic, kept, retention_ms))
+
+    async def use_log_append_time(self, topic: str) -> None:
+        """Do nothing: this log dates all records, as does every process that writes it, by the machine's clock."""
+        self._one(topic)
+
+    async def add_partitions(self, topic: str, partitions: int) -> None:
+        """Refuse: keys would change their partition, and there is no room beside those that are there."""
+        raise BrokerError(
+            f"topic {topic!r} of the embedded broker keeps its {self._one(topic).partitions} partitions: to have "
+            f"{partitions}, let the services handle what is there, then begin with another file"
+        )
+
+    async def describe_group(self, name: str) -> GroupDescription:
+        members, positions = self._members_of(name), self._positions_of(name)
+        # Who joins begins at a position, so each topic that is read has one.
+        reads = frozenset({p.topic for p in positions} if members else ())
+        return GroupDescription(members, positions, reads, self._identities_of(name))
+
+    async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
+        self._one(topic)
+        names = [name for (name,) in self._rows("SELECT name FROM groups ORDER BY name")]
+        groups = {name: await self.describe_group(name) for name in names}
+        return {name: group for name, group in groups.items() if any(p.topic == topic for p in group.positions)}
+
+    async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
+        with self._open.file.telling():
+            logs = {log: OffsetBounds(oldest, end) for log, oldest, end in verified_logs(self.connection.execute(LOGS))}
+        return {
+            Partition(topic, number): logs[kept.first_log + number]
+            for topic, kept in self._kept().items()
+            for number in range(kept.partitions if topic in topics else 0)
+        }
+
+    async def find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
+        kept, found = self._one(topic), dict[Partition, int]()
+        for partition, bounds in (await self.fetch_bounds([topic])).items():
+            statement = f"SELECT min(offset) FROM log_{kept.first_log + partition.number} WHERE time_ms >= ?"
+            [(first,)] = self._rows(statement, (time_ms,))
+            found[partition] = bounds.end if first is None else first
+        return found
+
+    @asynccontextmanager
+    async def open_reader(
+        self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
+    ) -> AsyncIterator[PartitionReader]:
+        shared = self._open
+        with shared.file.telling():
+            shared.log.reload()
+        here = shared.log.id  # a position of another file counts for nothing
+        reader = EmbeddedReader(
+            {p: at if log_ids.get(p.topic, here) == here else 0 for p, at in positions.items()}, shared
+        )
+        self._readers.append(reader)
+        try:
+            yield reader
+        finally:
+            self._readers.remove(reader)
+
+    async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
+        kept = self._one(partition.topic)
+        try:
+            with self._open.file.telling():
+                self._open.log.read(kept.first_log + partition.number, partition, offset, 1)
+        except Undecodable as why:
+            return UnreadableRange(why.offset, why.offset + 1, None, str(why))
+        return None
+
+    async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
+        places = [(self._one(topic).first_log + number, at) for (topic, number), at in positions.items()]
+        rows = [(group, log, at, row_checksum(group, log, at)) for log, at in places]
+        await self._open.writer.do(lambda: self._move(group, rows))
+
+    def _move(self, group: str, rows: list[tuple[str, int, int, int]]) -> None:
+        """Move positions inside a transaction: nobody joins meanwhile."""
+        if members := self._members_of(group):
+            raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
+        self.connection.executemany(
+            "INSERT INTO positions (grp, log, offset, sum) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (grp, log) DO UPDATE SET offset = excluded.offset, sum = excluded.sum",
+            rows,
+        )
+        self.connection.execute("UPDATE groups SET version = version + 1 WHERE name = ?", (group,))
+
+    async def list_inactive_groups(self) -> Sequence[InactiveGroup]:
+        with self._open.file.telling():
+            away_ms, lost = self._open.groups.away_ms(), self._lost()
+            ends = {log: end for log, _, end in verified_logs(self.connection.execute(LOGS))}
+            behind = dict.fromkeys(away_ms, 0)
+            for group, log, offset in verified_positions(self.connection.execute(POSITIONS)):
+                if group in behind:
+                    behind[group] += ends[log] - offset
+        return [InactiveGroup(group, ms, behind[group], group in lost) for group, ms in sorted(away_ms.items())]
+
+    async def forget_group(self, group: str) -> None:
+        await self._open.writer.do(lambda: self._forget(group))
+
+    def _forget(self, group: str) -> None:
+        """Forget a group inside a transaction: nobody joins meanwhile."""
+        if members := self._members_of(group):
+            raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
+        self._open.groups.forget(group)
+
+    async def append_probe(self) -> int | None:
+        await self._open.writer.do(lambda: None)  # a transaction: the file can be written
+        return None
+
+    # ---------------------------------------------------------------- what the tables say
+
+    def _kept(self) -> Mapping[str, TopicExtent]:
+        """Topics as the file has them, not as the log remembers them: another process may have changed a topic's
+        retention."""
+        with self._open.file.telling():
+            return dict(sorted(load_topics(self.connection).items()))
+
+    def _one(self, topic: str) -> TopicExtent:
+        kept = self._kept()
+        if topic not in kept:
+            raise BrokerError(f"there is no topic {topic!r} in {self.path}: is its name right?")
+        return kept[topic]
+
+    def _members_of(self, group: str) -> tuple[str, ...]:
+        """Members that may be alive: a frozen one holds its seat, a dead one does not, and is in nobody's way."""
+        return tuple(fellow.seat for fellow in self._living(group))
+
+    def _identities_of(self, group: str) -> frozenset[MemberIdentity]:
+        with self._open.file.telling():
+            stated = self._open.groups.identities(group)
+        living = [stated.get(fellow.id) for fellow in self._living(group)]
+        return frozenset(identity for identity in living if identity is not None)
+
+    def _living(self, group: str) -> list[GroupMember]:
+        fellows = self._open.groups.fellows(group)
+        return [fellow for fellow in fellows if not is_dead(self.path.parent / fellow.seat)]
+
+    def _positions_of(self, group: str) -> Mapping[Partition, int]:
+        with self._open.file.telling():
+            rows = self.connection.execute(f"{POSITIONS} WHERE grp = ?", (group,))
+            places = {log: at for _, log, at in verified_positions(rows)}
+        return {
+            Partition(topic, number): places[kept.first_log + number]
+            for topic, kept in self._kept().items()
+            for number in range(kept.partitions)
+            if kept.first_log + number in places
+        }
+
+    def _rows(self, statement: str, given: tuple[object, ...] = ()) -> list[Any]:
+        """Rows that SQLite finds."""
+        with self._open.file.telling():
+            return self.connection.execute(statement, given).fetchall()
+
+
+# ---------------------------------------------------------------- reading outside of groups
+
+
+class EmbeddedReader:
+    """Reader on the broker's file. See `saga.broker.administration.PartitionReader` for the promises."""
+
+    def __init__(self, positions: Mapping[Partition, int], shared: BrokerFile) -> None:
+        """Begin at these positions. Raises `BrokerError` for a partition that is not there."""
+        self._shared, self._positions = shared, dict(positions)
+        self._logs: dict[Partition, int] = {}
+        for partition in positions:
+            kept = shared.log.kept(partition.topic)
+            if not 0 <= partition.number < kept.partitions:
+                raise BrokerError(f"topic {partition.topic} has {kept.partitions} partitions: none is {partition}")
+            self._logs[partition] = kept.first_log + partition.number
+        self._order = list(positions)
+        """Partitions, longest unread first."""
+        self._standstills: dict[Partition, StalledPartition] = {}
+        self._news = asyncio.Event()
+        self._broken: BaseException | None = None
+
+    async def poll(self, *, records_max: int, timeout_s: float) -> Sequence[Record]:
+        clock = self._shared.clock
+        deadline_s = clock.monotonic_s() + timeout_s
+        while True:
+            if self._broken is not None:
+                raise self._broken
+            self._news.clear()
+            await clock.sleep(0)  # a reader that never runs dry would never let anybody else run
+            try:
+                if records := self._read(records_max):
+                    return records
+            except sqlite3.Error as why:
+                raise self._shared.file.error(why, FileOperation.READ) from why
+            try:
+                await clock.within(max(0.0, deadline_s - clock.monotonic_s()), self._news.wait())
+            except TimeoutError:
+                return []
+
+    @property
+    def logs(self) -> Collection[int]:
+        """Logs that are read here."""
+        return self._logs.values()
+
+    def positions(self) -> Mapping[Partition, int]:
+        return dict(self._positions)
+
+    def log_ids(self) -> Mapping[str, str]:
+        return dict.fromkeys((partition.topic for partition in self._positions), self._shared.log.id)
+
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        return list(self._standstills.values())
+
+    def advanced(self, heads: Mapping[int, int]) -> None:
+        """Take note that some logs have new ends."""
+        self._news.set()
+
+    def fail(self, why: BaseException) -> None:
+        """Tell whoever polls so, from now on."""
+        self._broken = self._broken or why
+        self._news.set()
+
+    def _read(self, records_max: int) -> list[Record]:
+        log, records = self._shared.log, list[Record]()
+        ends = log.ends(self._logs.values())
+        for partition in list(self._order):
+            number, position = self._logs[partition], self._positions[partition]
+            if position >= ends[number]:
+                continue
+            self._order.remove(partition)
+            self._order.append(partition)
+            try:
+                read = log.read(number, partition, position, records_max - len(records))
+            except Undecodable as why:
+                told = StalledPartition(*partition, why.offset, why.told(partition, self._shared.file.path))
+                self._standstills[partition] = told
+                continue
+            self._standstills.pop(partition, None)
+            # A log has no gaps: what lay between was removed.
+            self._positions[partition] = read[-1].offset + 1 if read else ends[number]
+            records += read
+            if len(records) >= records_max:
+                break
+        return records

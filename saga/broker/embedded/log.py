@@ -1,9 +1,9 @@
-"""Log of the embedded broker: topics, appending, reading and retention of records."""
+"""Log of the embedded broker: its tables, and appending, reading and retention of records."""
 
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import add, is_, xor
 from pathlib import Path
@@ -11,15 +11,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from saga.broker.embedded import tables
-from saga.broker.embedded.tables import log_table
 from saga.broker.partitioner import partition_of
 from saga.broker.port import FRAME_BYTES, RECORD_BYTES_MAX, record_size
-from saga.errors import BrokerError
+from saga.errors import BrokerBroken, BrokerError, BrokerUnavailable
 from saga.messages import Headers, Outgoing, Partition, Record, Topic
 from saga.messaging.names import is_wakes
 from saga.store.sqlite.connection import as_blobs
-from saga.store.sqlite.errors import Damage
+from saga.store.sqlite.errors import Damage, OwnerErrors, StateFileSpec
 from saga.support.clock import Clock
 
 DAY_MS = 86_400_000
@@ -146,7 +144,7 @@ class RecordLog:
             statement = f"SELECT id, next, next_sum FROM logs WHERE id IN ({', '.join(map(str, unknown))})"
             for log, end, sum_ in self._connection().execute(statement):
                 if self._checked.get(log) != (end, sum_):  # most are as they were, whoever wrote
-                    tables.check_end(log, end, sum_)
+                    check_end(log, end, sum_)
                     self._checked[log] = end, sum_
                 self.heads[log] = end
         return {log: self.heads[log] for log in logs}
@@ -197,7 +195,7 @@ class RecordLog:
         for log, rows in by_log.items():
             connection.executemany(f"INSERT INTO log_{log} VALUES (?, ?, ?, ?, ?, ?)", rows)
         self._moved = moved
-        ends = [(end, tables.row_checksum(log, end), log) for log, end in moved.items()]
+        ends = [(end, row_checksum(log, end), log) for log, end in moved.items()]
         connection.executemany("UPDATE logs SET next = ?, next_sum = ? WHERE id = ?", ends)
 
     def committed(self) -> Mapping[int, int]:
@@ -228,7 +226,7 @@ class RecordLog:
 
     def _check_gap(self, log: int, offset: int, found: Sequence[int]) -> None:
         """Check that what is not there was removed by retention. Raises `Damage`."""
-        oldest, end = tables.read_log_bounds(self._connection(), log)
+        oldest, end = read_log_bounds(self._connection(), log)
         first = max(offset, oldest)
         if list(found) != list(range(first, first + len(found))) or (not found and first < end):
             raise Damage(f"records of log {log} from {first} on are missing")
@@ -241,10 +239,10 @@ class RecordLog:
         execute(_IDENTITY)
         found = execute("SELECT id, sum FROM log_identity").fetchone()
         if found is None:
-            execute("INSERT INTO log_identity VALUES (?, ?)", (new, tables.row_checksum("log_identity", new)))
+            execute("INSERT INTO log_identity VALUES (?, ?)", (new, row_checksum("log_identity", new)))
             self.id = new
             return
-        tables.check_identity(*found)
+        check_identity(*found)
         (self.id, _) = found
 
     def ensure(self, topics: Sequence[Topic]) -> None:
@@ -270,7 +268,7 @@ class RecordLog:
 
     def retain(self, name: str, kept: TopicExtent, retention_ms: int | None) -> None:
         """Keep the records of a topic for so long from now on."""
-        sum_ = tables.row_checksum(name, kept.first_log, kept.partitions, retention_ms)
+        sum_ = row_checksum(name, kept.first_log, kept.partitions, retention_ms)
         self._connection().execute(
             "UPDATE topics SET retention_ms = ?, sum = ? WHERE name = ?", (retention_ms, sum_, name)
         )
@@ -278,11 +276,11 @@ class RecordLog:
     def _make(self, topic: Topic, retention_ms: int | None) -> TopicExtent:
         (first,) = self._connection().execute("SELECT coalesce(max(id), 0) + 1 FROM logs").fetchone()
         for log in range(first, first + topic.partitions):
-            sum_ = tables.row_checksum(log, 0)
+            sum_ = row_checksum(log, 0)
             self._connection().execute("INSERT INTO logs VALUES (?, 0, ?, 0, ?)", (log, sum_, sum_))
             self._connection().execute(log_table(log))
         kept = TopicExtent(first, topic.partitions, retention_ms)
-        row = (topic.name, *kept, tables.row_checksum(topic.name, *kept))
+        row = (topic.name, *kept, row_checksum(topic.name, *kept))
         self._connection().execute("INSERT INTO topics VALUES (?, ?, ?, ?, ?)", row)
         return kept
 
@@ -299,10 +297,10 @@ class RecordLog:
         trimmed = {name: topic for name, topic in there if topic.retention_ms is not None or is_wakes(name)}
         if not trimmed:
             return False
-        ends = {log: (oldest, end) for log, oldest, end in tables.verified_logs(execute(tables.LOGS))}
+        ends = {log: (oldest, end) for log, oldest, end in verified_logs(execute(LOGS))}
         floors: dict[int, int] = {}
         timers = {log for name, topic in trimmed.items() if is_wakes(name) for log in topic.logs}
-        for group, log, offset in tables.verified_positions(execute(tables.POSITIONS)):
+        for group, log, offset in verified_positions(execute(POSITIONS)):
             if group not in lost or log in timers:
                 floors[log] = min(offset, floors.get(log, offset))
         for name, topic in trimmed.items():
@@ -326,7 +324,7 @@ class RecordLog:
         keep = end if first_kept is None else first_kept
         if keep > oldest:
             execute(f"DELETE FROM log_{log} WHERE offset < ?", (keep,))
-            sum_ = tables.row_checksum(log, keep)
+            sum_ = row_checksum(log, keep)
             execute("UPDATE logs SET oldest = ?, oldest_sum = ? WHERE id = ?", (keep, sum_, log))
         return keep == oldest + TRIMMED_MAX
 
@@ -357,7 +355,7 @@ def _up_to_unreadable(topic: str, number: int, rows: Sequence[Row], log_id: str)
 
 def load_topics(connection: sqlite3.Connection) -> dict[str, TopicExtent]:
     """Topics as the file has them. Raises `Damage`."""
-    rows = tables.verified_topics(connection.execute(tables.TOPICS))
+    rows = verified_topics(connection.execute(TOPICS))
     return {
         name: TopicExtent(first_log, partitions, retention_ms) for name, first_log, partitions, retention_ms in rows
     }
@@ -369,7 +367,7 @@ def find_missing_write(connection: sqlite3.Connection, mark: bytes) -> str | Non
     log, end = (int(part) for part in mark.split())
     found = connection.execute("SELECT next, next_sum FROM logs WHERE id = ?", (log,)).fetchone()
     if found is not None:
-        tables.check_end(log, *found)
+        check_end(log, *found)
     return None if found is not None and found[0] >= end else f"record {end - 1} of log {log}"
 
 
@@ -432,3 +430,147 @@ class Transaction:
             self._caught_up()
         if self._moved:
             self._appended(self._moved)
+
+
+# ---------------------------------------------------------------- tables
+
+
+TABLES = (
+    # A topic's partitions are the logs first_log, first_log + 1, ...; each log's records are in a table of its own,
+    # `log_<id>`: all its writes go to its end, which costs a third less than one table for all, and packs pages full.
+    "CREATE TABLE topics (name TEXT PRIMARY KEY, first_log INTEGER NOT NULL, partitions INTEGER NOT NULL,"
+    " retention_ms INTEGER, sum INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE logs (id INTEGER PRIMARY KEY, oldest INTEGER NOT NULL, oldest_sum INTEGER NOT NULL,"
+    " next INTEGER NOT NULL, next_sum INTEGER NOT NULL)",
+    # `version` is raised whenever a member has to look: at a new generation, and when a partition becomes free.
+    "CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE members (id INTEGER PRIMARY KEY AUTOINCREMENT, grp TEXT NOT NULL, seat TEXT NOT NULL,"
+    " topics TEXT NOT NULL)",
+    # `target` is who shall have the log in this generation, `owner` who has it, `granted` the generation it got it in.
+    "CREATE TABLE positions (grp TEXT NOT NULL, log INTEGER NOT NULL, offset INTEGER NOT NULL, sum INTEGER NOT NULL,"
+    " owner INTEGER, granted INTEGER, target INTEGER, PRIMARY KEY (grp, log)) WITHOUT ROWID",
+    # Of each group without a living member: how long it has been seen so, and when somebody looked last.
+    "CREATE TABLE absences (grp TEXT PRIMARY KEY, away_ms INTEGER NOT NULL, looked_ms INTEGER NOT NULL,"
+    " sum INTEGER NOT NULL) WITHOUT ROWID",
+)
+
+
+def log_table(log: int) -> str:
+    """Statement that makes the table of one partition's records."""
+    return (
+        f"CREATE TABLE log_{log} (offset INTEGER PRIMARY KEY, key BLOB, value BLOB, headers BLOB, time_ms INTEGER,"
+        " sum INTEGER)"
+    )
+
+
+def check_records(connection: sqlite3.Connection) -> None:
+    """Check that no records are missing between others, that no positions are beyond them, and that topics, logs and
+    positions are what was written. Raises `Damage`."""
+    for _ in (*verified_topics(connection.execute(TOPICS)), *verified_positions(connection.execute(POSITIONS))):
+        pass
+    for log, oldest, end in list(verified_logs(connection.execute(LOGS))):
+        found = connection.execute(f"SELECT count(*), min(offset), max(offset) FROM log_{log}").fetchone()
+        if found != ((end - oldest, oldest, end - 1) if end > oldest else (0, None, None)):
+            raise Damage(f"log {log} is to hold the records from {oldest} to {end - 1}, and holds others")
+    beyond = connection.execute(
+        "SELECT p.grp, p.log FROM positions p LEFT JOIN logs l ON l.id = p.log WHERE l.id IS NULL OR p.offset > l.next"
+        " OR p.offset < 0"
+    ).fetchone()
+    if beyond is not None:
+        raise Damage(f"the position of group {beyond[0]!r} in log {beyond[1]} is none")
+
+
+PURPOSE = StateFileSpec(
+    name="broker file",
+    setting="SAGA_BROKER",
+    application=0x53414742,  # SAGB
+    format=4,
+    tables=TABLES,
+    tables_are_all=False,  # a topic brings its own
+    check=check_records,
+    errors=OwnerErrors(
+        broken=BrokerBroken,
+        unavailable=BrokerUnavailable,
+        ambiguous=BrokerUnavailable,
+        defect=BrokerError,
+        too_large=BrokerError,
+        unfit=BrokerError,
+        foreign=BrokerError,
+        closed_to_us=BrokerUnavailable,
+    ),
+)
+
+
+# ---------------------------------------------------------------- checksums of rows
+#
+# SQLite has none. Each column that changes by itself has a checksum of its own, which also covers what identifies the
+# row, so that no write needs to know the other columns. The owner of a partition has none: it changes with each
+# generation, and every commit is compared with it.
+
+
+LOGS = "SELECT id, oldest, oldest_sum, next, next_sum FROM logs"
+POSITIONS = "SELECT grp, log, offset, sum FROM positions"
+ABSENCES = "SELECT grp, away_ms, looked_ms, sum FROM absences"
+TOPICS = "SELECT name, first_log, partitions, retention_ms, sum FROM topics"
+
+
+def row_checksum(*fields: str | int | None) -> int:
+    """Checksum of these columns of a row.
+
+    >>> row_checksum("orders", 1, 12, None) == row_checksum("orders", 1, 13, None)
+    False
+    """
+    return zlib.crc32(_pack(fields))
+
+
+def verified_topics(
+    rows: Iterable[tuple[str, int, int, int | None, int]],
+) -> Iterator[tuple[str, int, int, int | None]]:
+    """Topics from `TOPICS`, each compared with its checksum. Raises `Damage`."""
+    for name, first_log, partitions, retention_ms, sum_ in rows:
+        _compare(f"topic {name!r}", sum_, name, first_log, partitions, retention_ms)
+        yield name, first_log, partitions, retention_ms
+
+
+def verified_logs(rows: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Logs from `LOGS`: id, oldest offset and end. Raises `Damage`."""
+    for log, oldest, oldest_sum, end, end_sum in rows:
+        _compare(f"the beginning of log {log}", oldest_sum, log, oldest)
+        check_end(log, end, end_sum)
+        yield log, oldest, end
+
+
+def check_end(log: int, end: int, sum_: int) -> None:
+    """Compare the end of a log with its checksum. Raises `Damage`."""
+    _compare(f"the end of log {log}", sum_, log, end)
+
+
+def check_identity(id_: str, sum_: int) -> None:
+    """Compare the id of the file's logs with its checksum. Raises `Damage`."""
+    _compare("the id of its logs", sum_, "log_identity", id_)
+
+
+def verified_positions(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+    """Positions from `POSITIONS`: group, log and offset. Raises `Damage`."""
+    for group, log, offset, sum_ in rows:
+        _compare(f"the position of group {group!r} in log {log}", sum_, group, log, offset)
+        yield group, log, offset
+
+
+def verified_absences(rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+    """Absences from `ABSENCES`: group, for how long, and when that was looked at. Raises `Damage`."""
+    for group, away_ms, looked_ms, sum_ in rows:
+        _compare(f"the absence of group {group!r}", sum_, group, away_ms, looked_ms)
+        yield group, away_ms, looked_ms
+
+
+def read_log_bounds(connection: sqlite3.Connection, log: int) -> tuple[int, int]:
+    """Oldest offset and end of a log. Raises `Damage`."""
+    for _, oldest, end in verified_logs(connection.execute(f"{LOGS} WHERE id = ?", (log,))):
+        return oldest, end
+    raise Damage(f"log {log} is missing")
+
+
+def _compare(what: str, sum_: int, *fields: str | int | None) -> None:
+    if row_checksum(*fields) != sum_:
+        raise Damage(f"{what} is not what was written")

@@ -6,11 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from saga.broker.embedded.groups import Groups, MemberView, Newcomer
-from saga.broker.embedded.liveness import Liveness, MemberLock, is_dead
+from saga.broker.embedded.groups import Groups, Liveness, MemberLock, MemberView, Newcomer, is_dead
 from saga.broker.embedded.log import RecordLog, Transaction, Undecodable
-from saga.broker.identity import MemberIdentity, disagreement_error, find_disagreeing
-from saga.broker.port import Listener, Subscription
+from saga.broker.port import Listener, MemberIdentity, Subscription, disagreement_error, find_disagreeing
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, StalledPartition
 from saga.store.sqlite.errors import FileOperation
@@ -31,7 +29,7 @@ class Timing:
     silence_s: float = 10
     """Silence after which a member that lives but has not stirred is a zombie: it loses what it has."""
     drain_s: float = 5
-    """Longest wait of a partition for `Listener.revoked` of the member that is to lose it."""
+    """Longest wait of a partition for `Listener.on_revoked` of the member that is to lose it."""
     watch_s: float = 0.1
     """Pause before a member looks again whether the others live."""
     away_s_max: float = 30 * 86_400.0
@@ -128,14 +126,14 @@ class EmbeddedMember:
         if rows:
             await self._shared.writer.do(lambda: groups.commit(self.group, member, rows))
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         rows, groups, member = self._rows(offsets), self._shared.groups, self._id
         left = [partition for partition in offsets if self._owned[partition].left]
         if rows:
             await self._shared.writer.do(lambda: groups.begin(self.group, member, rows))
         return left
 
-    async def end(self, offsets: Mapping[Partition, int]) -> None:
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
         rows, groups, member = self._rows(offsets), self._shared.groups, self._id
         if rows:
             await self._shared.writer.do(lambda: groups.end(self.group, member, rows))
@@ -162,13 +160,13 @@ class EmbeddedMember:
         heads = self._shared.log.heads
         return {p: max(0, heads.get(owned.log, 0) - owned.position) for p, owned in self._owned.items()}
 
-    def strangers(self) -> Sequence[str]:
+    def disagreeing_members(self) -> Sequence[str]:
         return self._strangers
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         return {partition: self._owned[partition].position for partition in self._by_log.values()}
 
-    async def ends(self) -> Mapping[Partition, int | None]:
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
         self._check()
         shared, logs = self._shared, dict[int, Partition]()
         try:
@@ -182,7 +180,7 @@ class EmbeddedMember:
             raise shared.file.error(why, FileOperation.READ) from why
         return {partition: ends[log] for log, partition in logs.items()}
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         self._check()
         topics = self._shared.log.topics
         logs = {topics[p.topic].first_log + p.number: p for p in partitions if p.topic in topics}
@@ -193,7 +191,7 @@ class EmbeddedMember:
             raise self._shared.file.error(why, FileOperation.READ) from why
         return {partition: found[log] for log, partition in logs.items() if log in found}
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         return [standstill for _, standstill in self._standstills.values()]
 
     def _read(self, partitions: Collection[Partition], records_max: int) -> list[Record]:
@@ -213,7 +211,7 @@ class EmbeddedMember:
                     continue
                 follows = read[0].offset if read else end
                 if follows > owned.position:  # a log has no gaps: what lay between was removed
-                    self._listener.expired(partition, owned.position, follows)
+                    self._listener.on_expired(partition, owned.position, follows)
                     owned.position = follows
                 if read:
                     if self._standstills and self._standstills.pop(partition, None) is not None:
@@ -371,7 +369,7 @@ class EmbeddedMember:
             await self._revoke(going)
             await shared.writer.do(lambda: shared.groups.release(self.group, self._id, leaving))
             shared.changed(self.group)
-            self._listener.lost(going)
+            self._listener.on_lost(going)
             return 0
         # Two looks of grace: whoever has to drain may have begun that much later.
         patience_s = self._since_s + shared.timing.drain_s + 2 * shared.timing.watch_s - now_s
@@ -399,7 +397,7 @@ class EmbeddedMember:
             return
         for partition, grant in taken.items():  # ours to commit from here on, and to read once the listener knows
             self._owned[partition] = EmbeddedPartition(grant.log, grant.granted, grant.offset, grant.left)
-        await self._listener.assigned({partition: grant.offset for partition, grant in taken.items()})
+        await self._listener.on_assigned({partition: grant.offset for partition, grant in taken.items()})
         self._by_log.update({grant.log: partition for partition, grant in taken.items()})
         with shared.file.telling():
             self.advanced(shared.log.ends(grant.log for grant in taken.values()))
@@ -413,7 +411,7 @@ class EmbeddedMember:
             self._behind.pop(partition, None)
             self._standstills.pop(partition, None)
         with suppress(TimeoutError):  # they are taken
-            await self._shared.clock.within(self._shared.timing.drain_s, self._listener.revoked(partitions))
+            await self._shared.clock.within(self._shared.timing.drain_s, self._listener.on_revoked(partitions))
         for partition in partitions:
             self._owned.pop(partition, None)
 
@@ -425,7 +423,7 @@ class EmbeddedMember:
             self._by_log.pop(self._owned.pop(partition).log, None)
             self._behind.pop(partition, None)
             self._standstills.pop(partition, None)
-        self._listener.lost(partitions)
+        self._listener.on_lost(partitions)
 
     # ---------------------------------------------------------------- steps of `pulse`
 

@@ -108,7 +108,7 @@ class KafkaAdapter:
     schemes = ("kafka",)
     takes = "kafka://HOST:PORT,..."
     example = "kafka://host:9092"
-    makes_topics = False
+    creates_topics = False
     options = Options(
         KafkaOptions,
         {
@@ -144,11 +144,11 @@ class KafkaAdapter:
         yield from _problems(mine)
         yield from _identity_problems(mine)
 
-    def at(self, settings: Chosen, clock: Clock) -> Broker:
+    def create_broker(self, settings: Chosen, clock: Clock) -> Broker:
         with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.broker")
         return cast("Broker", with_kafka.KafkaBroker(kafka_settings(settings), clock=clock))
 
-    def administration(self, settings: Chosen, clock: Clock) -> Administration:
+    def create_administration(self, settings: Chosen, clock: Clock) -> Administration:
         with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.administration")
         return cast("Administration", with_kafka.KafkaAdministration(kafka_settings(settings), clock=clock))
 
@@ -156,10 +156,10 @@ class KafkaAdapter:
         with_kafka = driver("kafka", "aiokafka", "saga.broker.kafka.settings")
         return cast("ClientOptions", with_kafka.KafkaAccess(kafka_settings(settings)).options)
 
-    def unmade(self, settings: Chosen) -> Path | None:
+    def missing_file(self, settings: Chosen) -> Path | None:
         return None
 
-    def copies(self, settings: Chosen) -> Copies:
+    def required_replicas(self, settings: Chosen) -> Copies:
         mine = settings.of(KafkaOptions)
         return Copies(mine.kafka_replication, mine.kafka_min_insync)
 

@@ -41,6 +41,12 @@ from saga.broker.administration import (
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.client import (
     FAILED,
+    READ,
+    TOPIC,
+    UNKNOWN,
+    WRITE,
+    ChangeConfigs,
+    Topics,
     bounds,
     count_partitions,
     fetch_offsets_at,
@@ -49,12 +55,15 @@ from saga.broker.kafka.client import (
     read_identity,
     to_broker_error,
 )
-from saga.broker.kafka.consumers import FETCH_BYTES, open_reading_consumer
+from saga.broker.kafka.consumers import (
+    FETCH_BYTES,
+    fetch_log_ids,
+    is_of_another_log,
+    open_reading_consumer,
+    to_metadata,
+)
 from saga.broker.kafka.errors import translate_error
-from saga.broker.kafka.fetching import IsolatingFetcher, isolate_partitions
-from saga.broker.kafka.positions import fetch_log_ids, is_of_another_log, to_metadata
-from saga.broker.kafka.record_batches import PLACE_BYTES
-from saga.broker.kafka.requests import READ, TOPIC, UNKNOWN, WRITE, ChangeConfigs, Topics
+from saga.broker.kafka.fetching import PLACE_BYTES, IsolatingFetcher, isolate_partitions
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Partition, Record, StalledPartition, Topic
 from saga.messaging.names import PROBED
@@ -80,13 +89,13 @@ class KafkaAdministration(KafkaBroker):
     """Broker on Kafka that can do more: it is let in as services are. See `saga.broker.administration.Administration`
     for the promises."""
 
-    can_grow = True
+    can_add_partitions = True
 
-    async def topics(self) -> Collection[str]:
+    async def list_topics(self) -> Collection[str]:
         answer = await self._asked(lambda: self._send(Topics()), "asking for topics")
         return [name for _, name, *_ in answer.topics]
 
-    async def found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return await self._asked(lambda: self._found(topics), "asking for topics")
 
     async def _found(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
@@ -94,7 +103,7 @@ class KafkaAdministration(KafkaBroker):
         settings = await self._settings_of(TOPIC, [name for _, name, *_ in there])
         return {name: _found(partitions, allowed, settings.get(name)) for _, name, _, partitions, allowed in there}
 
-    async def server_settings(self) -> Mapping[str, Mapping[str, str]]:
+    async def fetch_server_settings(self) -> Mapping[str, Mapping[str, str]]:
         return await self._asked(self._server_settings, "asking for the brokers' settings")
 
     async def _server_settings(self) -> Mapping[str, Mapping[str, str]]:
@@ -106,10 +115,10 @@ class KafkaAdministration(KafkaBroker):
             raise BrokerError("Kafka does not let this user see the brokers' settings: DescribeConfigs on the cluster")
         return found
 
-    async def retain(self, topic: str, retention_ms: int | None) -> None:
+    async def set_retention(self, topic: str, retention_ms: int | None) -> None:
         await self._set(topic, "retention.ms", str(-1 if retention_ms is None else retention_ms))
 
-    async def date_by_log(self, topic: str) -> None:
+    async def use_log_append_time(self, topic: str) -> None:
         await self._set(topic, DATED_BY, BY_LOG)
 
     async def _set(self, topic: str, name: str, value: str) -> None:
@@ -119,7 +128,7 @@ class KafkaAdministration(KafkaBroker):
         _check(((code, words) for code, words, *_ in answer.resources), doing)
         await self._asked(lambda: self._seen(topic, lambda f: f.hidden or f.settings.get(name) == value), doing)
 
-    async def grow(self, topic: str, partitions: int) -> None:
+    async def add_partitions(self, topic: str, partitions: int) -> None:
         doing = f"topic {topic}: {partitions} partitions"
         request = CreatePartitionsRequest([(topic, (partitions, None))], int(ASK_S * 1000), False)
         answer = await self._asked(lambda: self._send(request, self._controller()), doing, again=False)
@@ -133,10 +142,10 @@ class KafkaAdministration(KafkaBroker):
 
     # ---------------------------------------------------------------- groups and positions
 
-    async def group(self, name: str) -> GroupDescription:
+    async def describe_group(self, name: str) -> GroupDescription:
         return (await self._asked(lambda: self._groups([name]), f"group {name!r}"))[name]
 
-    async def readers(self, topic: str) -> Mapping[str, GroupDescription]:
+    async def find_readers(self, topic: str) -> Mapping[str, GroupDescription]:
         groups = await self._asked(self._all_groups, "asking for groups")
         return {
             name: group
@@ -177,7 +186,7 @@ class KafkaAdministration(KafkaBroker):
             )
         return found
 
-    async def bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
+    async def fetch_bounds(self, topics: Collection[str]) -> Mapping[Partition, OffsetBounds]:
         doing = f"asking where {', '.join(topics)} begin and end"
         return await self._asked(lambda: self._bounds(topics), doing)
 
@@ -189,7 +198,7 @@ class KafkaAdministration(KafkaBroker):
                 Partition(*place): OffsetBounds(*found) for place, found in (await bounds(consumer, places)).items()
             }
 
-    async def since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
+    async def find_offsets(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
         return await self._asked(lambda: self._since(topic, time_ms), f"asking topic {topic} for a time")
 
     async def _since(self, topic: str, time_ms: int) -> Mapping[Partition, int]:
@@ -199,13 +208,13 @@ class KafkaAdministration(KafkaBroker):
         return {Partition(*place): offset for place, offset in found.items()}
 
     @asynccontextmanager
-    async def read(
+    async def open_reader(
         self, positions: Mapping[Partition, int], log_ids: Mapping[str, str] = NO_IDS
     ) -> AsyncIterator[PartitionReader]:
         async with self._consumer() as consumer:
             yield KafkaReader(consumer, positions, log_ids, self._clock)
 
-    async def unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
+    async def find_unreadable(self, partition: Partition, offset: int) -> UnreadableRange | None:
         """Search what is behind it, further and further, then nearer: brokers find a record by those before."""
         try:
             return await self._clock.within(SEARCH_S, self._unreadable(TopicPartition(*partition), offset))
@@ -231,7 +240,7 @@ class KafkaAdministration(KafkaBroker):
                     broken = middle
             return UnreadableRange(offset, found, await probe.size(offset), first)
 
-    async def move(self, group: str, positions: Mapping[Partition, int]) -> None:
+    async def move_positions(self, group: str, positions: Mapping[Partition, int]) -> None:
         """Move positions as promised: Kafka takes them from outside only for a group that is empty."""
         await self._asked(lambda: self._move(group, positions), f"group {group!r}: moving positions")
 
@@ -247,10 +256,10 @@ class KafkaAdministration(KafkaBroker):
             raise BrokerError(f"group {group!r} has members ({', '.join(members)}): stop the service first")
         _check(((code, "") for code in codes), f"group {group!r}: moving positions in {', '.join(by_topic)}")
 
-    async def away(self) -> Sequence[InactiveGroup]:
+    async def list_inactive_groups(self) -> Sequence[InactiveGroup]:
         return ()
 
-    async def forget(self, group: str) -> None:
+    async def forget_group(self, group: str) -> None:
         raise BrokerError(
             f"group {group!r}: Kafka forgets a group without members by itself, after offsets.retention.minutes; at "
             f"once: kafka-consumer-groups --bootstrap-server ... --delete --group {group}"
@@ -258,9 +267,9 @@ class KafkaAdministration(KafkaBroker):
 
     # ---------------------------------------------------------------- a record of our own
 
-    async def stamp(self) -> int | None:
+    async def append_probe(self) -> int | None:
         if PROBE.name not in await self._asked(self._names, "asking for topics"):
-            await self.ensure([PROBE])
+            await self.ensure_topics([PROBE])
         return await self._asked(self._stamped, f"writing to {PROBE.name} and reading it")
 
     async def _stamped(self) -> int:
@@ -389,7 +398,7 @@ class Probe:
             got = await self._consumer.getmany(self._place, timeout_ms=GET_MS, max_records=1)
             for (record,) in got.values():
                 return int(record.offset)
-            if standstills := self._fetching.standstills():
+            if standstills := self._fetching.stalled_partitions():
                 return standstills[0].reason
             if (position := await self._consumer.position(self._place)) >= end:
                 return int(position)
@@ -458,8 +467,8 @@ class KafkaReader:
     def log_ids(self) -> Mapping[str, str]:
         return dict(self._fetching.log_ids)
 
-    def standstills(self) -> Sequence[StalledPartition]:
-        return self._fetching.standstills()
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        return self._fetching.stalled_partitions()
 
     async def _look_at_logs(self) -> None:
         """Begin anew with topics that were deleted and created again."""

@@ -8,28 +8,40 @@ from typing import Any, Self, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.conn import create_conn
+from aiokafka.errors import (
+    BrokerNotAvailableError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    for_code,
+)
+from aiokafka.protocol.group import HeartbeatRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
+from saga.broker.acls import AclRight, grant_command
+from saga.broker.adapter import ClientOptions
 from saga.broker.administration import BY_LOG, DATED_BY, DAY_MS
-from saga.broker.kafka import connecting
 from saga.broker.kafka.client import (
     FAILED,
     LOOK_S,
     LOOKS,
+    READ,
+    UNKNOWN,
+    WRITE,
+    Topics,
     bounds,
     closing_on_failure,
     count_partitions,
     fetch_topics,
     to_broker_error,
 )
-from saga.broker.kafka.connecting import check
-from saga.broker.kafka.consumers import open_reading_consumer
+from saga.broker.kafka.consumers import UNKNOWN_THERE, ask_any_broker, fetch_log_ids, open_reading_consumer
 from saga.broker.kafka.errors import translate_error
 from saga.broker.kafka.fetching import IsolatingFetcher, isolate_partitions
 from saga.broker.kafka.membership import KafkaMember
-from saga.broker.kafka.positions import fetch_log_ids
 from saga.broker.kafka.producer import Publisher
-from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
+from saga.broker.kafka.settings import KafkaAccess, KafkaSettings, explain_refusal
 from saga.broker.port import Listener, Membership, Subscription
 from saga.errors import BrokerError, BrokerUnavailable
 from saga.messages import Outgoing, Record, Topic
@@ -46,7 +58,7 @@ class KafkaBroker:
     """Broker on Kafka; one instance serves all services of a process. See `saga.broker.port.Broker` for the
     promises."""
 
-    makes_topics = False
+    creates_topics = False
 
     def __init__(self, settings: KafkaSettings, *, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -87,29 +99,29 @@ class KafkaBroker:
 
     # ---------------------------------------------------------------- the port
 
-    async def ensure(self, topics: Sequence[Topic]) -> None:
+    async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         """Create topics as promised; what is there stays as it is, its retention too."""
         publisher, access = self._open
         with access.explaining():
             await ensure(topics, publisher.producer.client, self._settings, access, self._clock)
 
-    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+    async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         publisher, access = self._open
         with access.explaining():
             return await self._ask_about_topics(partitions(topics, publisher.producer.client, self._clock))
 
-    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+    async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         try:
             return await fetch_log_ids(topics, self._open[0].producer.client)
         except FAILED as why:
             raise to_broker_error(why, "asking for the ids of topics") from why
 
-    async def forbidden(
+    async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
         publisher, access = self._open
         with access.explaining():
-            return await self._ask_about_topics(connecting.forbidden(reads, writes, groups, publisher.producer.client))
+            return await self._ask_about_topics(forbidden(reads, writes, groups, publisher.producer.client))
 
     async def _ask_about_topics(self, answer: Coroutine[Any, Any, T]) -> T:
         """Wait for an answer about topics. Raises `BrokerUnavailable` if none comes."""
@@ -281,9 +293,96 @@ async def _read(
         reached = await consumer.position(place)
         if reached > at:
             moved_s, at = clock.monotonic_s(), reached
-        elif standstills := fetching.standstills():
+        elif standstills := fetching.stalled_partitions():
             raise BrokerError(standstills[0].reason)
         elif fetching.out_of_range:
             fetching.go_on_at(place, at := (await bounds(consumer, [place]))[place][0])  # removed in this very moment
         elif clock.monotonic_s() - moved_s > settings.connect_s:
             raise BrokerUnavailable(f"Kafka: nothing of {place.topic}/{place.partition} comes any more")
+
+
+# ---------------------------------------------------------------- checks when it opens
+#
+# Errors say whether Kafka can be reached, accepts our credentials and grants our rights. aiokafka itself reports a
+# wrong password and a wrong address in the same way.
+
+
+GREET_AGAIN_S = 0.1
+"""Pause before a server that knows of no broker is asked again."""
+
+
+async def check(settings: KafkaSettings, access: KafkaAccess, clock: Clock) -> None:
+    """Return when one of the servers lets us in. Raises `BrokerError` that says of each what is wrong."""
+    options = access.options
+    share_s = settings.connect_s / (len(settings.servers) + 1)
+    troubles: list[BrokerError] = []
+    for server in settings.servers:
+        try:
+            await clock.within(share_s, _greeted(server, options, share_s, clock))
+        except (OSError, KafkaError) as why:
+            if access.trouble:
+                raise BrokerUnavailable(f"Kafka at {server}: {access.trouble}") from why
+            troubles.append(explain_refusal(why, server, settings))
+        else:
+            return
+    for trouble in troubles:
+        if not isinstance(trouble, BrokerUnavailable):
+            raise trouble  # who is not let in need not look further
+    raise BrokerUnavailable("; ".join(str(trouble) for trouble in troubles))
+
+
+async def _greeted(server: str, options: ClientOptions, seconds: float, clock: Clock) -> None:
+    """Return when the server lets us in, and knows of a broker that is up: when its only one was frozen for longer than
+    its session, it knows of none for some 30 ms."""
+    end_s = clock.monotonic_s() + seconds - GREET_AGAIN_S
+    host, _, port = server.rpartition(":")
+    connection = await create_conn(
+        host.strip("[]"),
+        int(port),
+        request_timeout_ms=int(seconds * 1000),
+        **{name: value for name, value in options.items() if name != "bootstrap_servers"},
+    )
+    try:
+        # Who has shown a bad token is told so by the first request, and not before.
+        while not (await connection.send(MetadataRequest([]))).brokers:
+            if clock.monotonic_s() >= end_s:
+                raise BrokerNotAvailableError("it knows of no broker that is up")
+            await clock.sleep(GREET_AGAIN_S)
+    finally:
+        await connection.close()
+
+
+async def forbidden(
+    reads: Collection[str], writes: Collection[str], groups: Collection[str], client: AIOKafkaClient
+) -> list[str]:
+    """Say what we may not do of this, each in a line with what to allow. Raises `BrokerError`."""
+    try:
+        return [*await _of_topics(reads, writes, client), *await _of_groups(groups, client)]
+    except FAILED as why:
+        raise to_broker_error(why, "asking what this user may do") from why
+
+
+async def _of_topics(reads: Collection[str], writes: Collection[str], client: AIOKafkaClient) -> list[str]:
+    try:
+        answer = await ask_any_broker(Topics(sorted({*reads, *writes})), client)
+    except UNKNOWN_THERE:  # brokers before 2.3 do not tell: it shows later
+        return []
+    return [
+        f"topic {name}: this user may not {right.lower()} it: {grant_command(AclRight(right, 'topic', name))}"
+        for name, allowed in sorted((name, allowed) for code, name, *_, allowed in answer.topics if code == 0)
+        for right, bit, wanted in (("Read", READ, reads), ("Write", WRITE, writes))
+        if name in wanted and allowed != UNKNOWN and not allowed & bit
+    ]
+
+
+async def _of_groups(groups: Collection[str], client: AIOKafkaClient) -> list[str]:
+    """Ask for rights on groups by a sign of life of a member that there is not: brokers look at rights before they look
+    for members."""
+    problems = []
+    for group in sorted(groups):
+        answer = await ask_any_broker(HeartbeatRequest(group, -1, ""), client)
+        if answer.error_code == GroupAuthorizationFailedError.errno:
+            problems.append(
+                f"group {group}: this user may not join it: {grant_command(AclRight('Read', 'group', group))}"
+            )
+    return problems

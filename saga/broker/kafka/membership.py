@@ -13,15 +13,23 @@ from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from saga.broker.identity import disagreement_error, find_disagreeing
 from saga.broker.kafka import client, consumers
 from saga.broker.kafka.client import FAILED, count_partitions, to_broker_error
-from saga.broker.kafka.consumers import IdentityAssignor, Rebalances
+from saga.broker.kafka.consumers import (
+    CLEAN,
+    IN_HAND,
+    IdentityAssignor,
+    LogIds,
+    OwnedPartition,
+    Rebalances,
+    commit,
+    from_metadata,
+    is_of_another_log,
+)
 from saga.broker.kafka.errors import GUESS
 from saga.broker.kafka.fetching import IsolatingFetcher, Prefetch, isolate_partitions
-from saga.broker.kafka.positions import CLEAN, IN_HAND, LogIds, OwnedPartition, commit, from_metadata, is_of_another_log
 from saga.broker.kafka.settings import KafkaAccess, KafkaSettings
-from saga.broker.port import Listener, Subscription
+from saga.broker.port import Listener, Subscription, disagreement_error, find_disagreeing
 from saga.errors import BrokerError, BrokerUnavailable, Fenced
 from saga.messages import Partition, Record, StalledPartition
 from saga.support.clock import Clock
@@ -32,7 +40,7 @@ ALONE_S = 2.0
 """Time without a coordinator after which a member says that the broker is unavailable."""
 LEAVE_S = 5.0
 LET_GO_S_MAX = 2.0
-"""Longest wait for `Listener.revoked`: all members of the group wait for it."""
+"""Longest wait for `Listener.on_revoked`: all members of the group wait for it."""
 BOUNDS_S = 1.0
 """Longest wait for a broker that is asked where a partition begins and ends."""
 
@@ -109,12 +117,12 @@ class KafkaMember:
         moved = self._ours(offsets)
         await self._move({partition: (owned, at) for partition, (owned, at) in moved.items() if at > owned.committed})
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         ours = self._ours(offsets)
         await self._note(ours, IN_HAND)
         return [partition for partition, (owned, _) in ours.items() if owned.left]
 
-    async def end(self, offsets: Mapping[Partition, int]) -> None:
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
         await self._note(self._ours(offsets), CLEAN)
 
     def _ours(self, offsets: Mapping[Partition, int]) -> dict[Partition, tuple[OwnedPartition, int]]:
@@ -151,19 +159,19 @@ class KafkaMember:
         ends = {partition: self._consumer.last_stable_offset(TopicPartition(*partition)) for partition in self._open}
         return {p: max(0, end - self._read_to(p)) for p, end in ends.items() if end is not None}
 
-    def strangers(self) -> Sequence[str]:
+    def disagreeing_members(self) -> Sequence[str]:
         return self._strangers
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         return {partition: self._read_to(partition) for partition in self._open}
 
-    async def ends(self) -> Mapping[Partition, int | None]:
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
         consumer = self._consumer_to_ask()
         known = consumer._client.cluster.partitions_for_topic
         places = [TopicPartition(topic, number) for topic in self._topics for number in sorted(known(topic) or ())]
         return await client.ends(consumer, places, self._clock, BOUNDS_S)
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         consumer, places = self._consumer_to_ask(), [TopicPartition(*partition) for partition in partitions]
         try:
             found, _ = await self._clock.within(BOUNDS_S, self._positions(consumer, places))
@@ -178,8 +186,8 @@ class KafkaMember:
             raise BrokerUnavailable(f"group {self._group!r} is not connected: it is tried again")
         return self._consumer
 
-    def standstills(self) -> Sequence[StalledPartition]:
-        fetched = () if self._fetching is None else self._fetching.standstills()
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
+        fetched = () if self._fetching is None else self._fetching.stalled_partitions()
         found = [*fetched, *self._prefetch.standstills.values(), *client.report_invisible_topics(self._unseen)]
         return sorted({(each.topic, each.partition): each for each in found}.values(), key=str)
 
@@ -224,7 +232,7 @@ class KafkaMember:
                     continue
                 if offset < begin:
                     owned.next = begin
-                    self._listener.expired(partition, offset, begin)
+                    self._listener.on_expired(partition, offset, begin)
                 elif offset > end:
                     await self._begin_anew(partition, begin, fetching)
                     continue
@@ -243,9 +251,9 @@ class KafkaMember:
         self._owned[partition] = OwnedPartition(
             begin, begin, owned.over, log_id=fetching.log_ids.get(partition.topic, "")
         )
-        self._listener.lost([partition])
-        self._listener.replaced(partition, owned.next)
-        await self._listener.assigned({partition: begin})
+        self._listener.on_lost([partition])
+        self._listener.on_replaced(partition, owned.next)
+        await self._listener.on_assigned({partition: begin})
         self._prefetch.go_on_at(partition, begin)
         fetching.go_on_at(TopicPartition(*partition), begin)
 
@@ -280,7 +288,7 @@ class KafkaMember:
             before, self._counts[topic] = self._counts.get(topic, now), now
             if now > before:
                 async with self._changing:
-                    self._listener.raised(topic, before, now)
+                    self._listener.on_partitions_added(topic, before, now)
 
     async def _commit_ends(self) -> None:
         """Commit the ends of transactions: where they have ended, or were aborted, positions move though no record has
@@ -329,11 +337,11 @@ class KafkaMember:
             gone, self._let_go = self._let_go - (offsets.keys() - replaced.keys()), set()
             try:
                 if gone:
-                    self._listener.lost(gone)
+                    self._listener.on_lost(gone)
                 for partition, position in replaced.items():
-                    self._listener.replaced(partition, position)
+                    self._listener.on_replaced(partition, position)
                 if offsets:
-                    await self._listener.assigned(offsets)
+                    await self._listener.on_assigned(offsets)
             except Exception as why:  # noqa: BLE001 - a listener's error reaches whoever polls or commits
                 self._broken = why
             self._open = set(offsets)
@@ -378,7 +386,7 @@ class KafkaMember:
         lost = set() if with_warning else self._let_go.union(ours)
         try:
             if with_warning and ours:
-                await self._clock.within(LET_GO_S_MAX, self._listener.revoked(ours))
+                await self._clock.within(LET_GO_S_MAX, self._listener.on_revoked(ours))
                 self._let_go.update(ours)
         except TimeoutError:
             log.warning("group %s: partitions were not let go in time; they are taken", self._group)
@@ -393,7 +401,7 @@ class KafkaMember:
                 if not assignment.done():
                     assignment.set_result(None)
             if lost:
-                self._listener.lost(lost)
+                self._listener.on_lost(lost)
             self._prefetch.news.set()
 
     # ---------------------------------------------------------------- lifetime

@@ -51,7 +51,7 @@ class Committer:
             for source, membership in self.sources.joined:
                 ours = {p: at for p, at in todo.items() if p.topic in source.topics and is_current(p)}
                 try:
-                    left |= set(await membership.begin(ours)) if ours else set()
+                    left |= set(await membership.mark_in_progress(ours)) if ours else set()
                 except Fenced:
                     pass  # another member owns it now; `lost` reports that
                 except BrokerUnavailable as why:
@@ -69,7 +69,7 @@ class Committer:
             for source, membership in self.sources.joined:
                 ours = {p: prefixes[p].position for p in partitions if p.topic in source.topics and p in prefixes}
                 with suppress(Fenced, BrokerUnavailable):
-                    await membership.end(ours)
+                    await membership.clear_in_progress(ours)
 
     async def commit(self) -> None:
         """Commit every offset that has moved. Transition events are published first: once an offset is committed, no

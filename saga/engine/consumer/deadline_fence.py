@@ -139,7 +139,7 @@ class DeadlineFence:
                         service=self.watching.service,
                         topic=partition.topic,
                         partition=partition.number,
-                        count=end - min(end, self._read_to(partition, self.sources.read_to())),
+                        count=end - min(end, self._read_to(partition, self.sources.polled_offsets())),
                         waited_s=now_s - look.at_s,
                     )
                 )
@@ -166,7 +166,7 @@ class DeadlineFence:
             look = EndsLookup(self.clock.now_ms(), self.clock.monotonic_s())
             before = self._forgotten
             try:
-                ends = await self.sources.ends()
+                ends = await self.sources.fetch_ends()
                 self._counts, self._unknown = {}, set()
                 self._add_ends(ends, look)
                 others = [
@@ -199,7 +199,7 @@ class DeadlineFence:
             pending.append((end, look))
 
     async def _ask_positions(self, partitions: Collection[Partition]) -> None:
-        self._positions.update(await self.sources.positions(partitions))
+        self._positions.update(await self.sources.fetch_positions(partitions))
 
     def _pause_lookups(self, why: BrokerUnavailable) -> None:
         self._refused_until_s = self.clock.monotonic_s() + AGAIN_S
@@ -218,7 +218,7 @@ class DeadlineFence:
 
     def _move_reached_ends(self) -> None:
         """Move the end offsets that have been passed to `_reached`."""
-        read_to, now_s = self.sources.read_to(), self.clock.monotonic_s()
+        read_to, now_s = self.sources.polled_offsets(), self.clock.monotonic_s()
         for partition, pending in self._pending.items():
             if not pending:
                 continue
@@ -264,7 +264,7 @@ class DeadlineFence:
 
     def _stalled_partitions(self, saga: str) -> list[Partition]:
         """Return the partitions of the saga that cannot be read now. No deadline waits for them."""
-        still = {(each.topic, each.partition) for each in self.sources.standstills()}
+        still = {(each.topic, each.partition) for each in self.sources.stalled_partitions()}
         if not still and not self._unknown:
             return []
         return [

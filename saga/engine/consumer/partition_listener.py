@@ -39,7 +39,7 @@ class PartitionListener:
     _beginning: dict[Partition, asyncio.Task[None]] = field(default_factory=dict)
     """Partitions that are assigned and not polled yet, with the task that opens them."""
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         """Start polling partitions once it is durable that their messages may be in progress.
 
         Otherwise the next owner would not guard itself against a message that crashes this process.
@@ -76,7 +76,7 @@ class PartitionListener:
             self.assignment.leaving.discard(partition)
         self.wake_polls()
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         """Stop at once: no further message starts, and finished ones are committed. Running handlers are not awaited.
 
         A run goes on until `lost` reports another owner. If the partition comes back instead, the message is delivered
@@ -98,7 +98,7 @@ class PartitionListener:
             self.wake_polls()
         self.outage_watch.report(Revoked(service=self.outage_watch.service, partitions=tuple(partitions)))
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         unwarned = tuple(partition for partition in partitions if partition not in self.assignment.leaving)
         self._release(partitions)
         self.assignment.lose(partitions)
@@ -107,7 +107,7 @@ class PartitionListener:
         if unwarned:
             self.outage_watch.report(Lost(service=self.outage_watch.service, partitions=unwarned))
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         prefix = self.assignment.trackers.get(partition)
         if is_wakes(partition.topic):
             if prefix is not None:
@@ -143,7 +143,7 @@ class PartitionListener:
         if prefix is not None:
             self.executor.finish(prefix, first)
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         if is_wakes(partition.topic):
             self._anew.add(partition)
         self.outage_watch.report(
@@ -152,7 +152,7 @@ class PartitionListener:
             )
         )
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         self.assignment.scattered.add(topic)
         self.outage_watch.report(
             PartitionsRaised(service=self.outage_watch.service, topic=topic, before=before, now=now)

@@ -93,8 +93,8 @@ class PollLoop:
                 ports.outage_watch.unavailable("poll", why)
                 await ports.clock.sleep(AGAIN_S)
                 continue
-            told = _report_stalled_partitions(ports.outage_watch, told, membership.standstills())
-            if strangers := membership.strangers():
+            told = _report_stalled_partitions(ports.outage_watch, told, membership.stalled_partitions())
+            if strangers := membership.disagreeing_members():
                 idle_s, now_s = TELL_EVERY_S, ports.clock.monotonic_s()
                 if now_s - met_s >= TELL_EVERY_S:
                     met_s = now_s

@@ -63,22 +63,22 @@ class WorkerSources:
         known = [lag for lag in lags if lag is not None]
         return {p: n for lag in known for p, n in lag.items()} if len(known) == len(self.sources) else None
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         """Return the offset of each assigned partition below which everything was polled."""
-        return {p: offset for _, membership in self.joined for p, offset in membership.read_to().items()}
+        return {p: offset for _, membership in self.joined for p, offset in membership.polled_offsets().items()}
 
-    async def ends(self) -> Mapping[Partition, int | None]:
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
         """Query the current end offsets of all partitions: see `saga.broker.port.Membership`."""
-        return {p: end for _, membership in self.joined for p, end in (await membership.ends()).items()}
+        return {p: end for _, membership in self.joined for p, end in (await membership.fetch_ends()).items()}
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         """Query the committed offsets of these partitions, whichever member owns them."""
         found: dict[Partition, int] = {}
         for source, membership in self.joined:
             if ours := [partition for partition in partitions if partition.topic in source.topics]:
-                found |= await membership.positions(ours)
+                found |= await membership.fetch_positions(ours)
         return found
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         """Return the partitions that cannot be read now."""
-        return [each for _, membership in self.joined for each in membership.standstills()]
+        return [each for _, membership in self.joined for each in membership.stalled_partitions()]

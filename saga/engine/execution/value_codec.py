@@ -78,7 +78,7 @@ class ValueCodec:
         await self._unlock(*(sealing.names_in(_readable_value(part, library, writer_of), library) for part in parts))
         if (keys := self._service.ports.keys) is not None:
             subject = self._subject_of(handler, parts)
-            self.own = await self._ask_keys(keys.of_subject, subject)
+            self.own = await self._ask_keys(keys.get_or_create_key, subject)
 
     def _whole(self, part: Message) -> Message:
         """A message that was sealed as a whole as it came; one that was not, or is not to be opened here, as it is."""
@@ -102,7 +102,7 @@ class ValueCodec:
         for name in sorted(set[str]().union(*names) - self._known.keys()):
             if (keys := self._service.ports.keys) is None:
                 raise KeyMissing(sealing.NO_KEYS)
-            self._known[name] = await self._ask_keys(keys.named, name)
+            self._known[name] = await self._ask_keys(keys.get_key, name)
 
     async def _ask_keys(self, ask: Any, what: str) -> "SubjectKey | None":
         found: SubjectKey | None = await retry_while_unavailable(
@@ -132,7 +132,7 @@ class ValueCodec:
         """Event as it goes out. Raises `Permanent` for one that is too large by that."""
         keys = self._service.ports.keys
         if keys is not None and type_ in self._service.sensitive:
-            key = await self._ask_keys(keys.of_subject, sealing.subject_of(event))
+            key = await self._ask_keys(keys.get_or_create_key, sealing.subject_of(event))
             value = sealing.sealed(value, binding_of(type(event)).version, self._turn.message.saga, key)
             self._service.check_size(type_, value)
         return type_, schema, value
@@ -390,7 +390,7 @@ async def _key_of(service: ServiceRuntime, position: Position, subject: str, sag
     assert keys is not None
     found: SubjectKey | None
     try:
-        found = await retry_while_unavailable(service, position, "get a key", keys.of_subject, subject)
+        found = await retry_while_unavailable(service, position, "get a key", keys.get_or_create_key, subject)
     except KeyMissing:
-        found = await retry_while_unavailable(service, position, "get a key", keys.of_subject, saga)
+        found = await retry_while_unavailable(service, position, "get a key", keys.get_or_create_key, saga)
     return found

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from saga.broker.identity import MemberIdentity
+from saga.broker.port import MemberIdentity
 from saga.contracts.library import contract_of
 from saga.declarations.values import Declared
 from saga.engine.outage_watch import OutageWatch

@@ -51,8 +51,10 @@ async def serve_shared(
     options = adapter.client_options(settings)
     async with open_administration(settings, clock) as broker:
         with listening(wanted.address) as listener:
-            worker = Worker(wanted.name, address_of(listener), partitions, wanted.sagas_max, clock, broker.log_ids)
-            following = worker.follow(options, adapter.copies(settings))
+            worker = Worker(
+                wanted.name, address_of(listener), partitions, wanted.sagas_max, clock, broker.fetch_log_ids
+            )
+            following = worker.follow(options, adapter.required_replicas(settings))
             await answering(listener, app(Answering(worker, clock), settings), following, stop, clock, begun)
 
 
@@ -70,7 +72,7 @@ async def _partitions(name: str, settings: Settings, stop: asyncio.Event, clock:
     while not stop.is_set():
         try:
             async with open_administration(settings, clock) as broker:
-                counts = await broker.partitions([TRANSITIONS, *_tables(name)])
+                counts = await broker.count_partitions([TRANSITIONS, *_tables(name)])
             if TRANSITIONS in counts:
                 return _agreed(name, counts)
             text = f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us"

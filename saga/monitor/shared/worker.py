@@ -46,7 +46,7 @@ for _name in ("faust", "mode"):
 
 
 AskLogIds: TypeAlias = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
-"""Way to the ids of the logs of topics: see `saga.broker.port.Broker.log_ids`."""
+"""Way to the ids of the logs of topics: see `saga.broker.port.Broker.fetch_log_ids`."""
 
 
 class Worker:

@@ -169,15 +169,15 @@ class CouchbaseAdapter:
                 "certificates need TLS: write couchbases:// in SAGA_STORE",
             )
 
-    def at(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+    def create_store(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
         with_couchbase = driver("couchbase", "couchbase", "saga.store.couchbase.store")
         given = couchbase_settings(settings, service)
         return cast("Store", with_couchbase.CouchbaseStore(given, clock=clock, readonly=readonly))
 
-    def shared_as(self, settings: Chosen, service: str) -> str:
+    def store_address(self, settings: Chosen, service: str) -> str:
         return settings.store
 
-    def stores_of(self, address: str) -> Sequence[StoreAddress]:
+    def find_stores(self, address: str) -> Sequence[StoreAddress]:
         self.check(address)
         if "{service}" in address:
             raise ServiceNeeded(
@@ -189,10 +189,10 @@ class CouchbaseAdapter:
             )
         return [StoreAddress(address, None)]
 
-    def unmade(self, settings: Chosen, service: str) -> Path | None:
+    def missing_file(self, settings: Chosen, service: str) -> Path | None:
         return None
 
-    def written(self, settings: Chosen, about: str) -> Finding:
+    def report_probe(self, settings: Chosen, about: str) -> Finding:
         durability = settings.of(CouchbaseOptions).store_durability
         if durability != "none":
             return Finding("ok", about, f"it writes, reads and removes; durability {durability}")
@@ -204,7 +204,7 @@ class CouchbaseAdapter:
             "SAGA_STORE_DURABILITY=majority; majorityAndPersistActive for a bucket without replicas",
         )
 
-    def told_ms(self, cas: int) -> int | None:
+    def version_time_ms(self, cas: int) -> int | None:
         return cas // CAS_PER_MS
 
 

@@ -28,25 +28,25 @@ class SqliteAdapter:
     def problems(self, settings: Chosen) -> Iterator[Problem]:
         yield from ()
 
-    def at(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+    def create_store(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
         from saga.store.sqlite.store import SqliteStore
 
         return SqliteStore(sqlite_path(settings.store, service), clock=clock, readonly=readonly)
 
-    def shared_as(self, settings: Chosen, service: str) -> str:
+    def store_address(self, settings: Chosen, service: str) -> str:
         return f"sqlite:///{sqlite_path(settings.store, service)}"
 
-    def stores_of(self, address: str) -> Sequence[StoreAddress]:
+    def find_stores(self, address: str) -> Sequence[StoreAddress]:
         return [StoreAddress(f"sqlite:///{file}", service) for file, service in files_of(address)]
 
-    def unmade(self, settings: Chosen, service: str) -> Path | None:
+    def missing_file(self, settings: Chosen, service: str) -> Path | None:
         file = sqlite_path(settings.store, service)
         return None if file.exists() else file
 
-    def written(self, settings: Chosen, about: str) -> Finding:
+    def report_probe(self, settings: Chosen, about: str) -> Finding:
         return Finding("ok", about, "it writes, reads and removes; every write is on disk")
 
-    def told_ms(self, cas: int) -> int | None:
+    def version_time_ms(self, cas: int) -> int | None:
         return None
 
 

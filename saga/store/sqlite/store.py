@@ -202,7 +202,7 @@ class SqliteStore:
                 return
             after = page[-1][0]
 
-    async def newest(
+    async def scan_newest(
         self, collection: str, prefix: str = "", *, kept: bool = False
     ) -> AsyncIterator[tuple[str, Document]]:
         """Read documents as `saga.store.port.NewestFirst` promises."""

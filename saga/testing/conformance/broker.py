@@ -19,8 +19,7 @@ from contextlib import AsyncExitStack
 import pytest
 from msgspec.structs import replace
 
-from saga.broker.identity import MemberIdentity
-from saga.broker.port import Broker, Subscription
+from saga.broker.port import Broker, MemberIdentity, Subscription
 from saga.errors import ConfigurationError, Fenced, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.testing.conformance.broker_suite import CLOCK, LOOK_S, Connect
@@ -71,7 +70,7 @@ class BrokerConformance(
 
     async def test_equal_keys_lie_in_partitions_of_equal_number(self, broker: Broker, topic: str, group: str) -> None:
         other = f"{topic}.other"
-        await broker.ensure([Topic(other, self.partitions)])
+        await broker.ensure_topics([Topic(other, self.partitions)])
         await broker.publish([event(t, f"key {n}") for n in range(30) for t in (topic, other)])
         places = [{r.key: r.partition async for r in broker.scan(t)} for t in (topic, other)]
         assert places[0] == places[1]
@@ -97,14 +96,14 @@ class BrokerConformance(
         self, connect: Connect, topic: str, group: str
     ) -> None:
         async with connect() as broker:
-            await broker.ensure([Topic(topic, self.partitions)])
+            await broker.ensure_topics([Topic(topic, self.partitions)])
             await broker.publish([event(topic, "k", "kept")])
         async with connect() as broker:
             assert values([record async for record in broker.scan(topic)]) == ["kept"]
 
     async def test_disconnecting_waits_for_what_was_handed_over(self, connect: Connect, topic: str, group: str) -> None:
         async with connect() as broker:
-            await broker.ensure([Topic(topic, self.partitions)])
+            await broker.ensure_topics([Topic(topic, self.partitions)])
             publishing = asyncio.gather(*(broker.publish([event(topic, f"k{n}", f"{n}")]) for n in range(50)))
             await CLOCK.sleep(0)  # all have begun, none has returned
         await CLOCK.within(self.within_s, publishing)
@@ -115,12 +114,12 @@ class BrokerConformance(
 
     async def test_ensuring_a_topic_again_changes_nothing(self, broker: Broker, topic: str, group: str) -> None:
         await broker.publish([event(topic, "k", "kept")])
-        await broker.ensure([Topic(topic, self.partitions), Topic(f"{topic}.new", 1)])
+        await broker.ensure_topics([Topic(topic, self.partitions), Topic(f"{topic}.new", 1)])
         assert values([record async for record in broker.scan(topic)]) == ["kept"]
 
     async def test_a_topic_with_other_partitions_is_refused(self, broker: Broker, topic: str, group: str) -> None:
         with pytest.raises(SagaError, match=f"{topic}.*{self.partitions} partitions"):
-            await broker.ensure([Topic(topic, self.partitions + 1)])
+            await broker.ensure_topics([Topic(topic, self.partitions + 1)])
 
     async def test_topics_are_found_with_their_partitions_and_asking_makes_none(
         self, connect: Connect, broker: Broker, topic: str, group: str
@@ -128,12 +127,12 @@ class BrokerConformance(
         wanted = [topic, f"{topic}.missing"]
         async with connect() as other:
             for each in (broker, other, broker):
-                assert await each.partitions(wanted) == {topic: self.partitions}
-            await broker.ensure([Topic(f"{topic}.missing", 2)])
-            assert await other.partitions(wanted) == {topic: self.partitions, f"{topic}.missing": 2}
+                assert await each.count_partitions(wanted) == {topic: self.partitions}
+            await broker.ensure_topics([Topic(f"{topic}.missing", 2)])
+            assert await other.count_partitions(wanted) == {topic: self.partitions, f"{topic}.missing": 2}
 
     async def test_who_may_everything_is_forbidden_nothing(self, broker: Broker, topic: str, group: str) -> None:
-        assert list(await broker.forbidden([topic, f"{topic}.missing"], [topic], [group])) == []
+        assert list(await broker.find_missing_rights([topic, f"{topic}.missing"], [topic], [group])) == []
 
     # ---------------------------------------------------------------- polling
 
@@ -205,7 +204,7 @@ class BrokerConformance(
         self, connect: Connect, topic: str, group: str
     ) -> None:
         async with connect() as broker:
-            await broker.ensure([Topic(topic, 1)])
+            await broker.ensure_topics([Topic(topic, 1)])
             await broker.publish([event(topic, "k", f"{n}") for n in range(5)])
             async with self.member(broker, group, topic) as (membership, listener):
                 await self.read(membership, 5, listener=listener)
@@ -245,7 +244,7 @@ class BrokerConformance(
         self, connect: Connect, topic: str, group: str
     ) -> None:
         async with connect() as broker, connect() as other:
-            await broker.ensure([Topic(topic, 1)])
+            await broker.ensure_topics([Topic(topic, 1)])
             async with (
                 broker.join(Subscription(group, [topic]), Listening()) as one,
                 other.join(Subscription(group, [topic]), Listening()) as two,
@@ -264,7 +263,7 @@ class BrokerConformance(
         starts, listener = {topic: begins_ms}, Listening()
         async with broker.join(Subscription(group, [topic], starts=starts), listener) as membership:
             await self.complete(listener)
-            await membership.begin(dict(listener.has))
+            await membership.mark_in_progress(dict(listener.has))
             await broker.publish([event(topic, f"k{n}", f"new {n}") for n in range(20)])
             assert sorted(values(await self.read(membership, 20, listener=listener))) == sorted(
                 f"new {n}" for n in range(20)
@@ -292,18 +291,20 @@ class BrokerConformance(
             for other in others:
                 listener = Listening()
                 async with connect() as elsewhere:
-                    with pytest.raises(ConfigurationError, match=f"group '{group}' belongs to somebody else") as told:
+                    with pytest.raises(
+                        ConfigurationError, match=f"group '{group}' belongs to another service or store"
+                    ) as told:
                         async with elsewhere.join(Subscription(group, [topic], identity=other), listener):
                             raise AssertionError("it has joined")
                 assert told.value.problems == ("service 'payment' in process 'here:1' with store '1'",)
                 assert not listener.has
-            assert not membership.strangers()
+            assert not membership.disagreeing_members()
             async with connect() as elsewhere:
                 fellow = replace(ours, worker="there:2")
                 async with elsewhere.join(Subscription(group, [topic], identity=fellow), second) as beside:
                     await self.until(lambda: bool(second.has))
-                    assert not membership.strangers()
-                    assert not beside.strangers()
+                    assert not membership.disagreeing_members()
+                    assert not beside.disagreeing_members()
 
     async def test_who_comes_after_the_others_have_left_may_work_for_somebody_else(
         self, connect: Connect, broker: Broker, topic: str, group: str
@@ -314,7 +315,7 @@ class BrokerConformance(
                 Subscription(group, [topic], identity=MemberIdentity(service="payment", store=store)), listener
             ) as membership:
                 await self.complete(listener)
-                assert not membership.strangers()
+                assert not membership.disagreeing_members()
 
     async def test_members_share_the_partitions_and_none_has_two_members(
         self, connect: Connect, broker: Broker, topic: str, group: str
@@ -331,7 +332,7 @@ class BrokerConformance(
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         other_topic = f"{topic}.other"
-        await broker.ensure([Topic(other_topic, self.partitions)])
+        await broker.ensure_topics([Topic(other_topic, self.partitions)])
         topics = (topic, other_topic)
         async with (
             connect() as other,

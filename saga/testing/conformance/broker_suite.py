@@ -62,7 +62,7 @@ class BrokerSuite:
     @pytest.fixture
     async def broker(self, connect: Connect, topic: str) -> AsyncIterator[Broker]:
         async with connect() as broker:
-            await broker.ensure([Topic(topic, self.partitions)])
+            await broker.ensure_topics([Topic(topic, self.partitions)])
             yield broker
 
     # ---------------------------------------------------------------- what tests do

@@ -26,11 +26,11 @@ class Listening:
     def __post_init__(self) -> None:
         self.may_end.set()
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self.told.append(("assigned", frozenset(partitions)))
         self.has.update(partitions)
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         self.told.append(("revoked", frozenset(partitions)))
         await self.may_end.wait()
         if self.commits is not None:
@@ -38,19 +38,19 @@ class Listening:
         for partition in partitions:
             self.has.pop(partition, None)
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         unwarned = frozenset(self.has).intersection(partitions)
         self.told.append(("lost", unwarned) if unwarned else ("gone", frozenset(partitions)))
         for partition in unwarned:
             del self.has[partition]
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         self.gone.setdefault(partition, []).append(range(first, after))
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         self.begun_anew.setdefault(partition, []).append(position)
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         self.raises.append((topic, before, now))
 
     def heard(self, what: str) -> frozenset[Partition]:

@@ -19,12 +19,12 @@ class ReplacementConformance(BrokerSuite):
         self, connect: Connect, broker: Broker, topic: str, group: str
     ) -> None:
         await broker.publish([event(topic, "k", "old")])
-        ids = dict(await broker.log_ids([topic, f"{topic}.missing"]))
+        ids = dict(await broker.fetch_log_ids([topic, f"{topic}.missing"]))
         assert list(ids) == [topic]
         assert ids[topic]
         async with connect() as other, self.member(other, group, topic) as (membership, listener):
             await self.complete(listener)
-            assert dict(await other.log_ids([topic])) == ids
+            assert dict(await other.fetch_log_ids([topic])) == ids
             assert {membership.log_id(partition) for partition in listener.has} == {ids[topic]}
             (record,) = await self.read(membership, 1, listener=listener)
             assert record.log_id == ids[topic]
@@ -75,7 +75,7 @@ class ReplacementConformance(BrokerSuite):
         self, broker: Broker, topic: str, group: str, recreate: Recreate
     ) -> None:
         other = f"{topic}.other"
-        await broker.ensure([Topic(other, self.partitions)])
+        await broker.ensure_topics([Topic(other, self.partitions)])
         async with self.member(broker, group, topic, other) as (membership, listener):
             await self.until(lambda: len(listener.has) == 2 * self.partitions)
             await broker.publish([event(each, f"{n}", f"old {n}") for n in range(OLD) for each in (topic, other)])

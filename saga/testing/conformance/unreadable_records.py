@@ -34,7 +34,7 @@ class UnreadableConformance(BrokerSuite):
     ) -> None:
         topic = f"{topic}.damaged"
         async with connect() as broker:
-            await broker.ensure([Topic(topic, self.damaged_among)])
+            await broker.ensure_topics([Topic(topic, self.damaged_among)])
             await self._publish(broker, topic, 8)
             stored = [record async for record in broker.scan(topic)]
             hurt = self._in_the_middle(stored)
@@ -43,10 +43,10 @@ class UnreadableConformance(BrokerSuite):
             try:
                 async with self.member(broker, group, topic) as (membership, listener):
                     before = Reading(membership, listener, place, self.within_s)
-                    await before.until(lambda: before.others == len(stored) - count and membership.standstills())
+                    await before.until(lambda: before.others == len(stored) - count and membership.stalled_partitions())
                     await self._publish(broker, topic, 8)
                     await before.until(lambda: before.others == 2 * (len(stored) - count))
-                    (told,) = membership.standstills()
+                    (told,) = membership.stalled_partitions()
                     at = len(before.ours)
                     assert at <= hurt.offset
                     assert (told.topic, told.partition, told.offset) == (*place, at)
@@ -57,10 +57,10 @@ class UnreadableConformance(BrokerSuite):
                 assert [r.offset for r in found if r.partition == hurt.partition] == list(range(at))
                 async with self.member(broker, group, topic) as (membership, listener):
                     after = Reading(membership, listener, place, self.within_s)
-                    await after.until(membership.standstills)
+                    await after.until(membership.stalled_partitions)
                     assert after.ours == []
                     mend()
-                    await after.until(lambda: at + len(after.ours) == 2 * count and not membership.standstills())
+                    await after.until(lambda: at + len(after.ours) == 2 * count and not membership.stalled_partitions())
             finally:
                 mend()
             stored = [record async for record in broker.scan(topic)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import msgspec
 
 from saga.broker.administration import Administration
-from saga.broker.embedded.administration import EmbeddedAdministration
+from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.broker.embedded.membership import Timing
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import topics_of
@@ -126,7 +126,7 @@ class SharedFiles:
         self._runner.run(self._prepare(declared, documents))
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        await self._broker.ensure(topics_of(declared))
+        await self._broker.ensure_topics(topics_of(declared))
         collections = {document.kind: document.collection for document in declared.documents}
         async with SqliteStore(self.store_file(declared.name), clock=self._clock) as store:
             for key, document in documents.items():
@@ -139,7 +139,7 @@ class SharedFiles:
         self._publishing.append(self._runner.get_loop().create_task(self._publish(said, topics)))
 
     async def _publish(self, said: "Sequence[Outgoing | Changed]", topics: Sequence[Topic]) -> None:
-        await self._broker.ensure(topics)
+        await self._broker.ensure_topics(topics)
         for kind, group in groupby(said, type):
             if kind is Changed:
                 for service, written in (each for each in group if isinstance(each, Changed)):
@@ -203,11 +203,11 @@ class SharedFiles:
 
     async def _evidence(self, services: Sequence[Declared]) -> Evidence:
         topics = sorted({topic.name for declared in services for topic in topics_of(declared)})
-        bounds = await self._broker.bounds(topics)
+        bounds = await self._broker.fetch_bounds(topics)
         log = [record for topic in topics async for record in self._broker.scan(topic)]
         witnessed = {}
         for declared in services:
-            positions = (await self._broker.group(declared.name)).positions
+            positions = (await self._broker.describe_group(declared.name)).positions
             committed = {partition: positions.get(partition, at.begin) for partition, at in bounds.items()}
             witnessed[declared.name] = witnessed_at_the_end(declared, await self._left(declared, log), committed)
         ends = {partition: at.end for partition, at in bounds.items()}

@@ -50,7 +50,7 @@ class SharedServers(SharedFiles):
     # ---------------------------------------------------------------- writing
 
     async def _prepare(self, declared: Declared, documents: "Mapping[str, DataclassInstance]") -> None:
-        await self._broker.ensure(topics_of(declared))
+        await self._broker.ensure_topics(topics_of(declared))
         self._reads[declared.name] = reads_of(declared)
         collections = {document.kind: document.collection for document in declared.documents}
         for key, document in documents.items():
@@ -79,8 +79,8 @@ class SharedServers(SharedFiles):
     async def _groups(self) -> dict[str, Group]:
         # Positions first, then the ends: a group that has committed up to an end that is asked for later has really
         # nothing before it, and whatever its work has made is counted in the ends of others.
-        found = {service: await self._administration.group(service) for service in self._reads}
-        bounds = await self._administration.bounds(frozenset().union(*self._reads.values()))
+        found = {service: await self._administration.describe_group(service) for service in self._reads}
+        bounds = await self._administration.fetch_bounds(frozenset().union(*self._reads.values()))
         groups = {}
         for service, group in found.items():
             lag = wakes = 0

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
-from saga.broker.identity import disagreement_error
-from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription
+from saga.broker.port import RECORD_BYTES_MAX, Listener, Subscription, disagreement_error
 from saga.errors import BrokerError, BrokerUnavailable, SagaError
 from saga.messages import Outgoing, Partition, Record, Topic
 from saga.messaging.envelope import type_of
@@ -30,7 +29,7 @@ class SimulatedBroker:
     """See `saga.broker.port.Broker` for the promises. One for each process; all have one cluster."""
 
     record_bytes_max = RECORD_BYTES_MAX
-    makes_topics = True
+    creates_topics = True
 
     def __init__(
         self, cluster: Cluster, process: Process, network: Network, retention_s: float = 30 * 86_400.0
@@ -52,16 +51,16 @@ class SimulatedBroker:
             await asyncio.wait(under_way)
         self._open = False
 
-    async def ensure(self, topics: Sequence[Topic]) -> None:
+    async def ensure_topics(self, topics: Sequence[Topic]) -> None:
         self.cluster.ensure(topics)
 
-    async def partitions(self, topics: Collection[str]) -> Mapping[str, int]:
+    async def count_partitions(self, topics: Collection[str]) -> Mapping[str, int]:
         return {name: len(self.cluster.topics[name]) for name in topics if name in self.cluster.topics}
 
-    async def log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+    async def fetch_log_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         return {name: self.cluster.log_id(name) for name in topics if name in self.cluster.topics}
 
-    async def forbidden(
+    async def find_missing_rights(
         self, reads: Collection[str], writes: Collection[str], groups: Collection[str] = ()
     ) -> Sequence[str]:
         return ()
@@ -79,7 +78,7 @@ class SimulatedBroker:
     @asynccontextmanager
     async def join(self, subscription: Subscription, listener: Listener) -> AsyncIterator[SimulatedMember]:
         member = SimulatedMember(self, subscription, listener)
-        if strangers := member.strangers():
+        if strangers := member.disagreeing_members():
             raise disagreement_error(subscription.group, subscription.identity, strangers)
         self.members.append(member)
         member.enter()

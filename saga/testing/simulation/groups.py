@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from saga.broker.identity import MemberIdentity
+from saga.broker.port import MemberIdentity
 from saga.errors import Fenced
 from saga.messages import Partition
 
 DRAIN_S = 5.0
-"""Time that a partition waits for `Listener.revoked` of the member that is to lose it."""
+"""Time that a partition waits for `Listener.on_revoked` of the member that is to lose it."""
 SILENCE_S = 10.0
 """Silence after which a member is taken for dead."""
 

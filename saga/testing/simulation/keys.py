@@ -12,14 +12,14 @@ class SimulatedKeys:
     def __init__(self) -> None:
         self._known: dict[str, SubjectKey | None] = {}
 
-    async def of_subject(self, subject: str) -> SubjectKey | None:
+    async def get_or_create_key(self, subject: str) -> SubjectKey | None:
         name = subject_key_name(subject)
         if name not in self._known:
             secret = blake2b(name.encode(), digest_size=SECRET_BYTES, person=b"simulated").digest()
             self._known[name] = SubjectKey(name, secret)
         return self._known[name]
 
-    async def named(self, name: str) -> SubjectKey | None:
+    async def get_key(self, name: str) -> SubjectKey | None:
         if name not in self._known:
             raise KeyMissing(f"nobody in this world has sealed anything with {name}")
         return self._known[name]

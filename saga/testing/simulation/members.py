@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from saga.broker.identity import find_disagreeing
-from saga.broker.port import Listener, Subscription
+from saga.broker.port import Listener, Subscription, find_disagreeing
 from saga.errors import BrokerUnavailable
 from saga.messages import Partition, Record, StalledPartition
 from saga.testing.simulation.cluster import Cluster
@@ -108,11 +107,11 @@ class SimulatedMember:
                 lambda *_: self._group.commit(id_, offsets, grants, log_ids),
             )
 
-    async def begin(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
+    async def mark_in_progress(self, offsets: Mapping[Partition, int]) -> Collection[Partition]:
         await self._marks(offsets, in_hand=True)
         return [partition for partition in offsets if partition in self._left]
 
-    async def end(self, offsets: Mapping[Partition, int]) -> None:
+    async def clear_in_progress(self, offsets: Mapping[Partition, int]) -> None:
         await self._marks(offsets, in_hand=False)
 
     async def _marks(self, offsets: Mapping[Partition, int], *, in_hand: bool) -> None:
@@ -135,14 +134,14 @@ class SimulatedMember:
             return None
         return {partition: self._cluster.behind(partition, at) for partition, at in self._at.items()}
 
-    def strangers(self) -> Sequence[str]:
+    def disagreeing_members(self) -> Sequence[str]:
         others = self._group.members.values()
         return find_disagreeing(self.identity, [other.identity for other in others if other is not self])
 
-    def read_to(self) -> Mapping[Partition, int]:
+    def polled_offsets(self) -> Mapping[Partition, int]:
         return {partition: self._at[partition] for partition in self._readable}
 
-    async def ends(self) -> Mapping[Partition, int | None]:
+    async def fetch_ends(self) -> Mapping[Partition, int | None]:
         await self._answers()
         return {
             Partition(topic, number): self._cluster.end(Partition(topic, number))
@@ -150,7 +149,7 @@ class SimulatedMember:
             for number in range(self._cluster.partitions_of(topic))
         }
 
-    async def positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    async def fetch_positions(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
         await self._answers()
         log_of, committed = self._cluster.log_id, self._group.committed
         ours = [p for p in partitions if self._group.committed_in.get(p, log_of(p.topic)) == log_of(p.topic)]
@@ -166,7 +165,7 @@ class SimulatedMember:
         if self._network.cut_for_s(self.process, "broker"):
             raise BrokerUnavailable("planted: the broker cannot be reached")
 
-    def standstills(self) -> Sequence[StalledPartition]:
+    def stalled_partitions(self) -> Sequence[StalledPartition]:
         broken = self._cluster.broken
         return [
             StalledPartition(*partition, at, f"planted: {partition.topic}/{partition.number} stands at offset {at}")
@@ -182,7 +181,7 @@ class SimulatedMember:
         for partition in [p for p in self._behind if p in wanted]:
             at, begins = self._at[partition], self._cluster.begins(partition)
             if begins > at:
-                self._listener.expired(partition, at, begins)
+                self._listener.on_expired(partition, at, begins)
                 at = begins
             # As on Kafka: until the member has looked, it takes what lies there for records of the log that it knows.
             log_id = self._log_ids[partition]
@@ -265,7 +264,7 @@ class SimulatedMember:
             await self._revoke(leaving)
             await self._reached()
             self._group.release(self._id, leaving)
-            self._listener.lost(leaving)
+            self._listener.on_lost(leaving)
             return
         missing = [p for p in wanted if p not in self._at]
         patience_s = self._group.since_s + DRAIN_S - asyncio.get_running_loop().time()
@@ -282,9 +281,9 @@ class SimulatedMember:
             if log_id != self._log_ids[partition]:
                 self._unread([partition])
                 self._log_ids[partition], self._at[partition] = log_id, 0
-                self._listener.lost([partition])
-                self._listener.replaced(partition, at)
-                await self._listener.assigned({partition: 0})
+                self._listener.on_lost([partition])
+                self._listener.on_replaced(partition, at)
+                await self._listener.on_assigned({partition: 0})
                 self._readable.add(partition)
                 self.has_news(partition)
 
@@ -297,11 +296,11 @@ class SimulatedMember:
             if self._group.committed_in.get(partition, log_id) != log_id:
                 taken[partition] = 0
                 self._group.in_hand.discard(partition)
-                self._listener.replaced(partition, at)
+                self._listener.on_replaced(partition, at)
         self._at.update(taken)
         self._granted.update({partition: self._group.grants[partition] for partition in taken})
         self._left = (self._left - taken.keys()) | (self._group.in_hand & taken.keys())
-        await self._listener.assigned(taken)
+        await self._listener.on_assigned(taken)
         self._readable.update(taken)
         self._behind |= {p: None for p, at in taken.items() if self._cluster.has_more(p, at)}
         self._news.set()
@@ -312,7 +311,7 @@ class SimulatedMember:
         self._unread(partitions)
         with suppress(TimeoutError):  # they are taken
             async with asyncio.timeout(DRAIN_S):
-                await self._listener.revoked(partitions)
+                await self._listener.on_revoked(partitions)
         for partition in partitions:
             self._at.pop(partition, None)
 
@@ -322,7 +321,7 @@ class SimulatedMember:
         for partition in partitions:
             del self._at[partition]
         self._unread(partitions)
-        self._listener.lost(partitions)
+        self._listener.on_lost(partitions)
 
     def _unread(self, partitions: Collection[Partition]) -> None:
         self._readable.difference_update(partitions)

@@ -49,25 +49,25 @@ class DrawerAdapter:
         if mine.drawer_lock == "locked" and not mine.drawer_key:
             yield frozenset({"drawer_lock", "drawer_key"}), "SAGA_DRAWER_LOCK=locked needs SAGA_DRAWER_KEY"
 
-    def at(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
+    def create_store(self, settings: Chosen, service: str, clock: Clock, *, readonly: bool = False) -> Store:
         store = driver("drawer", "msgspec", "tests.adapters.drawers.store")
         key = secret(settings.of(DrawerOptions).drawer_key, "")
-        return cast("Store", store.DrawerStore(self.shared_as(settings, service), clock, key() if key else ""))
+        return cast("Store", store.DrawerStore(self.store_address(settings, service), clock, key() if key else ""))
 
-    def shared_as(self, settings: Chosen, service: str) -> str:
+    def store_address(self, settings: Chosen, service: str) -> str:
         return settings.store.replace("{service}", service)
 
-    def stores_of(self, address: str) -> Sequence[StoreAddress]:
+    def find_stores(self, address: str) -> Sequence[StoreAddress]:
         self.check(address)
         return [StoreAddress(address, None)]
 
-    def unmade(self, settings: Chosen, service: str) -> Path | None:
+    def missing_file(self, settings: Chosen, service: str) -> Path | None:
         return None
 
-    def written(self, settings: Chosen, about: str) -> Finding:
+    def report_probe(self, settings: Chosen, about: str) -> Finding:
         return Finding("warning", about, "it closes well", "all of it is gone when the process ends", "get a cellar")
 
-    def told_ms(self, cas: int) -> int | None:
+    def version_time_ms(self, cas: int) -> int | None:
         return cas // CAS_PER_MS
 
 

@@ -61,7 +61,7 @@ async def test_orders_end_once_and_the_books_balance_although_the_store_froze(
         broker = await stack.enter_async_context(EmbeddedBroker(tmp_path / "broker.db", clock=clock))
         opened = {service.name: await stack.enter_async_context(stores()) for service in SERVICES}
         for service in SERVICES:
-            await broker.ensure(topics_of(service))
+            await broker.ensure_topics(topics_of(service))
         goods = opened["inventory"]
         for sku in after:
             await goods.insert("stock", sku, msgspec.json.encode(Stock(left=LEFT)))

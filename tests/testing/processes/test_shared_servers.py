@@ -51,7 +51,7 @@ async def test_workers_reach_both_servers_only_by_what_can_be_cut_and_the_world_
             cut_store.end()
             assert await store.get("stock", "tea") is not None
         async with given.place.broker(CLOCK) as broker, given.aside.broker(CLOCK) as aside_broker:
-            await broker.ensure([Topic("orders", 1)])
+            await broker.ensure_topics([Topic("orders", 1)])
             cut_broker.begin()
             with pytest.raises(TimeoutError):
                 await CLOCK.within(CUT_S, broker.publish([AN_EVENT]))

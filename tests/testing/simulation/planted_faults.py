@@ -96,7 +96,7 @@ class FaultGround:
     @asynccontextmanager
     async def broker(self, name: str = NAME, retention_s: float = 1000.0) -> AsyncIterator[SimulatedBroker]:
         async with SimulatedBroker(self.cluster, self.process(name), self.network, retention_s) as broker:
-            await broker.ensure([Topic(TOPIC, 2)])
+            await broker.ensure_topics([Topic(TOPIC, 2)])
             yield broker
 
     def runs(self, work: Coroutine[object, object, T]) -> T:
@@ -192,25 +192,25 @@ class Hears:
     drains_s: float = 0.0
     """Time that it takes to let go of a partition."""
 
-    async def assigned(self, partitions: Mapping[Partition, int]) -> None:
+    async def on_assigned(self, partitions: Mapping[Partition, int]) -> None:
         self.has |= partitions.keys()
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_revoked(self, partitions: Collection[Partition]) -> None:
         await passes(self.drains_s)
         self.has -= set(partitions)
 
-    def lost(self, partitions: Collection[Partition]) -> None:
+    def on_lost(self, partitions: Collection[Partition]) -> None:
         if self.has & set(partitions):  # else they were let go before
             self.lost_s.append(self.ground.now_s())
             self.has -= set(partitions)
 
-    def expired(self, partition: Partition, first: int, after: int) -> None:
+    def on_expired(self, partition: Partition, first: int, after: int) -> None:
         raise AssertionError(f"{partition} has lost {first} to {after - 1}")
 
-    def replaced(self, partition: Partition, position: int) -> None:
+    def on_replaced(self, partition: Partition, position: int) -> None:
         raise AssertionError(f"{partition}: its topic was created again")
 
-    def raised(self, topic: str, before: int, now: int) -> None:
+    def on_partitions_added(self, topic: str, before: int, now: int) -> None:
         raise AssertionError(f"{topic} has {now} partitions")
 
 
