@@ -15,8 +15,8 @@ from benchmarks.running import Driver, in_flight, running
 from benchmarks.services import waiting_order
 from saga.clients.events import seal_of, to_record
 from saga.contracts import codec
+from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
-from saga.contracts.sealing import opened, sealed
 from saga.encryption.key_folder import KeyFolder
 from saga.messages import Outgoing
 from saga.support.clock import SystemClock
@@ -44,11 +44,11 @@ async def _sealing() -> list[Figure]:
         binding = binding_of(OrderPlaced)
         version, library = binding.version, binding.library
         plain = codec.encode(event)
-        closed = sealed(plain, version, "order-1", key)
+        closed = encrypt_fields(plain, version, "order-1", key)
         out = [
             Figure("s encode", _us(lambda: codec.encode(event)), "us"),
-            Figure("s seal", _us(lambda: sealed(plain, version, "order-1", key)), "us"),
-            Figure("s open", _us(lambda: opened(closed, library, "order-1", lambda _: key)), "us"),
+            Figure("s seal", _us(lambda: encrypt_fields(plain, version, "order-1", key)), "us"),
+            Figure("s open", _us(lambda: decrypt_fields(closed, library, "order-1", lambda _: key)), "us"),
             Figure("s decode", _us(lambda: codec.decode(plain, OrderPlaced, library)), "us"),
         ]
     without, with_keys = await _example(sealed_too=False), await _example(sealed_too=True)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from saga.choreography.manifest import ALL, Consumed, Fields, Manifest
+from saga.contracts.compatibility import Concern, Consumer, SchemaChange, find_concerns
 from saga.contracts.contract import Version
-from saga.contracts.differences import Change, Concern, Consumer, concerned
 
 OUTSIDE = "consumers outside"
 
@@ -23,7 +23,9 @@ class Affected:
     concerns: tuple[Concern, ...]
 
 
-def affected(changes: Sequence[Change], old: Version, new: Version, manifests: Iterable[Manifest]) -> list[Affected]:
+def affected(
+    changes: Sequence[SchemaChange], old: Version, new: Version, manifests: Iterable[Manifest]
+) -> list[Affected]:
     """Services that hear this contract, with what the changes from `old` to `new` do to each, if anything. Those that
     read it as `new` already have no `old` code any more, and what their upcasters read is not read by resolution."""
     found = [
@@ -33,18 +35,18 @@ def affected(changes: Sequence[Change], old: Version, new: Version, manifests: I
     ]
     if new.schema.get("consumed_by") == "external":
         consumer = Consumer(service=OUTSIDE, fields=None)
-        found.append(Affected(OUTSIDE, None, ALL, tuple(concerned(changes, [consumer]))))
+        found.append(Affected(OUTSIDE, None, ALL, tuple(find_concerns(changes, [consumer]))))
     return found
 
 
 def _concerns(
-    changes: Sequence[Change], old: Version, new: Version, service: str, use: Consumed
+    changes: Sequence[SchemaChange], old: Version, new: Version, service: str, use: Consumed
 ) -> tuple[Concern, ...]:
     fields = None if isinstance(use.fields, str) else frozenset(use.fields)
     is_newer = use.version >= new.number
     return tuple(
         concern
-        for concern in concerned(changes, [Consumer(service=service, fields=fields)])
+        for concern in find_concerns(changes, [Consumer(service=service, fields=fields)])
         if not (is_newer and (concern.direction == "forward" or concern.effect == "gone"))
         if not (old.number in new.upcasts and concern.direction == "backward" and concern.effect != "gone")
     )

@@ -10,7 +10,7 @@ from typing import get_type_hints
 from saga.choreography.fields_read import Read, fields_read, keys_named
 from saga.choreography.manifest import ALL, FORMAT, Consumed, Emitted, Manifest, State, Told
 from saga.contracts.library import Binding, binding_of, contract_of
-from saga.contracts.upcast import upcaster_of
+from saga.contracts.upcasters import upcaster_of
 from saga.declarations.annotations import spelt
 from saga.declarations.changes import is_change, kind_of
 from saga.declarations.migrations import whole_chain

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from saga.choreography.manifest import Told
 from saga.choreography.overview import Hearing, Overview
 from saga.contracts.contract import Contract, Version
-from saga.contracts.schema import ArrayType, EnumType, MapType, OptionalType, RecordType, Type, described
+from saga.contracts.schema import ArrayType, EnumType, MapType, OptionalType, RecordType, Type, describe_type
 from saga.messages import Topic
 from saga.support.printable import printable
 
@@ -151,7 +151,7 @@ def _collect(type_: Type, schema: Any, found: dict[str, RecordShown]) -> None:
                 tuple(
                     FieldShown(
                         name=field.name,
-                        type=described(field.type),
+                        type=describe_type(field.type),
                         default=json.dumps(raw[field.name]["default"]) if "default" in raw[field.name] else None,
                         doc=raw[field.name]["doc"] if isinstance(raw[field.name].get("doc"), str) else "",
                         sensitive=field.sensitive,

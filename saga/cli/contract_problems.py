@@ -9,10 +9,16 @@ from typing import Any, TypeVar
 import click
 
 from saga.cli.printing import tell, tell_json
-from saga.contracts.library import Library, find, folder_above
-from saga.contracts.places import line_of
-from saga.contracts.problems import Problem, as_json, as_sarif
-from saga.contracts.released import FILE, released, violated
+from saga.contracts.checks import (
+    RELEASED_FILE,
+    ContractProblem,
+    check_released,
+    find_line,
+    problems_to_json,
+    problems_to_sarif,
+    read_released,
+)
+from saga.contracts.library import Library, find_folder, find_library
 from saga.errors import ContractError, DeclarationError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,7 +31,7 @@ def form_options(command: F) -> F:
 
 
 def end_with(
-    problems: Sequence[Problem],
+    problems: Sequence[ContractProblem],
     form: str | None,
     *,
     rules: Mapping[str, str],
@@ -38,9 +44,9 @@ def end_with(
     what was looked at, for JSON."""
     match form:
         case "json":
-            tell_json({**counts, "problems": as_json(problems)})
+            tell_json({**counts, "problems": problems_to_json(problems)})
         case "sarif":
-            tell_json(as_sarif(problems, rules, version("saga-choreography")))
+            tell_json(problems_to_sarif(problems, rules, version("saga-choreography")))
         case _ if problems:
             for problem in problems:
                 tell(*str(problem).split("\n"), err=True)
@@ -54,30 +60,30 @@ def end_with(
 def folder_of(module: Path) -> Library:
     """Contracts of a module. Without any the command makes no sense; raises `ContractError` if they cannot be used."""
     try:
-        return find(module.parent)
+        return find_library(module.parent)
     except DeclarationError as why:
         raise click.UsageError(str(why)) from why
 
 
-def usable(module: Path) -> tuple[Library | None, list[Problem]]:
+def usable(module: Path) -> tuple[Library | None, list[ContractProblem]]:
     """Contracts of a module, or all that keeps them from being used."""
     try:
         return folder_of(module), []
     except ContractError as why:
         parts = [problem.partition(": ") for problem in why.problems]
-        problems = [Problem(rule="contract", file=file, says=says) for file, _, says in parts]
-        return None, shown(folder_above(module.parent), problems)
+        problems = [ContractProblem(rule="contract", file=file, says=says) for file, _, says in parts]
+        return None, shown(find_folder(module.parent), problems)
 
 
-def broken_releases(library: Library) -> list[Problem]:
+def broken_releases(library: Library) -> list[ContractProblem]:
     """Problems of released versions that have changed, or are gone; or of the file that says which are released."""
     try:
-        return violated(library.by_path, released(library.folder) or {})
+        return check_released(library.by_path, read_released(library.folder) or {})
     except ContractError as why:
-        return [Problem(rule="released", file=FILE, says=why.problems[0].partition(": ")[2])]
+        return [ContractProblem(rule="released", file=RELEASED_FILE, says=why.problems[0].partition(": ")[2])]
 
 
-def shown(folder: Path, problems: Iterable[Problem]) -> list[Problem]:
+def shown(folder: Path, problems: Iterable[ContractProblem]) -> list[ContractProblem]:
     """Problems in a folder of contracts, with the paths of files as they are from here, and with lines."""
     place = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     return [
@@ -87,4 +93,4 @@ def shown(folder: Path, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _line(file: Path, at: str) -> int:
-    return line_of(file.read_text("utf-8", "replace"), at) if at and file.is_file() else 1
+    return find_line(file.read_text("utf-8", "replace"), at) if at and file.is_file() else 1

@@ -10,16 +10,13 @@ from saga.choreography.folder import FOLDER, manifests_in
 from saga.cli.contract_consumers import consumers_as_json, tell_consumers
 from saga.cli.contract_problems import broken_releases, folder_of, shown
 from saga.cli.printing import tell, tell_json
-from saga.contracts.checking import counted, incompatible
-from saga.contracts.compat import Finding, directions
+from saga.contracts.checks import RELEASED_FILE, counted, find_incompatible, lint_version, read_released
+from saga.contracts.checks import release as write_released
+from saga.contracts.compatibility import CompatibilityFinding, SchemaChange, list_changes, promised_directions
 from saga.contracts.contract import Version
-from saga.contracts.differences import Change, differences
-from saga.contracts.library import Library, folder_above
-from saga.contracts.lint import lint_version
-from saga.contracts.loading import made_version, read_version
-from saga.contracts.released import FILE, released
-from saga.contracts.released import release as write_released
-from saga.contracts.writing import KINDS, field_of, first_version, text_of
+from saga.contracts.library import Library, find_folder
+from saga.contracts.loading import make_version, read_version
+from saga.contracts.schema_parser import KINDS, format_schema, make_first_version, parse_field
 from saga.errors import ContractError, DeclarationError
 
 _ANY = "any.py"
@@ -53,23 +50,23 @@ def new(place: str, doc: str, fields: tuple[str, ...], key: str, **terms: Any) -
     if not (topic and slash and name) or "/" in name:
         raise click.UsageError(f"{place!r} is not TOPIC/NAME, as orders/OrderPlaced")
     try:
-        parts = [field_of(text) for text in fields]
+        parts = [parse_field(text) for text in fields]
     except ValueError as why:
         raise click.UsageError(str(why)) from why
     id_ = {"name": key, "type": "string", "doc": f"The {key.removesuffix('_id')}, and with it the saga."}
     given = {"doc": doc, "topic": topic, "key": key, **terms}
     for attribute, option in (("produced_by", "produced_externally"), ("consumed_by", "consumed_externally")):
         given[attribute] = "external" if given.pop(option) else None
-    schema = first_version(name, given, [id_, *parts])
+    schema = make_first_version(name, given, [id_, *parts])
     folder, path = _folder(), f"{topic}/{name}.v1"
-    problems = lint_version(made_version(schema, path, name, 1))
+    problems = lint_version(make_version(schema, path, name, 1))
     if problems:
         raise click.UsageError("\n".join(str(problem) for problem in problems))
     file = folder / f"{path}.avsc"
     if file.exists():
         raise click.UsageError(f"{file} is there already; the next version of it: saga contracts bump {name}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text_of(schema), "utf-8")
+    file.write_text(format_schema(schema), "utf-8")
     try:
         Library.load(folder)
     except ContractError:
@@ -86,7 +83,7 @@ def bump(name: str) -> None:
     contract = library.contracts.get(name)
     if contract is None:
         raise click.UsageError(f"there is no contract {name} in {library.folder}")
-    newest, known = contract.newest, released(library.folder)
+    newest, known = contract.newest, read_released(library.folder)
     if known is not None and newest.path not in known:
         tell(f"{newest.path} is not released: change it as it is, nobody relies on it yet", err=True)
         raise click.exceptions.Exit(1)
@@ -110,7 +107,7 @@ def release() -> None:
     or a released one is not what it was.
     """
     library = _library()
-    problems = [*incompatible(library.contracts.values()), *broken_releases(library)]
+    problems = [*find_incompatible(library.contracts.values()), *broken_releases(library)]
     for problem in shown(library.folder, problems):
         tell(*str(problem).split("\n"), err=True)
     if problems:
@@ -118,7 +115,7 @@ def release() -> None:
     names = write_released(library.folder, library.by_path.values())
     for path in names:
         tell(f"{path} is released")
-    tell(f"{counted(len(library.by_path), 'version')} in {_from_here(library.folder / FILE)}")
+    tell(f"{counted(len(library.by_path), 'version')} in {_from_here(library.folder / RELEASED_FILE)}")
 
 
 @click.command()
@@ -143,8 +140,10 @@ def diff(old: str, new_: str, manifests: Path | None, as_json: bool) -> None:
     one, other = _version(old), _version(new_)
     if one.name != other.name:
         raise click.UsageError(f"{old} and {new_} are two contracts: {one.name} and {other.name}")
-    changes = differences(one, other)
-    promised = [way for way in directions(other.compatible) if way == "forward" or one.number not in other.upcasts]
+    changes = list_changes(one, other)
+    promised = [
+        way for way in promised_directions(other.compatible) if way == "forward" or one.number not in other.upcasts
+    ]
     broken = [f for change in changes for way in promised for f in getattr(change, way) if f.breaks]
     place = manifests or _folder().parent / FOLDER
     heard = affected(changes, one, other, manifests_in(place).values())
@@ -164,7 +163,7 @@ def diff(old: str, new_: str, manifests: Path | None, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _effects(change: Change, old: Version, new_: Version) -> list[str]:
+def _effects(change: SchemaChange, old: Version, new_: Version) -> list[str]:
     """Lines that say what a change does to whom."""
     lines = []
     for findings, writer, reader in ((change.backward, old, new_), (change.forward, new_, old)):
@@ -178,8 +177,8 @@ def _effects(change: Change, old: Version, new_: Version) -> list[str]:
     return lines
 
 
-def _json(changes: tuple[Change, ...]) -> list[dict[str, Any]]:
-    def told(finding: Finding) -> dict[str, Any]:
+def _json(changes: tuple[SchemaChange, ...]) -> list[dict[str, Any]]:
+    def told(finding: CompatibilityFinding) -> dict[str, Any]:
         return {
             "rule": finding.rule,
             "path": finding.path,
@@ -228,7 +227,7 @@ def _library() -> Library:
 def _folder() -> Path:
     """Folder of the contracts; the first contract of all goes to a new one here."""
     try:
-        return folder_above(Path.cwd())
+        return find_folder(Path.cwd())
     except DeclarationError:
         return Path.cwd() / "contracts"
 

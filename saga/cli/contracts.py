@@ -9,13 +9,10 @@ from saga.cli.contract_problems import broken_releases, end_with, folder_of, for
 from saga.cli.contract_versions import bump, diff, new, release
 from saga.cli.contracts_register import register_contracts
 from saga.cli.printing import tell
-from saga.contracts.checking import REASON, RULES, counted, incompatible, modes
-from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
+from saga.contracts.checks import CHECK_RULES, REASON, ContractProblem, counted, describe_modes, find_incompatible, lint
+from saga.contracts.checks import LINT_RULES as LINT_RULES
+from saga.contracts.codegen import find_generated, generate, is_generated, list_classes, why_unknown
 from saga.contracts.library import Library
-from saga.contracts.lint import RULES as LINT_RULES
-from saga.contracts.lint import lint
-from saga.contracts.named import unknown
-from saga.contracts.problems import Problem
 from saga.errors import ContractError
 
 PROMISES = (
@@ -54,13 +51,13 @@ def generate_(module: Path | None, names: tuple[str, ...]) -> None:
     if module is not None and not module.exists() and not names:
         raise click.UsageError(f"{module} is not there yet; name its classes")
     if names and module is not None:
-        wrong = [why for name in names if (why := unknown(_library(module), name)) is not None]
+        wrong = [why for name in names if (why := why_unknown(_library(module), name)) is not None]
         if wrong:
             raise click.UsageError("; ".join(wrong))
     problems = []
     for path in modules:
         try:
-            source = generate(_library(path), names or classes_in(path.read_text("utf-8")))
+            source = generate(_library(path), names or list_classes(path.read_text("utf-8")))
         except (ContractError, SyntaxError) as why:
             problems.append(f"{path}: {why}")
             continue
@@ -88,27 +85,27 @@ def check(module: Path | None, form: str | None) -> None:
     wrong if a version breaks its promise, if a module is not what `saga contracts generate` would write, or if
     contracts cannot be used, or a version that is released (`saga contracts release`) has changed.
     """
-    problems: list[Problem] = []
+    problems: list[ContractProblem] = []
     if module is not None:
         modules = _generated(module)
         library = None
     else:
-        modules = [path.relative_to(Path.cwd()) for path in generated_below(Path.cwd())]
+        modules = [path.relative_to(Path.cwd()) for path in find_generated(Path.cwd())]
         library, problems = usable(Path.cwd() / "any.py")
     good, bad, versions = [], [], 0
     if library is not None:
         found, versions = library.contracts.values(), len(library.by_path)
-        breaks = incompatible(found)
+        breaks = find_incompatible(found)
         problems += shown(library.folder, [*breaks, *broken_releases(library)])
         good += [
             f"{counted(len(found), 'contract')} in {counted(versions, 'version')}: all fit each other",
-            *modes(found),
+            *describe_modes(found),
         ]
         bad += [PROMISES] if breaks else []
     # A folder that cannot be read is one problem, not one in each of its modules.
     problems += [drift for path in modules if not problems or library is not None for drift in _drift(path)]
     good.append(f"{len(modules)} generated module{'s are' if len(modules) != 1 else ' is'} as the contracts say")
-    end_with(problems, form, rules=RULES, good=good, bad=bad, versions=versions, modules=len(modules))
+    end_with(problems, form, rules=CHECK_RULES, good=good, bad=bad, versions=versions, modules=len(modules))
 
 
 @contracts.command("lint")
@@ -132,21 +129,21 @@ for command in (new, bump, release, diff, register_contracts):
     contracts.add_command(command)
 
 
-def _drift(path: Path) -> list[Problem]:
+def _drift(path: Path) -> list[ContractProblem]:
     """Difference of a generated module from what the contracts say, if there is one."""
     found = path.read_text("utf-8", "replace")
     try:
-        wanted = generate(folder_of(path), classes_in(found))
+        wanted = generate(folder_of(path), list_classes(found))
     except (ContractError, SyntaxError) as why:
         first, *lines = str(why).split("\n")
-        return [Problem(rule="drift", file=path.as_posix(), says=first, lines=tuple(lines))]
+        return [ContractProblem(rule="drift", file=path.as_posix(), says=first, lines=tuple(lines))]
     if found == wanted:
         return []
     lines = list(
         difflib.unified_diff(found.splitlines(), wanted.splitlines(), str(path), "as the contracts say", lineterm="")
     )
     says = "is not what the contracts say; run saga contracts generate"
-    return [Problem(rule="drift", file=path.as_posix(), says=says, lines=tuple(lines))]
+    return [ContractProblem(rule="drift", file=path.as_posix(), says=says, lines=tuple(lines))]
 
 
 def _generated(module: Path | None) -> list[Path]:
@@ -155,7 +152,7 @@ def _generated(module: Path | None) -> list[Path]:
         if module.exists() and not is_generated(module.read_text("utf-8", "replace")):
             raise click.UsageError(f"{module} was not generated, and is not overwritten; name another file")
         return [module]
-    found = [path.relative_to(Path.cwd()) for path in generated_below(Path.cwd())]
+    found = [path.relative_to(Path.cwd()) for path in find_generated(Path.cwd())]
     if not found:
         raise click.UsageError(
             "there is no generated module below the current folder; name one, with its classes: "

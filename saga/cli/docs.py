@@ -7,7 +7,7 @@ import click
 from saga.choreography import docs as documents
 from saga.choreography.folder import folder_beside, manifests_in
 from saga.cli.printing import tell, tell_json
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.errors import DeclarationError
 from saga.support.printable import counted
 
@@ -51,7 +51,7 @@ def build(out: Path, folder: Path | None, title: str, api_version: str, as_json:
     'saga-choreography[docs]').
     """
     try:
-        library = find()
+        library = find_library()
     except DeclarationError as why:
         raise click.UsageError(str(why)) from why
     manifests = manifests_in(folder or folder_beside(library))

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from saga.cli.printing import tell, tell_json
-from saga.contracts.library import folder_above
+from saga.contracts.library import find_folder
 from saga.errors import DeclarationError
 from saga.scaffold import plans
 from saga.scaffold.writing import write
@@ -71,7 +71,7 @@ def service(name: str, hears: str | None, as_json: bool) -> None:
 def _root() -> Path:
     """Folder of the project in which the command is called."""
     try:
-        return folder_above().parent
+        return find_folder().parent
     except DeclarationError:
         return Path.cwd()
 

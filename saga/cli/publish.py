@@ -16,10 +16,10 @@ from saga.clients.client import Client
 from saga.clients.events import check_principal, to_value
 from saga.configuration.settings import Settings
 from saga.contracts import codec
-from saga.contracts.codegen import event_class
+from saga.contracts.codegen import make_event_class
 from saga.contracts.contract import Contract
-from saga.contracts.jsonform import read_json
-from saga.contracts.library import Library, contract_of, find
+from saga.contracts.json_form import read_json
+from saga.contracts.library import Library, contract_of, find_library
 from saga.errors import BadInput, ConfigurationError, SagaError
 from saga.messages import Event
 
@@ -66,12 +66,12 @@ def publish(event: str, file: IO[bytes], principal: str | None, broker: str | No
     Exit code 2: no such contract, the broker cannot be reached, or the topic is not there (`saga topics apply`).
     """
     check_principal(principal)
-    library = find()
+    library = find_library()
     contract = _contract_named(event, library)
     if principal is not None and not contract.starts:
         raise click.UsageError(f"--principal: {event} begins no saga, so nobody begins one with it")
     bytes_max = Settings.from_environment().record_bytes_max
-    to = event_class(contract, library)
+    to = make_event_class(contract, library)
     with SpooledTemporaryFile(max_size=SPOOL_BYTES_MAX) as spool:
         problems, wrong = check(file, to, bytes_max, spool)
         if wrong:
@@ -135,7 +135,7 @@ def _wrong_in(line: bytes, to: type[Event], bytes_max: int) -> Iterator[str]:
     try:
         to_value(codec.from_json(data, to), contract_of(to), bytes_max)
     except BadInput:
-        yield from codec.wrong_in(data, to)
+        yield from codec.find_json_problems(data, to)
     except SagaError as why:
         yield str(why)
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from saga.contracts import codec
-from saga.contracts.codegen import event_class
+from saga.contracts.codegen import make_event_class
 from saga.contracts.contract import Contract
-from saga.contracts.library import Library, binding_of, contract_of, find
-from saga.contracts.sealing import names_in, opened
+from saga.contracts.encryption import decrypt_fields, key_names_in
+from saga.contracts.library import Library, binding_of, contract_of, find_library
 from saga.encryption.port import Keys
 from saga.errors import BadInput, Problems, SagaError
 from saga.messages import Event, Record, Topic, name_of
@@ -54,9 +54,9 @@ class Hearing(Generic[E]):
         message = decode_message(record, self.library)
         to = self._classes[message.type]
         value = decode_value(message, record.writer, self.library)
-        if self._keys is not None and (names := names_in(value, self.library)):
+        if self._keys is not None and (names := key_names_in(value, self.library)):
             known = {name: await self._keys.get_key(name) for name in names}
-            value = opened(value, self.library, message.saga, known.__getitem__)
+            value = decrypt_fields(value, self.library, message.saga, known.__getitem__)
         event = codec.decode(value, to, self.library)
         assert isinstance(event, to)
         return event
@@ -102,7 +102,7 @@ def check_outcomes(events: Sequence[type[E]]) -> Sequence[type[E]]:
 def outcomes_here() -> Sequence[type[Event]]:
     """Classes of all outcomes in `contracts/`, made as they would be generated. Raises `SagaError`: there are none, or
     those of several kinds of sagas."""
-    library = find()
+    library = find_library()
     kinds = _outcomes_in(library)
     if len(kinds) != 1:
         those = "; ".join(f"{kind}: {', '.join(sorted(each))}" for kind, each in sorted(kinds.items()))
@@ -127,5 +127,5 @@ _classes: dict[tuple[str, str], type[Event]] = {}
 def _class_of(contract: Contract, library: Library) -> type[Event]:
     path = (str(library.folder), contract.newest.path)
     if path not in _classes:
-        _classes[path] = event_class(contract, library)
+        _classes[path] = make_event_class(contract, library)
     return _classes[path]

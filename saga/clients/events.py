@@ -5,9 +5,9 @@ from typing import TypeAlias
 
 from saga.broker.port import RECORD_BYTES_MAX, value_bytes_max
 from saga.contracts import codec
-from saga.contracts.hiding import has_sensitive
+from saga.contracts.encryption import encrypt_fields, find_unencryptable, subject_of_event
 from saga.contracts.library import Contract, binding_of
-from saga.contracts.sealing import sealed, subject_of, unsealable
+from saga.contracts.sensitive_fields import has_sensitive
 from saga.encryption.port import Keys
 from saga.errors import BadInput, SagaError
 from saga.messages import Event, Message, Outgoing
@@ -27,16 +27,16 @@ async def seal_of(event: Event, keys: Keys | None) -> Seal | None:
     version = binding_of(type(event)).version
     if keys is None or not has_sensitive(version.record):
         return None
-    if problems := list(unsealable(version.record)):
+    if problems := list(find_unencryptable(version.record)):
         raise SagaError(f"{version.name} was not published: {'; '.join(problems)}")
-    key = await keys.get_or_create_key(subject_of(event))
+    key = await keys.get_or_create_key(subject_of_event(event))
     if key is None:
         raise SagaError(
             f"{version.name} was not published: its {version.subject} was forgotten (saga keys forget), which is for "
             "good: "
             "give somebody who comes back another one"
         )
-    return lambda saga, value: sealed(value, version, saga, key)
+    return lambda saga, value: encrypt_fields(value, version, saga, key)
 
 
 def to_record(

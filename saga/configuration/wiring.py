@@ -17,7 +17,7 @@ import msgspec
 from saga.broker.port import APPLY, Broker, find_topic_problems
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
-from saga.contracts.sealing import unsealable
+from saga.contracts.encryption import find_unencryptable
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared
 from saga.encryption.port import KeyRing, Keys
@@ -119,7 +119,7 @@ def keys_of(settings: Settings, clock: Clock, services: Sequence[Declared] = ())
     keys.check()
     contracts = {n: c for declared in services for n, c in prepare(declared).contracts.items()}
     versions = {v.path: v for v in (*(c.newest for c in contracts.values()), *(v for _, v in emitted_by(services)))}
-    problems = [f"{version.path}: {p}" for version in versions.values() for p in unsealable(version.record)]
+    problems = [f"{version.path}: {p}" for version in versions.values() for p in find_unencryptable(version.record)]
     if problems:
         raise ConfigurationError("nothing was started: SAGA_KEYS is set, and not everything can be sealed:", problems)
     return keys

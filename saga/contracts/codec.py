@@ -1,7 +1,14 @@
-"""Encoding of events to bytes and back: Avro's single-object encoding, C3 01, the schema's fingerprint, the record.
+"""Encode events to bytes and decode them: Avro's single-object encoding (C3 01, the schema's fingerprint, the record).
 
-No registry is needed: every version's fingerprint is in `contracts/`. What was written with one version is read as
-another by Avro's schema resolution. fastavro does the bytes; logical types are applied by `saga.contracts.convert`.
+No registry is needed, because the fingerprint of every version is in `contracts/`. A value of one version is read as
+another by Avro's schema resolution. fastavro reads and writes the bytes; `saga.contracts.conversion` applies logical
+types.
+
+The values in a message are counted before anything is made of them, because a few bytes can stand for very many values.
+A value takes at least one byte (contracts have no empty records and no fields of type null), so messages with fewer
+bytes than `VALUES_MAX` are never counted. The depth needs no limit: types are not recursive, and the schema parser
+limits how deep they nest. Foreign schemas promise none of this: their values are always counted, and may nest as deep
+as Python goes.
 """
 
 import json
@@ -13,13 +20,10 @@ from typing import Any, TypeAlias
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.read import SchemaResolutionError
 
-from saga.contracts import jsonform
-from saga.contracts.bounds import VALUES_MAX, check_json, check_values
+from saga.contracts import json_form
 from saga.contracts.contract import Version
-from saga.contracts.convert import from_raw, to_raw
-from saga.contracts.hiding import has_sensitive, marked
+from saga.contracts.conversion import Convert, InvalidValue, MalformedBytes, from_raw, to_raw
 from saga.contracts.library import Binding, Library, binding_of
-from saga.contracts.scalars import Convert, NotOfTheSchema, Wrong
 from saga.contracts.schema import (
     MISSING,
     NO_TEXT,
@@ -31,7 +35,8 @@ from saga.contracts.schema import (
     is_text,
     without_logical_types,
 )
-from saga.contracts.upcast import is_closed_to, upcaster_of
+from saga.contracts.sensitive_fields import has_sensitive, record_with_marks
+from saga.contracts.upcasters import is_closed_to, upcaster_of
 from saga.errors import BadInput, NewerVersion, UnknownSchema
 from saga.messages import Event, name_of
 
@@ -50,6 +55,14 @@ Read: TypeAlias = Callable[[bytes], Any]
 # What fastavro raises for bytes that are not of the schema; anything else would be a mistake of ours.
 _CORRUPT = (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, struct.error, SchemaResolutionError)
 
+VALUES_MAX = 100_000
+"""Most values in one message: texts, numbers, records, lists, all together. Twenty times as many were seconds of an
+event loop and 100 MB."""
+_Walk: TypeAlias = Callable[["_Cursor"], None]
+_LONG_BYTES_MAX = 10
+TOO_DEEP = "its values are nested too deeply"
+_NOT_OF_THE_SCHEMA = "the bytes end in the middle, or are not of its schema"
+
 
 def encode(event: Event) -> bytes:
     """Encode an event. Raises `BadInput` naming the path of a field that its contract does not allow, or in which there
@@ -62,10 +75,12 @@ def encode(event: Event) -> bytes:
         value = out.getvalue()
         if len(value) > VALUES_MAX:
             codec.check_values(value, HEADER_SIZE)
-    except Wrong as why:
+    except InvalidValue as why:
         raise BadInput(f"{codec.name}: {why}") from None
     except UnicodeEncodeError:
-        raise BadInput(f"{codec.name}: {_unwritable(codec.to_raw(event), codec.version.record)}: {NO_TEXT}") from None
+        raise BadInput(
+            f"{codec.name}: {_find_unwritable(codec.to_raw(event), codec.version.record)}: {NO_TEXT}"
+        ) from None
     return value
 
 
@@ -80,10 +95,10 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     """
     codec = _codec(to)
     value = value or b""
-    read = codec.read_own if value.startswith(codec.header) else _reader_of_another(codec, to, value, library)
+    read = codec.read_own if value.startswith(codec.header) else _make_other_reader(codec, to, value, library)
     try:
         event: Event = codec.from_raw(read(value))
-    except Wrong as why:
+    except InvalidValue as why:
         raise BadInput(f"{codec.name}: {why}") from None
     except (BadInput, MemoryError):
         raise
@@ -93,7 +108,7 @@ def decode(value: bytes | None, to: type[Event], library: Library) -> Event:
     return event
 
 
-def _reader_of_another(codec: "_Codec", to: type[Event], value: bytes, library: Library) -> Read:
+def _make_other_reader(codec: "_Codec", to: type[Event], value: bytes, library: Library) -> Read:
     """Reader of what another version than the class's own wrote. The library has it, which knows the version."""
     known = library.readers.get((to, value[:HEADER_SIZE]))
     if known is not None:
@@ -102,22 +117,22 @@ def _reader_of_another(codec: "_Codec", to: type[Event], value: bytes, library: 
     if version.name != codec.name:
         raise BadInput(f"it is a {version.name} ({version.path}), not a {codec.name}")
     if version.number in codec.version.upcasts:
-        read = _upcasting(to, version, library)
+        read = _make_upcasting_reader(to, version, library)
     elif is_closed_to(codec.version, version):
-        raise codec.too_new(version, f"it reads {codec.version.path} by an upcaster, so it means something else")
+        raise codec.refuse_newer(version, f"it reads {codec.version.path} by an upcaster, so it means something else")
     else:
         read = codec.reader_of(version)
     library.readers[to, value[:HEADER_SIZE]] = read
     return read
 
 
-def _upcasting(to: type[Event], old: Version, library: Library) -> Read:
+def _make_upcasting_reader(to: type[Event], old: Version, library: Library) -> Read:
     """Make a function from a value of an older version to the raw record of the class's own."""
     own = _codec(to)
 
     def read(value: bytes) -> Any:
         upcaster = upcaster_of(to, old.number)
-        if upcaster is None:  # of a class that no service takes: see `saga.contracts.upcast.lacking`
+        if upcaster is None:  # of a class that no service takes: see `saga.contracts.upcasters.lacking`
             raise BadInput(
                 f"it is of {old.path}, which {own.version.path} reads by an upcaster, and {to.__module__}."
                 f"{to.__qualname__} has none: declare it, @upcast({to.__name__}, {old.number})"
@@ -126,8 +141,8 @@ def _upcasting(to: type[Event], old: Version, library: Library) -> Read:
         try:
             written = encode(made)  # so it is what a message of that version is, and no more
         except BadInput as why:
-            raise upcaster.failed(f"what it returned cannot be written: {why}") from why
-        return (own.read_own if upcaster.gives is to else _reader_of_another(own, to, written, library))(written)
+            raise upcaster.failure(f"what it returned cannot be written: {why}") from why
+        return (own.read_own if upcaster.gives is to else _make_other_reader(own, to, written, library))(written)
 
     return read
 
@@ -151,7 +166,7 @@ def identify(value: bytes | None, library: Library) -> Version:
     return version
 
 
-def class_among(events: Iterable[type[Event]], value: bytes, library: Library) -> type[Event]:
+def find_class(events: Iterable[type[Event]], value: bytes, library: Library) -> type[Event]:
     """Find the class, of some of one contract or several, that a value is of: that of its own version, if it is there.
     Raises `BadInput` and `UnknownSchema` as `decode`, and `LookupError` if there is none."""
     version = identify(value, library)
@@ -181,19 +196,19 @@ def to_json(event: Event) -> dict[str, object]:
 
 def from_json(data: object, to: type[Event]) -> Event:
     """Make an event of that class with these fields. Raises `BadInput` naming the path of the field that is wrong."""
-    for problem in wrong_in(data, to):
+    for problem in find_json_problems(data, to):
         raise BadInput(problem)
     event: Event = _codec(to).from_json(data)
     return event
 
 
-def wrong_in(data: object, to: type[Event]) -> Iterator[str]:
+def find_json_problems(data: object, to: type[Event]) -> Iterator[str]:
     """Reasons for which `from_json` would refuse this, each naming the path of its field; nothing if it would not.
     Found as they are asked for: a line may be wrong in more places than anybody wants to see."""
     codec = _codec(to)
     try:
         check_json(data)
-    except Wrong as why:
+    except InvalidValue as why:
         yield f"{codec.name}: {why}"
         return
     yield from (f"{codec.name}: {why}" for why in codec.problems_in(data))
@@ -206,21 +221,21 @@ class _Codec:
         version = binding.version
         self.name = version.name
         self.version = version
-        self.has_sensitive = has_sensitive(marked(binding))
+        self.has_sensitive = has_sensitive(record_with_marks(binding))
         self.header = MARKER + version.fingerprint
         self.schema = parse_schema(without_logical_types(version.schema))
         self.to_raw = to_raw(version.record, binding.classes)
         self.from_raw: Convert = from_raw(version.record, binding.classes) or cls
-        self.to_json = jsonform.to_json(version.record, binding.classes)
-        self.essentials = jsonform.to_json(version.record, binding.classes, essential=True)
-        self.from_json = jsonform.from_json(version.record, binding.classes)
-        self.problems_in = jsonform.problems_in(version.record, binding.classes)
+        self.to_json = json_form.to_json(version.record, binding.classes)
+        self.essentials = json_form.to_json(version.record, binding.classes, essential=True)
+        self.from_json = json_form.from_json(version.record, binding.classes)
+        self.problems_in = json_form.make_problem_finder(version.record, binding.classes)
         self.read_own = _reader(self.schema, None)
         self.check_values = check_values(self.schema)
 
     def reader_of(self, writer: Version) -> Read:
         """Compile the reader of another version: it is read as the version of the class."""
-        read = reader_between(parse_schema(without_logical_types(writer.schema)), self.version)
+        read = make_reader(parse_schema(without_logical_types(writer.schema)), self.version)
         if writer.number < self.version.number:
             return read
 
@@ -229,12 +244,12 @@ class _Codec:
                 return read(value)
             except BadInput as why:
                 if isinstance(why.__cause__, SchemaResolutionError):
-                    raise self.too_new(writer, _unlike(why.__cause__)) from why
+                    raise self.refuse_newer(writer, _describe_mismatch(why.__cause__)) from why
                 raise
 
         return read_newer
 
-    def too_new(self, writer: Version, why: str) -> NewerVersion:
+    def refuse_newer(self, writer: Version, why: str) -> NewerVersion:
         """Make the refusal of what a newer version wrote."""
         return NewerVersion(
             writer.fingerprint,
@@ -254,7 +269,7 @@ class _Codecs(dict[type[Event], _Codec]):
 _codec = _Codecs().__getitem__
 
 
-def reader_between(writer: Any, version: Version, *, uncounted_bytes_max: int = VALUES_MAX) -> Read:
+def make_reader(writer: Any, version: Version, *, uncounted_bytes_max: int = VALUES_MAX) -> Read:
     """Make a function that reads what was written with a schema, as fastavro has parsed it, as a version. It raises
     `BadInput`. `uncounted_bytes_max`: largest value whose parts are not counted; 0 for a schema of somebody else's."""
     reader = parse_schema(without_logical_types(version.schema))
@@ -271,8 +286,8 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
         if len(value) > uncounted_bytes_max:
             try:
                 values(value, HEADER_SIZE)
-            except Wrong as why:
-                if len(value) > VALUES_MAX or not isinstance(why, NotOfTheSchema):  # else it is told better below
+            except InvalidValue as why:
+                if len(value) > VALUES_MAX or not isinstance(why, MalformedBytes):  # else it is told better below
                     raise BadInput(f"the value cannot be read as {writer['name']}: {why}") from None
         body = BytesIO(value)
         body.seek(HEADER_SIZE)
@@ -283,7 +298,7 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
         except UnicodeDecodeError as why:
             raise BadInput(f"the value cannot be read as {writer['name']}: a text in it is not UTF-8") from why
         except SchemaResolutionError as why:
-            raise BadInput(f"the value cannot be read as {writer['name']}: {_unlike(why)}") from why
+            raise BadInput(f"the value cannot be read as {writer['name']}: {_describe_mismatch(why)}") from why
         except _CORRUPT as why:  # its words are for who knows the library
             raise BadInput(f"the value cannot be read as {writer['name']}: its bytes are not those of one") from why
         if body.tell() != len(value):
@@ -294,7 +309,7 @@ def _reader(writer: Any, reader: Any, uncounted_bytes_max: int = VALUES_MAX) -> 
     return read
 
 
-def _unlike(why: SchemaResolutionError) -> str:
+def _describe_mismatch(why: SchemaResolutionError) -> str:
     """Words about two schemas that do not go together, without the value."""
     return "a symbol of an enum that the reader does not know" if "reader symbol list" in str(why) else str(why)
 
@@ -319,7 +334,7 @@ def _set_defaults(schema: Any, type_: Type) -> None:
             pass  # a primitive, or a record met before, of which only the name is here
 
 
-def _unwritable(raw: Any, type_: Type) -> str | None:
+def _find_unwritable(raw: Any, type_: Type) -> str | None:
     """Path of a text that UTF-8 does not have, up to a sensitive field; `None` if there is none."""
     while isinstance(type_, OptionalType):
         type_ = type_.inner
@@ -335,10 +350,179 @@ def _unwritable(raw: Any, type_: Type) -> str | None:
         case _:
             return None
     for name, part, of, is_sensitive in parts:
-        below = _unwritable(part, of)
+        below = _find_unwritable(part, of)
         if below is not None:
             key = f"[{name}]" if isinstance(name, int) else ascii(name)[1:-1]
             if is_sensitive:
                 return key
             return f"{key}{'.' if below and not below.startswith('[') else ''}{below}"
     return None
+
+
+# -------------------------------------------------------------------- bounds
+
+
+def check_values(schema: Any) -> Callable[[bytes, int], None]:
+    """Make a function that counts the values in an encoded record, from the offset at which it begins.
+
+    The function raises `InvalidValue` with the path if there are more than `VALUES_MAX`, or if the bytes do not match
+    the schema. `schema` is one that fastavro has parsed.
+    """
+    walk = _walk(schema, dict(_PRIMITIVES))
+
+    def check(value: bytes, at: int) -> None:
+        cursor = _Cursor(value, at)
+        try:
+            walk(cursor)
+        except RecursionError:
+            raise InvalidValue(TOO_DEEP) from None
+        if cursor.left < 0:
+            raise _too_many()
+
+    return check
+
+
+def check_json(data: object) -> None:
+    """Count the values of what was read from JSON, as `check_values` does for bytes; without a path, for nothing was
+    held against the schema yet."""
+    left, open_ = VALUES_MAX, [data]
+    while open_:
+        part = open_.pop()
+        left -= 1
+        if isinstance(part, list):
+            open_ += part
+        elif isinstance(part, dict):
+            open_ += part.values()
+        if len(open_) > left:
+            raise _too_many()
+
+
+class _Cursor:
+    """Position of the walk in the bytes, and how many more values there may be."""
+
+    __slots__ = ("at", "left", "value")
+
+    def __init__(self, value: bytes, at: int) -> None:
+        self.value, self.at, self.left = value, at, VALUES_MAX
+
+    def long(self) -> int:
+        """Read the next number, of one to ten bytes."""
+        read = shift = 0
+        for byte in self.value[self.at : self.at + _LONG_BYTES_MAX]:
+            self.at += 1
+            read |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (read >> 1) ^ -(read & 1)
+            shift += 7
+        raise MalformedBytes(_NOT_OF_THE_SCHEMA)
+
+    def skip(self, size: int) -> None:
+        """Pass over so many bytes."""
+        if not 0 <= size <= len(self.value) - self.at:
+            raise MalformedBytes(_NOT_OF_THE_SCHEMA)
+        self.at += size
+
+
+def _too_many() -> InvalidValue:
+    return InvalidValue(f"one message holds at most {VALUES_MAX} values; say it in several, or refer to what is large")
+
+
+def _walk(schema: Any, named: dict[str, _Walk]) -> _Walk:
+    """Make a function that goes over one value. `named`: those of primitives, and of the named types defined before
+    this one."""
+    if isinstance(schema, list):
+        return _union([_walk(branch, named) for branch in schema])
+    if isinstance(schema, str):
+        return named.get(schema) or (lambda cursor: named[schema](cursor))  # inside of itself it is not known yet
+    match schema["type"]:
+        case "record":
+            walk = named[schema["name"]] = _record([(f["name"], _walk(f["type"], named)) for f in schema["fields"]])
+            return walk
+        case "fixed":
+            walk = named[schema["name"]] = _fixed(schema["size"])
+            return walk
+        case "enum":
+            named[schema["name"]] = _long
+            return _long
+        case "array":
+            return _blocks(_walk(schema["items"], named))
+        case "map":
+            return _blocks(_walk(schema["values"], named), keys=True)
+        case kind:
+            return _walk(kind, named)
+
+
+def _long(cursor: _Cursor) -> None:
+    cursor.left -= 1
+    cursor.long()
+
+
+def _text(cursor: _Cursor) -> None:
+    cursor.left -= 1
+    cursor.skip(cursor.long())
+
+
+def _fixed(width: int) -> _Walk:
+    def walk(cursor: _Cursor) -> None:
+        cursor.left -= 1
+        cursor.skip(width)
+
+    return walk
+
+
+_PRIMITIVES: dict[str, _Walk] = {
+    "null": _fixed(0),
+    "boolean": _fixed(1),
+    "float": _fixed(4),
+    "double": _fixed(8),
+    **dict.fromkeys(("int", "long"), _long),
+    **dict.fromkeys(("string", "bytes"), _text),
+}
+
+
+def _union(branches: list[_Walk]) -> _Walk:
+    def walk(cursor: _Cursor) -> None:
+        number = cursor.long()
+        if not 0 <= number < len(branches):
+            raise MalformedBytes(_NOT_OF_THE_SCHEMA)
+        branches[number](cursor)
+
+    return walk
+
+
+def _record(fields: list[tuple[str, _Walk]]) -> _Walk:
+    def walk(cursor: _Cursor) -> None:
+        cursor.left -= 1
+        at = ""
+        try:
+            for at, inside in fields:  # noqa: B007  the error needs to know how far it came
+                inside(cursor)
+        except InvalidValue as why:
+            raise why.under(at) from None
+
+    return walk
+
+
+def _blocks(inside: _Walk, *, keys: bool = False) -> _Walk:
+    """Make a function that goes over the items of an array, or of a map, each behind its key."""
+
+    def walk(cursor: _Cursor) -> None:
+        cursor.left -= 1
+        number = 0
+        while count := cursor.long():
+            if count < 0:
+                count = -count
+                cursor.long()  # how many bytes they have, which is for those who skip them
+            if count > cursor.left:
+                raise _too_many()
+            for number in range(number + 1, number + count + 1):  # noqa: B020  goes on where the block before ended
+                if keys:
+                    cursor.skip(cursor.long())
+                try:
+                    inside(cursor)
+                except InvalidValue as why:
+                    raise why.under(f"[{number - 1}]") from None
+                if cursor.left < 0:
+                    raise _too_many()
+
+    return walk

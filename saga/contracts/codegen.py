@@ -1,24 +1,24 @@
-"""Generator of event classes from schemas: one module per service, deterministic, in the form the formatter would give
-it."""
+"""Generate event classes from schemas: one module per service, deterministic, formatted as the formatter would."""
 
 import ast
 import keyword
 import os
+import re
 import sys
+import textwrap
 import types
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import date
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from saga.contracts import schema
-from saga.contracts.contract import Contract, Version, called
-from saga.contracts.convert import typed
+from saga.contracts.contract import Contract, Version, versioned_name
+from saga.contracts.conversion import PYTHON_TYPES, to_typed
 from saga.contracts.library import Library
-from saga.contracts.literals import INDENT, LINE_LENGTH, docstring, number, quoted
-from saga.contracts.named import name_for, types_in, unknown, versions_of
-from saga.contracts.scalars import PYTHON_TYPES
 from saga.errors import ContractError
 from saga.messages import Event
 
@@ -42,6 +42,10 @@ _HOMES: Final = {
 }
 """Module of each name from elsewhere that a generated module may use."""
 
+_NAMED = re.compile(r"(?P<name>.*)\.v(?P<number>[1-9][0-9]{0,8})", re.DOTALL)
+LINE_LENGTH = 120
+INDENT = "    "
+
 
 def generate(library: Library, names: Sequence[str]) -> str:
     """Generate the source of a module with these contracts, in this order: of `OrderPlaced` the newest version, of
@@ -52,13 +56,13 @@ def generate(library: Library, names: Sequence[str]) -> str:
     """
     problems = []
     for name in dict.fromkeys(names):
-        if (wrong := unknown(library, name)) is not None:
+        if (wrong := why_unknown(library, name)) is not None:
             problems.append(wrong)
         elif list(names).count(name) > 1:
             problems.append(f"{name} is named twice")
     if problems:
         raise ContractError("the classes cannot be generated:", problems)
-    return _Module(versions_of(library, names)).source()
+    return _Module(find_versions(library, names)).source()
 
 
 def is_generated(source: str) -> bool:
@@ -66,7 +70,7 @@ def is_generated(source: str) -> bool:
     return source.startswith(_BEGINNING)
 
 
-def classes_in(source: str) -> list[str]:
+def list_classes(source: str) -> list[str]:
     """Names for which `generate` wrote the event classes of a module, in order. Raises `SyntaxError`."""
     found = []
     for node in ast.parse(source).body:
@@ -74,13 +78,13 @@ def classes_in(source: str) -> list[str]:
             for line in node.body:
                 match line:
                     case ast.AnnAssign(target=ast.Name(id="__contract__"), value=value):
-                        found.append(name_for(node.name, value))
+                        found.append(requested_name(node.name, value))
                     case _:
                         pass
     return found
 
 
-def generated_below(folder: Path) -> list[Path]:
+def find_generated(folder: Path) -> list[Path]:
     """Paths of the generated modules in a folder and the folders in it, but for hidden ones and virtual
     environments."""
     found = []
@@ -96,12 +100,12 @@ def generated_below(folder: Path) -> list[Path]:
     return found
 
 
-def event_class(contract: Contract, library: Library, number: int | None = None) -> type[Event]:
+def make_event_class(contract: Contract, library: Library, number: int | None = None) -> type[Event]:
     """Make the class of a contract's newest version in memory, as `saga contracts generate` would write it; or of the
     version with this number."""
     asked, name = contract.name, contract.name
     if number is not None:
-        asked, name = f"{contract.name}.v{number}", called(contract.name, number)
+        asked, name = f"{contract.name}.v{number}", versioned_name(contract.name, number)
     module = types.ModuleType(f"saga.generated.{name}")
     # What belongs to a class is found from its module, and the library from the module's file.
     module.__file__ = str(library.folder.parent / f"{contract.name}.py")
@@ -130,21 +134,21 @@ class _Module:
         self.used: set[str] = set()
         """Names from elsewhere that the classes use."""
         self.problems: dict[str, None] = {}
-        parts = [part for version in versions for part in types_in(version.record)]
+        parts = [part for version in versions for part in list_types(version.record)]
         self.types = {part.name for part in parts}
         fields = {field.name for part in parts if isinstance(part, schema.RecordType) for field in part.fields}
         self.hidden = fields | self.types
         """Names that mean something else in a class: there a field hides what is called like it, and checkers refuse it
         as a type."""
         taken = set(self.hidden)
-        self.names = {name: _free(name, taken) for name in _HOMES}
+        self.names = {name: _take_free_name(name, taken) for name in _HOMES}
         """Name in the module of each name from elsewhere."""
-        self.again = {name: _free(name, taken) for name in sorted(self.types & fields)}
+        self.again = {name: _take_free_name(name, taken) for name in sorted(self.types & fields)}
         """Second name of each type that is called like a field, by which classes have it."""
 
     def source(self) -> str:
         for version in self.versions:
-            for part in types_in(version.record):
+            for part in list_types(version.record):
                 self.add(part, version)
         if self.problems:
             raise ContractError("the classes cannot be generated:", list(self.problems))
@@ -198,7 +202,7 @@ class _Module:
         lines = [
             f"@{self.use('dataclass')}(frozen=True, kw_only=True, slots=True)",
             _line(f"class {record.name}{base}:", ""),
-            *docstring(record.doc.strip() or f"The {kind} {record.name}."),
+            *format_docstring(record.doc.strip() or f"The {kind} {record.name}."),
             "",
         ]
         if path is not None:
@@ -211,10 +215,10 @@ class _Module:
         return "\n".join(lines)
 
     def enum(self, enum: schema.EnumType) -> str:
-        members = _members(enum)
+        members = _name_members(enum)
         lines = [
             _line(f"class {enum.name}({self.use('StrEnum')}):", ""),
-            *docstring(enum.doc.strip() or f"The words of {enum.name}."),
+            *format_docstring(enum.doc.strip() or f"The words of {enum.name}."),
             "",
             *(_line(f'{members[symbol]} = "{symbol}"') for symbol in enum.symbols),
         ]
@@ -265,14 +269,14 @@ class _Module:
             case schema.ScalarType(kind):
                 return self.scalar(type_, kind, raw)
             case schema.DecimalType():
-                return f'{self.use("Decimal")}("{typed(type_, raw, {}):f}")'
+                return f'{self.use("Decimal")}("{to_typed(type_, raw, {}):f}")'
             case schema.EnumType():
-                return f"{self.of(type_)}.{_members(type_)[raw]}"
+                return f"{self.of(type_)}.{_name_members(type_)[raw]}"
             case schema.ArrayType(items):
                 parts = [self.value(items, item) for item in raw]
                 return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
             case schema.MapType(values):
-                return f"{{{', '.join(f'{quoted(k)}: {self.value(values, v)}' for k, v in raw.items())}}}"
+                return f"{{{', '.join(f'{quote_literal(k)}: {self.value(values, v)}' for k, v in raw.items())}}}"
             case schema.OptionalType(inner):
                 return "None" if raw is None else self.value(inner, raw)
             case schema.RecordType():
@@ -282,11 +286,11 @@ class _Module:
     def scalar(self, type_: schema.ScalarType, kind: str, raw: Any) -> str:
         match kind:
             case "string" | "bytes":
-                return quoted(raw)
+                return quote_literal(raw)
             case "uuid":
                 return f'{self.use("UUID")}("{raw}")'
             case "date" | "timestamp-millis" | "timestamp-micros":
-                when = typed(type_, raw, {})
+                when = to_typed(type_, raw, {})
                 if type(when) is date:
                     return f"{self.use('date')}({when.year}, {when.month}, {when.day})"
                 parts = [when.year, when.month, when.day, when.hour, when.minute, when.second, when.microsecond]
@@ -294,10 +298,10 @@ class _Module:
                     parts.pop()
                 return f"{self.use('datetime')}({', '.join(map(str, parts))}, tzinfo={self.use('UTC')})"
             case _:
-                return number(raw)
+                return number_literal(raw)
 
 
-def _members(enum: schema.EnumType) -> dict[str, str]:
+def _name_members(enum: schema.EnumType) -> dict[str, str]:
     """Name for each symbol that a `StrEnum` can have: a member may hide nothing that every text has."""
     members: dict[str, str] = {}
     taken = set(enum.symbols)
@@ -320,7 +324,7 @@ def _import_order(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _take_free_name(name: str, taken: set[str]) -> str:
     """Take a name, or one like it, that is not taken; from now on it is."""
     while name in taken:
         name += "_"
@@ -332,3 +336,155 @@ def _line(text: str, indent: str = INDENT) -> str:
     """Write a line of a class; one that no breaking would make shorter is left as it is."""
     fits = len(indent + text) <= LINE_LENGTH
     return indent + text + ("" if fits else "  # fmt: skip  # noqa: E501")
+
+
+# -------------------------------------------------------------------- named
+
+
+def why_unknown(library: Library, name: str) -> str | None:
+    """Reason that no class can be generated for a name; `None` if one can."""
+    if name in library.contracts:
+        return None
+    named = _NAMED.fullmatch(name)
+    contract = library.contracts.get(named["name"]) if named else None
+    if named and contract is not None:
+        last = len(contract.versions)
+        if 1 <= int(named["number"]) <= last:
+            return None
+        there = "is version 1 alone" if last == 1 else f"are versions 1 to {last}"
+        return f"{contract.name} has no version {named['number']} in {library.folder}; there {there}"
+    close = get_close_matches(named["name"] if named else name, library.contracts, n=1)
+    hint = f"; is it {close[0]}?" if close else ""
+    return f"{name} is no contract in {library.folder}{hint}"
+
+
+def find_versions(library: Library, names: Sequence[str]) -> list[Version]:
+    """Versions that these names mean, of which each is known: see `why_unknown`. In one that is named by its number the
+    types are called after that, but for parts that are the same in a newest version among them."""
+    newest = [library.contracts[name].newest for name in names if name in library.contracts]
+    known = [part for version in newest for part in list_types(version.record)]
+    return [_find_version(library, name, known) for name in names]
+
+
+def _find_version(library: Library, name: str, known: Sequence[schema.Type]) -> Version:
+    if name in library.contracts:
+        return library.contracts[name].newest
+    named = _NAMED.fullmatch(name)
+    assert named is not None
+    version = library.contracts[named["name"]].versions[int(named["number"]) - 1]
+    record = _number_types(version.record, version.number, lambda part: part in known)
+    assert isinstance(record, schema.RecordType)
+    if record.name == version.name:  # the same as the newest, which is the version itself
+        record = replace(record, name=versioned_name(version.name, version.number))
+    return replace(version, record=record)
+
+
+def requested_name(cls: str, path: ast.expr | None) -> str:
+    """Name for which a class was generated: with the number if the class has it in its own."""
+    text = path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else ""
+    name = text.rpartition("/")[2]
+    named = _NAMED.fullmatch(name)
+    return name if named is not None and cls == versioned_name(named["name"], int(named["number"])) else cls
+
+
+def list_types(type_: schema.Type) -> Iterator[schema.RecordType | schema.EnumType]:
+    """Records and enums of a type, each after those it is made of; the type itself last."""
+    match type_:
+        case schema.ArrayType(inner) | schema.MapType(inner) | schema.OptionalType(inner):
+            yield from list_types(inner)
+        case schema.EnumType():
+            yield type_
+        case schema.RecordType(fields=fields):
+            for field in fields:
+                yield from list_types(field.type)
+            yield type_
+        case schema.ScalarType() | schema.DecimalType():
+            return
+
+
+def _number_types(type_: schema.Type, number: int, is_shared: Callable[[schema.Type], bool]) -> schema.Type:
+    """Type with the number of its version in the names of its records and enums, but for those that are shared."""
+    match type_:
+        case schema.ArrayType(items):
+            return schema.ArrayType(_number_types(items, number, is_shared))
+        case schema.MapType(values):
+            return schema.MapType(_number_types(values, number, is_shared))
+        case schema.OptionalType(inner):
+            return schema.OptionalType(_number_types(inner, number, is_shared))
+        case schema.EnumType() if not is_shared(type_):
+            return replace(type_, name=versioned_name(type_.name, number))
+        case schema.RecordType(fields=fields) if not is_shared(type_):
+            inside = tuple(replace(field, type=_number_types(field.type, number, is_shared)) for field in fields)
+            return replace(type_, name=versioned_name(type_.name, number), fields=inside)
+        case _:
+            return type_
+
+
+# -------------------------------------------------------------------- literals
+
+
+def quote_literal(value: str | bytes) -> str:
+    """Write a literal in the formatter's quotes: double ones, unless single ones need fewer escapes."""
+    quote = "'" if _count(value, '"') > _count(value, "'") else '"'
+    if isinstance(value, bytes):
+        body = "".join(_escape_character(chr(byte), quote) if byte < 0x80 else f"\\x{byte:02x}" for byte in value)
+        return f"b{quote}{body}{quote}"
+    return f"{quote}{''.join(_escape_character(character, quote) for character in value)}{quote}"
+
+
+def number_literal(value: float) -> str:
+    """Write a number as an expression of the same value and type."""
+    return repr(value).replace("e+", "e")
+
+
+def format_docstring(doc: str) -> list[str]:
+    """Write the lines of a docstring in a class. What is no printable character is written as its escape."""
+    said = [line.split() for line in doc.strip().splitlines()]
+    first, last = (0, 0), (len(said) - 1, len(said[-1]) - 1)
+    safe = [
+        " ".join(_escape_word(word, (row, at) == first, (row, at) == last) for at, word in enumerate(words))
+        for row, words in enumerate(said)
+    ]
+    width = LINE_LENGTH - len(INDENT) - 3
+    lines = _wrap_lines(safe, width)
+    if len(lines) == 1:
+        lines = _wrap_lines(safe, width - 3)  # the quotes at its end are in the same line
+    made = [f'{INDENT}"""{lines[0]}', *((INDENT + line).rstrip() for line in lines[1:])]
+    if len(lines) == 1:
+        made[0] += '"""'
+    else:
+        made.append(f'{INDENT}"""')
+    return made
+
+
+def _wrap_lines(text: list[str], width: int) -> list[str]:
+    return [
+        line
+        for words in text
+        for line in textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False) or [""]
+    ]
+
+
+def _escape_word(word: str, first: bool, last: bool) -> str:
+    """Escape a word of a docstring, so that no quote ends the docstring, or is taken for its beginning."""
+    quotes = "|".join(['"{3,}', *(['^"'] if first else []), *(['"$'] if last else [])])
+    made, end = "", 0
+    for run in re.finditer(quotes, word):
+        made += _escape_text(word[end : run.start()]) + '\\"' * len(run[0])
+        end = run.end()
+    return made + _escape_text(word[end:])
+
+
+def _escape_text(text: str) -> str:
+    """Escape what is no printable character, and backslashes."""
+    return "".join(_escape_character(character, "\\") for character in text)
+
+
+def _escape_character(character: str, quote: str) -> str:
+    if character in (quote, "\\"):
+        return f"\\{character}"
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
+def _count(value: str | bytes, quote: str) -> int:
+    return value.count(quote.encode()) if isinstance(value, bytes) else value.count(quote)

@@ -1,24 +1,28 @@
-"""Library of a folder's contracts: finding the folder, looking things up in it, and telling whether a class fits."""
+"""The library: all contracts of a folder, how it is found, and which class belongs to which version."""
 
+import dataclasses
 import os
 import re
 import sys
+import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
-from saga.contracts.binding import classes_of
-from saga.contracts.contract import URN, Contract, Version, called
-from saga.contracts.convert import Classes
+from saga.contracts import schema
+from saga.contracts.contract import URN, Contract, Version, versioned_name
+from saga.contracts.conversion import PYTHON_TYPES, Classes, to_typed
 from saga.contracts.loading import load
 from saga.errors import DeclarationError
 from saga.messages import Event, Topic
 
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]*(?<=[/:])").fullmatch
 
-__all__ = ["Binding", "Contract", "Library", "Version", "binding_of", "contract_of", "find"]
+__all__ = ["Binding", "Contract", "Library", "Version", "binding_of", "contract_of", "find_library"]
 
 
 class MeantType(NamedTuple):
@@ -34,21 +38,21 @@ class Library:
     """Contracts of one folder, without a problem in them."""
 
     folder: Path
-    contracts: Mapping[str, Contract] = field(repr=False)
+    contracts: Mapping[str, Contract] = dataclasses.field(repr=False)
     """Contracts by name."""
-    topics: Mapping[str, Topic] = field(repr=False)
+    topics: Mapping[str, Topic] = dataclasses.field(repr=False)
     """Topics by name."""
-    by_path: Mapping[str, Version] = field(repr=False, compare=False)
+    by_path: Mapping[str, Version] = dataclasses.field(repr=False, compare=False)
     """Versions by path, `payments/PaymentReserved.v1`."""
-    by_fingerprint: Mapping[bytes, Version] = field(repr=False, compare=False)
+    by_fingerprint: Mapping[bytes, Version] = dataclasses.field(repr=False, compare=False)
     """Versions by the 8 bytes in a value's header; the newest, if versions differ only in what Avro ignores."""
-    schemas: str = field(default=URN, repr=False, compare=False)
+    schemas: str = dataclasses.field(default=URN, repr=False, compare=False)
     """Prefix of the URIs of its schemas."""
-    readers: dict[tuple[type[Event], bytes], Callable[[bytes], Any]] = field(
+    readers: dict[tuple[type[Event], bytes], Callable[[bytes], Any]] = dataclasses.field(
         default_factory=dict, repr=False, compare=False
     )
     """Readers of other versions than a class's own, by class and header: one for each that was met."""
-    types: dict[bytes, "MeantType | None"] = field(default_factory=dict, repr=False, compare=False)
+    types: dict[bytes, "MeantType | None"] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Types that records had in their headers, with the contract that each means: see
     `saga.engine.consumer.record_router`."""
 
@@ -62,7 +66,7 @@ class Library:
         by_fingerprint = {version.fingerprint: version for version in versions}
         return cls(folder, contracts, topics, by_path, by_fingerprint, schemas)
 
-    def anew(self) -> "Library":
+    def reload(self) -> "Library":
         """Read the folder as it is by now. Versions that it had and has no more stay known: what they wrote is on its
         way. Raises `ContractError` as `load`."""
         now = Library.load(self.folder, self.schemas)
@@ -84,18 +88,18 @@ class Binding:
     """Classes of its nested types."""
 
 
-def find(start: Path | None = None) -> Library:
+def find_library(start: Path | None = None) -> Library:
     """Find the library at `SAGA_CONTRACTS`, else at the nearest `contracts/` above `start` that holds schemas.
 
     `start`: a file or folder; `None`: the current folder. A folder is read once in the life of a process. What the URIs
     of its schemas begin with is `SAGA_SCHEMA_BASE`, else `urn:saga:`. Raises `DeclarationError` if there is none,
     `ContractError` if it cannot be used.
     """
-    return _loaded(folder_above(start), _schemas())
+    return _load_cached(find_folder(start), _schema_uri_prefix())
 
 
-def folder_above(start: Path | None = None) -> Path:
-    """Folder of contracts, found as `find` does. Raises `DeclarationError` if there is none."""
+def find_folder(start: Path | None = None) -> Path:
+    """Folder of contracts, found as `find_library` does. Raises `DeclarationError` if there is none."""
     if given := os.environ.get("SAGA_CONTRACTS", "").strip():
         folder = Path(given).resolve()
         if not folder.is_dir():
@@ -147,16 +151,16 @@ def _bind(event: type[Event]) -> Binding:
             "saga contracts generate; events are not subclassed by hand"
         )
     file = getattr(sys.modules.get(event.__module__), "__file__", None)
-    library = find(None if file is None else Path(file).parent)
+    library = find_library(None if file is None else Path(file).parent)
     version = library.by_path.get(path)
     if version is None:
         raise DeclarationError(
             f"{where} is of {path}, but there is no {library.folder / path}.avsc; correct the path, or run "
             "saga contracts generate with the names the module needs"
         )
-    if event.__name__ not in (version.name, called(version.name, version.number)):
+    if event.__name__ not in (version.name, versioned_name(version.name, version.number)):
         raise DeclarationError(f"{where} is of {path}: call the class {version.name}; run saga contracts generate")
-    classes, differences = classes_of(event, version)
+    classes, differences = compare_class(event, version)
     if differences:
         raise DeclarationError(
             f"{where} is not what {path} says: {'; '.join(differences)}; run saga contracts generate"
@@ -165,11 +169,11 @@ def _bind(event: type[Event]) -> Binding:
 
 
 @cache
-def _loaded(folder: Path, schemas: str) -> Library:
+def _load_cached(folder: Path, schemas: str) -> Library:
     return Library.load(folder, schemas)
 
 
-def _schemas() -> str:
+def _schema_uri_prefix() -> str:
     """Prefix of the URIs of schemas. SDKs for CloudEvents refuse one that is not absolute."""
     given = os.environ.get("SAGA_SCHEMA_BASE", "").strip()
     if not given:
@@ -185,3 +189,110 @@ def _schemas() -> str:
             "https://schemas.example.org/contracts/"
         )
     return given
+
+
+# -------------------------------------------------------------------- binding
+
+
+def compare_class(event: type[Any], version: Version) -> tuple[Classes, list[str]]:
+    """Compare an event's class with its version: the classes of the record and of the types in it, and every
+    difference; the classes are whole if there is none. Each class is called as its type, or with the version's number
+    behind that."""
+    record, comparison = version.record, _ClassComparison(version.number)
+    comparison.record(record, event, "")
+    return comparison.classes, comparison.differences
+
+
+class _ClassComparison:
+    """Walk along a class and a schema side by side."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.classes: dict[str, type[Any]] = {}
+        self.differences: list[str] = []
+
+    def differs(self, at: str, difference: str) -> None:
+        self.differences.append(f"{at}: {difference}" if at else difference)
+
+    def record(self, record: schema.RecordType, cls: Any, at: str) -> None:
+        if not self.is_new(record.name, cls, at):
+            return
+        if not dataclasses.is_dataclass(cls):
+            return self.differs(at, f"{cls!r} is no dataclass")
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        try:
+            hints = get_type_hints(cls)
+        except NameError as why:
+            return self.differs(at, f"an annotation cannot be understood: {why}")
+        wanted = [field.name for field in record.fields]
+        for name in fields.keys() - set(wanted):
+            self.differs(_join(at, name), "is not in the schema")
+        for field in record.fields:
+            if field.name not in fields:
+                self.differs(_join(at, field.name), "is missing in the class")
+                continue
+            before = len(self.differences)
+            self.type_(field.type, hints[field.name], _join(at, field.name))
+            if len(self.differences) == before:
+                self.default(field, fields[field.name], _join(at, field.name))
+        if not self.differences and list(fields) != wanted:
+            self.differs(at, f"its fields stand in another order: {', '.join(wanted)}")
+
+    def type_(self, type_: schema.Type, hint: Any, at: str) -> None:
+        origin, arguments = get_origin(hint), get_args(hint)
+        match type_:
+            case schema.ScalarType(kind) if hint is PYTHON_TYPES[kind]:
+                return
+            case schema.DecimalType() if hint is Decimal:
+                return
+            case schema.EnumType():
+                return self.enum(type_, hint, at)
+            case schema.ArrayType(items) if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+                return self.type_(items, arguments[0], f"{at}[]")
+            case schema.MapType(values) if origin is Mapping and arguments[0] is str:
+                return self.type_(values, arguments[1], f"{at}{{}}")
+            case schema.OptionalType(inner) if origin in (Union, types.UnionType) and type(None) in arguments:
+                rest = [argument for argument in arguments if argument is not type(None)]
+                if len(rest) == 1:
+                    return self.type_(inner, rest[0], at)
+            case schema.RecordType() if isinstance(hint, type):
+                return self.record(type_, hint, at)
+            case _:
+                pass
+        self.differs(
+            at, f"is {getattr(hint, '__name__', hint)} in the class, {schema.describe_type(type_)} in the schema"
+        )
+
+    def enum(self, type_: schema.EnumType, hint: Any, at: str) -> None:
+        if not isinstance(hint, type) or not issubclass(hint, StrEnum):
+            return self.differs(at, f"is {getattr(hint, '__name__', hint)}, not a StrEnum")
+        if self.is_new(type_.name, hint, at) and tuple(hint) != type_.symbols:
+            self.differs(at, f"the words of {type_.name} are {', '.join(type_.symbols)} in the schema")
+
+    def default(self, field: schema.Field, found: "dataclasses.Field[Any]", at: str) -> None:
+        given: Any = found.default
+        if found.default_factory is not dataclasses.MISSING:
+            given = found.default_factory()
+        if field.default is schema.MISSING:
+            if given is not dataclasses.MISSING:
+                self.differs(at, "has a default in the class, none in the schema")
+            return
+        wanted = to_typed(field.type, field.default, self.classes)
+        if given is dataclasses.MISSING or type(given) is not type(wanted) or given != wanted:
+            self.differs(at, f"its default is {wanted!r} in the schema")
+
+    def is_new(self, name: str, cls: Any, at: str) -> bool:
+        """Return whether this type is met for the first time; everywhere else it must be the same class."""
+        if getattr(cls, "__name__", None) not in (name, versioned_name(name, self.number)):
+            self.differs(at, f"is {getattr(cls, '__name__', cls)}, not {name}")
+            return False
+        if name not in self.classes:
+            self.classes[name] = cls
+            return True
+        if self.classes[name] is not cls:
+            self.differs(at, f"is another class {name} than elsewhere in the event")
+        return False
+
+
+def _join(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name

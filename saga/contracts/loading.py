@@ -1,10 +1,13 @@
-"""Reading of a contracts folder: `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`; all its problems are told at
-once."""
+"""Load a contracts folder, `<topic>/<Name>.v<N>.avsc` and `<topic>/topic.json`, and report all its problems at once.
+
+Three rules span the versions of a contract: its terms never change, a field that is sensitive in one version is
+sensitive in all, and `"upcasts"` names every older version that resolution cannot bridge.
+"""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import combinations
@@ -14,13 +17,19 @@ from typing import Any, Literal, NamedTuple
 from fastavro import parse_schema
 from fastavro.schema import SchemaParseException, UnknownType, to_parsing_canonical_form
 
-from saga.contracts.contract import MODES, URN, Contract, Version
-from saga.contracts.fingerprints import fingerprint_of
-from saga.contracts.jsonform import read_json
-from saga.contracts.merged_marks import with_marks_of
-from saga.contracts.reading import read_record
-from saga.contracts.schema import RecordType, ScalarType, meaning_changes
-from saga.contracts.steps import unsettled, wrong_upcasts
+from saga.contracts.contract import MODES, URN, Contract, Version, fingerprint_of
+from saga.contracts.json_form import read_json
+from saga.contracts.schema import (
+    ArrayType,
+    MapType,
+    OptionalType,
+    RecordType,
+    ScalarType,
+    Type,
+    is_same_field,
+    meaning_changes,
+)
+from saga.contracts.schema_parser import read_record
 from saga.errors import ContractError
 from saga.messages import Topic
 
@@ -88,18 +97,18 @@ def load(folder: Path, schemas: str = URN) -> tuple[Mapping[str, Contract], Mapp
             problems.append(f"{place}: a schema belongs at <topic>/<Name>.v<N>.avsc, with N from 1")
             continue
         numbers[path.parent.name, match["name"]].append(int(match["number"]))
-        read, wrong = _read(path, place, match["name"], int(match["number"]))
+        read, wrong = _read_version_file(path, place, match["name"], int(match["number"]))
         problems += [f"{place}: {problem}" for problem in wrong]
         if read is not None:
             files.append(read)
-    problems += _gaps(numbers)
-    problems += _owners(files)
-    problems += _disagreements(files)
-    topics = _topics(folder, {topic for topic, _ in numbers}, problems)
+    problems += _check_numbers(numbers)
+    problems += _check_owners(files)
+    problems += _check_agreement(files)
+    topics = _read_topics(folder, {topic for topic, _ in numbers}, problems)
     problems += _check_id_fields(files, topics)
     if problems:
         raise ContractError(f"the contracts in {folder} cannot be used:", problems)
-    return _contracts(files, schemas, topics), topics
+    return _make_contracts(files, schemas, topics), topics
 
 
 def read_version(path: Path) -> Version:
@@ -107,35 +116,35 @@ def read_version(path: Path) -> Version:
     match = _FILE.fullmatch(path.name)
     if match is None:
         raise ContractError(f"{path} cannot be used:", ["call it <Name>.v<N>.avsc, with N from 1"])
-    schema, wrong = _json(path)
+    schema, wrong = _read_json_file(path)
     if not wrong:
-        return made_version(schema, f"{path.parent.name}/{path.stem}", match["name"], int(match["number"]))
+        return make_version(schema, f"{path.parent.name}/{path.stem}", match["name"], int(match["number"]))
     raise ContractError(f"{path} cannot be used:", wrong)
 
 
-def made_version(schema: Any, path: str, name: str, number: int) -> Version:
+def make_version(schema: Any, path: str, name: str, number: int) -> Version:
     """Make the version that a schema's JSON is. `path`: where it is or will be, without `.avsc`. Raises
     `ContractError`."""
     topic = schema.get("topic") if isinstance(schema, dict) else None
-    read, wrong = _version(schema, f"{path}.avsc", name, number, topic if isinstance(topic, str) else "")
+    read, wrong = _parse_version(schema, f"{path}.avsc", name, number, topic if isinstance(topic, str) else "")
     if read is None:
         raise ContractError(f"{path}.avsc cannot be used:", wrong)
     return read.version
 
 
-def _read(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
+def _read_version_file(path: Path, place: str, name: str, number: int) -> tuple[_File | None, list[str]]:
     """Read the version in a file, or what is wrong with it."""
-    schema, wrong = _json(path)
-    return (None, wrong) if wrong else _version(schema, place, name, number, path.parent.name)
+    schema, wrong = _read_json_file(path)
+    return (None, wrong) if wrong else _parse_version(schema, place, name, number, path.parent.name)
 
 
-def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tuple[_File | None, list[str]]:
+def _parse_version(schema: Any, place: str, name: str, number: int, topic: str) -> tuple[_File | None, list[str]]:
     """Make a version of a file's JSON, or say what is wrong with it. `topic`: that of its folder."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None, ['must be an object with "type": "record"']
     problems = [] if schema.get("name") == name else [f"the record is called {schema.get('name')!r}, the file {name!r}"]
     record, wrong = read_record(schema)
-    problems += [*_wrong_terms(schema, topic), *wrong_upcasts(schema, number), *wrong]
+    problems += [*_check_terms(schema, topic), *check_upcasts(schema, number), *wrong]
     if record is None or problems:
         return None, problems
     key = record.field(schema["key"])
@@ -148,9 +157,9 @@ def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tup
         ]
     if key.type not in (ScalarType("string"), ScalarType("uuid")):
         return None, [f"field {key.name}: the key must be a string (or a uuid), because it is the saga id"]
-    if odd := _wrong_subject(schema, record):
+    if odd := _check_subject(schema, record):
         return None, [odd]
-    if "id_field" in schema and (odd := _wrong_id_field(schema["id_field"], record)):
+    if "id_field" in schema and (odd := _check_id_field(schema["id_field"], record)):
         return None, [odd]
     try:
         canonical = to_parsing_canonical_form(parse_schema(schema))
@@ -169,7 +178,7 @@ def _version(schema: Any, place: str, name: str, number: int, topic: str) -> tup
     return _File(place, version, Terms(**{name: schema[name] for name in Terms._fields if name in schema})), []
 
 
-def _json(path: Path) -> tuple[Any, list[str]]:
+def _read_json_file(path: Path) -> tuple[Any, list[str]]:
     """Read JSON in which no name comes twice in one object, or what is wrong with it."""
     try:
         read, twice = read_json(path.read_text("utf-8"))
@@ -178,7 +187,7 @@ def _json(path: Path) -> tuple[Any, list[str]]:
     return read, [f"is no JSON: the name {name!r} comes twice in one object" for name in twice[:1]]
 
 
-def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
+def _check_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
     for name in ("topic", "key", "owner"):
         if name not in schema:
             yield f'"{name}" is missing'
@@ -197,16 +206,16 @@ def _wrong_terms(schema: dict[str, Any], folder: str) -> Iterator[str]:
         yield f'"outcome" is "success" or "failure", not {schema["outcome"]!r}'
     if schema.get("compatible", MODES[0]) not in MODES:
         yield f'"compatible" is one of {", ".join(MODES)}, not {schema["compatible"]!r}'
-    yield from _wrong_parties(schema)
-    yield from _wrong_principal(schema)
-    yield from _wrong_id(schema)
+    yield from _check_parties(schema)
+    yield from _check_principal(schema)
+    yield from _check_id(schema)
     for name in schema:
         known = name in ATTRIBUTES or name in _AVROS
         if not known and (close := get_close_matches(name, ATTRIBUTES, n=1, cutoff=0.75)):
             yield f'"{name}" means nothing here: is it "{close[0]}"?'
 
 
-def _wrong_parties(schema: dict[str, Any]) -> Iterator[str]:
+def _check_parties(schema: dict[str, Any]) -> Iterator[str]:
     """Find problems of the attributes that open an event to clients outside of the services."""
     for name, former in (("produced_by", "said"), ("consumed_by", "heard")):
         if name in schema and schema[name] != "external":
@@ -215,7 +224,7 @@ def _wrong_parties(schema: dict[str, Any]) -> Iterator[str]:
             yield f'"{former}": "outside" is called "{name}": "external"'
 
 
-def _wrong_principal(schema: dict[str, Any]) -> Iterator[str]:
+def _check_principal(schema: dict[str, Any]) -> Iterator[str]:
     """Problems of the header that says who begins a saga."""
     header = schema.get("principal")
     if "principal" not in schema:
@@ -228,7 +237,7 @@ def _wrong_principal(schema: dict[str, Any]) -> Iterator[str]:
         yield '"principal" says who begins a saga: it goes with "starts": true and "produced_by": "external"'
 
 
-def _wrong_id(given: Mapping[str, Any]) -> Iterator[str]:
+def _check_id(given: Mapping[str, Any]) -> Iterator[str]:
     """Problems of where a contract or a topic says that the id of its messages is."""
     header = given.get("id_header")
     if "id_header" in given and "id_field" in given:
@@ -241,7 +250,7 @@ def _wrong_id(given: Mapping[str, Any]) -> Iterator[str]:
         yield f'"id_field" is the name of a field, not {given["id_field"]!r}'
 
 
-def _wrong_id_field(name: str, record: RecordType) -> str | None:
+def _check_id_field(name: str, record: RecordType) -> str | None:
     """Problem of the field in which the id of a message is to be."""
     field = record.field(name)
     if field is None:
@@ -251,7 +260,7 @@ def _wrong_id_field(name: str, record: RecordType) -> str | None:
     return None
 
 
-def _wrong_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
+def _check_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
     """Problem of the field that says whom an event is about."""
     name = schema.get("subject", schema["key"])
     subject = record.field(name) if isinstance(name, str) else None
@@ -262,7 +271,7 @@ def _wrong_subject(schema: Mapping[str, Any], record: RecordType) -> str | None:
     return None
 
 
-def _gaps(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
+def _check_numbers(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
     """Problems of versions that are missing, and of names that are in two folders."""
     for (topic, name), found in numbers.items():
         for number in sorted(set(range(1, max(found))) - set(found)):
@@ -275,7 +284,7 @@ def _gaps(numbers: Mapping[tuple[str, str], list[int]]) -> Iterator[str]:
             yield f"{topic}/{name}: the name is taken by {topics[0]}/{name}; names are unique over all topics"
 
 
-def _owners(files: list[_File]) -> Iterator[str]:
+def _check_owners(files: list[_File]) -> Iterator[str]:
     """Problems of topics, and of outcomes of a kind of saga, that belong to more than one service."""
     of_topic: dict[str, _File] = {}
     of_kind: dict[str, _File] = {}
@@ -296,11 +305,11 @@ def _owners(files: list[_File]) -> Iterator[str]:
             )
 
 
-def _disagreements(files: list[_File]) -> Iterator[str]:
+def _check_agreement(files: list[_File]) -> Iterator[str]:
     """Problems of versions of one contract that differ in what must be the same."""
-    for group in _by_contract(files):
+    for group in _group_by_contract(files):
         places = {file.version.number: file.place for file in group}
-        yield from (f"{places[number]}: {why}" for number, why in unsettled([file.version for file in group]))
+        yield from (f"{places[number]}: {why}" for number, why in check_upcast_steps([file.version for file in group]))
         first = group[0]
         for file in group[1:]:
             for name, then, now in zip(Terms._fields, first.terms, file.terms, strict=True):
@@ -321,7 +330,7 @@ def _disagreements(files: list[_File]) -> Iterator[str]:
                 )
 
 
-def _by_contract(files: list[_File]) -> Collection[list[_File]]:
+def _group_by_contract(files: list[_File]) -> Collection[list[_File]]:
     """Files of each contract, in the order of their numbers."""
     versions: dict[str, list[_File]] = defaultdict(list)
     for file in sorted(files, key=lambda file: file.version.number):
@@ -329,7 +338,7 @@ def _by_contract(files: list[_File]) -> Collection[list[_File]]:
     return versions.values()
 
 
-def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Topic]:
+def _read_topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Topic]:
     """Topics of the folders that hold contracts; `problems` grows by what is wrong with their `topic.json`."""
     topics = {name: Topic(name) for name in sorted(named)}
     for path in sorted(folder.rglob("topic.json")):
@@ -337,8 +346,8 @@ def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Top
         if path.parent.parent != folder or name not in named:
             problems.append(f"{place}: there is no contract beside it")
             continue
-        given, wrong = _json(path)
-        wrong = wrong or list(_wrong_topic(given))
+        given, wrong = _read_json_file(path)
+        wrong = wrong or list(_check_topic(given))
         problems += [f"{place}: {problem}" for problem in wrong]
         if not wrong:
             topics[name] = Topic(name, **given)
@@ -347,20 +356,20 @@ def _topics(folder: Path, named: set[str], problems: list[str]) -> dict[str, Top
 
 def _check_id_fields(files: list[_File], topics: Mapping[str, Topic]) -> Iterator[str]:
     """Problems of fields that are to be the id of all messages of a topic."""
-    for group in _by_contract(files):
+    for group in _group_by_contract(files):
         newest = group[-1]
         name = topics[newest.terms.topic].id_field
         if name is None or not newest.version.schema.keys().isdisjoint(("id_header", "id_field")):
             continue
-        if odd := _wrong_id_field(name, newest.version.record):
+        if odd := _check_id_field(name, newest.version.record):
             yield f"{newest.place}: {odd.replace('its', 'the topic', 1)}"
 
 
-def _wrong_topic(given: object) -> Iterator[str]:
+def _check_topic(given: object) -> Iterator[str]:
     if not isinstance(given, dict):
         yield 'must be an object: {"partitions": 12, "retention_days": 7}'
         return
-    yield from _wrong_id(given)
+    yield from _check_id(given)
     for name, value in given.items():
         match name:
             case "id_header" | "id_field":
@@ -380,9 +389,9 @@ def _wrong_topic(given: object) -> Iterator[str]:
                 yield f'"{name}" means nothing here; there are {known}'
 
 
-def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) -> dict[str, Contract]:
+def _make_contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) -> dict[str, Contract]:
     contracts = {}
-    for group in sorted(_by_contract(files), key=lambda group: group[0].version.name):
+    for group in sorted(_group_by_contract(files), key=lambda group: group[0].version.name):
         name, terms, newest = group[0].version.name, group[0].terms._asdict(), group[-1].version
         produced_by, consumed_by = terms.pop("produced_by"), terms.pop("consumed_by")
         topic = topics[terms["topic"]]
@@ -397,12 +406,162 @@ def _contracts(files: list[_File], schemas: str, topics: Mapping[str, Topic]) ->
             wire=topic.wire,
             id_header=declares.get("id_header"),
             id_field=declares.get("id_field"),
-            versions=_with_marks_of_all([file.version for file in group]),
+            versions=_mark_in_all_versions([file.version for file in group]),
         )
     return contracts
 
 
-def _with_marks_of_all(versions: list[Version]) -> tuple[Version, ...]:
+def _mark_in_all_versions(versions: list[Version]) -> tuple[Version, ...]:
     """Versions of a contract, in which a field is sensitive that any of them marks."""
     records = [version.written for version in versions]
-    return tuple(replace(version, record=with_marks_of(version.written, records)) for version in versions)
+    return tuple(replace(version, record=merge_marks(version.written, records)) for version in versions)
+
+
+# -------------------------------------------------------------------- steps
+
+
+def check_upcasts(schema: Mapping[str, Any], number: int) -> Iterator[str]:
+    """Problems of the `"upcasts"` in the file of the version `number`, by itself."""
+    given = schema.get("upcasts", [])
+    if not isinstance(given, list) or any(type(each) is not int for each in given) or len(set(given)) < len(given):
+        yield f'"upcasts" is a list of numbers of older versions, each once, as [1], not {given!r}'
+        return
+    for each in given:
+        if not 1 <= each < number:
+            yield f'"upcasts" names version {each}: it names versions before this one, {_describe_range(number)}'
+
+
+def _describe_range(number: int) -> str:
+    return "of which there are none" if number == 1 else f"from 1 to {number - 1}"
+
+
+def check_upcast_steps(versions: Sequence[Version]) -> Iterator[tuple[int, str]]:
+    """Problems of the steps of one contract together, each with the number of its version. `versions`: as they are
+    there, oldest first.
+
+    Versions that are read as each other mean the same. So where one of them needs an upcaster, the other does; left
+    out, it would be read as what it does not mean, and nobody would notice.
+    """
+    if not any(version.upcasts for version in versions):
+        return
+    wanting: dict[tuple[int, int], str] = {}
+    for first, second, third in combinations(versions, 3):
+        one, two = first.number, second.number
+        if two in third.upcasts and one not in third.upcasts and one not in second.upcasts:
+            wanting[third.number, one] = f"version {two}, which it upcasts, reads version {one} as itself"
+        if one in second.upcasts and not {one, two} & third.upcasts:
+            wanting[third.number, one] = f"version {two} upcasts it, and this one reads version {two} as itself"
+        if first.fingerprint == third.fingerprint and (one in second.upcasts or two in third.upcasts):
+            yield (
+                third.number,
+                f"has the fingerprint of version {one}, and version {two} between them is another step: nothing would "
+                "tell which of the two wrote a message; give a field another name",
+            )
+    for (number, older), why in wanting.items():
+        yield number, f'"upcasts" has to name version {older}, too: {why}'
+    for first, second in combinations(versions, 2):
+        if first.number in second.upcasts and first.fingerprint == second.fingerprint:
+            yield (
+                second.number,
+                f"upcasts version {first.number} and has its fingerprint: nothing would tell which of the two wrote a "
+                "message, and no upcaster be asked; give a field another name",
+            )
+
+
+# -------------------------------------------------------------------- merged marks
+
+
+def merge_marks(record: RecordType, others: Iterable[RecordType]) -> RecordType:
+    """Mark the fields of a record that are sensitive in it or in another version: what one hides, none shows. A record
+    that occurs in several places has the same marks in all of them."""
+    for other in others:
+        record = _merge_record_marks(record, other)
+    named: dict[str, set[str]] = {}
+    _collect(record, named)
+    made = _mark_by_name(record, named)
+    assert isinstance(made, RecordType)
+    return made
+
+
+def find_missing_marks(written: Type, merged: Type, at: str = "") -> Iterator[str]:
+    """Paths of the fields of a record that `merge_marks` has marked."""
+    match written, merged:
+        case RecordType(), RecordType():
+            for field, other in zip(written.fields, merged.fields, strict=True):
+                path = f"{at}.{field.name}".lstrip(".")
+                if other.sensitive and not field.sensitive:
+                    yield path
+                else:
+                    yield from find_missing_marks(field.type, other.type, path)
+        case ArrayType(items), ArrayType(others):
+            yield from find_missing_marks(items, others, f"{at}[]")
+        case MapType(values), MapType(others):
+            yield from find_missing_marks(values, others, f"{at}{{}}")
+        case OptionalType(inner), OptionalType(other):
+            yield from find_missing_marks(inner, other, at)
+        case _:
+            return
+
+
+def _collect(type_: Type, named: dict[str, set[str]]) -> None:
+    """Collect the sensitive fields of each record in a type, by its name."""
+    match type_:
+        case RecordType(name=name, fields=fields):
+            for field in fields:
+                if field.sensitive:
+                    named.setdefault(name, set()).add(field.name)
+                _collect(field.type, named)
+        case ArrayType(inner) | MapType(inner) | OptionalType(inner):
+            _collect(inner, named)
+        case _:
+            return
+
+
+def _mark_by_name(type_: Type, named: Mapping[str, set[str]]) -> Type:
+    match type_:
+        case RecordType(name=name, fields=fields):
+            marked = named.get(name, ())
+            return replace(
+                type_,
+                fields=tuple(
+                    replace(field, sensitive=field.name in marked, type=_mark_by_name(field.type, named))
+                    for field in fields
+                ),
+            )
+        case ArrayType(inner):
+            return ArrayType(_mark_by_name(inner, named))
+        case MapType(inner):
+            return MapType(_mark_by_name(inner, named))
+        case OptionalType(inner):
+            return OptionalType(_mark_by_name(inner, named))
+        case _:
+            return type_
+
+
+def _merge_record_marks(record: RecordType, other: RecordType) -> RecordType:
+    made = []
+    for field in record.fields:
+        for of in other.fields:
+            if is_same_field(field, of):
+                type_ = _merge_type_marks(field.type, of.type)
+                field = replace(field, sensitive=field.sensitive or of.sensitive, type=type_)
+        made.append(field)
+    return replace(record, fields=tuple(made))
+
+
+def _merge_type_marks(type_: Type, other: Type) -> Type:
+    match type_, other:
+        case OptionalType(inner), OptionalType(of):
+            return OptionalType(_merge_type_marks(inner, of))
+        case OptionalType(inner), _:
+            return OptionalType(_merge_type_marks(inner, other))
+        case _, OptionalType(of):
+            return _merge_type_marks(type_, of)
+        case RecordType(), RecordType():
+            return _merge_record_marks(type_, other)
+        case ArrayType(items), ArrayType(of):
+            return ArrayType(_merge_type_marks(items, of))
+        case MapType(values), MapType(of):
+            return MapType(_merge_type_marks(values, of))
+        case _:
+            return type_

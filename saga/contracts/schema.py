@@ -1,10 +1,10 @@
-"""Types that a schema may consist of: `saga.contracts.reading` makes them of an `.avsc` file and refuses everything
-else.
+"""The types of which a schema may consist. `saga.contracts.schema_parser` makes them from an `.avsc` file and refuses
+everything else.
 
 The rest of the toolkit sees `RecordType` and its parts, never the JSON. Values come in three forms:
 - typed: what services see (`Decimal`, `UUID`, tuples, frozen dataclasses);
 - raw: what Avro itself writes (bytes, int, str, lists, dicts), with logical types not yet applied. Defaults are raw;
-- JSON: what people write in lines for `saga publish` (`saga.contracts.jsonform`).
+- JSON: what people write in lines for `saga publish` (`saga.contracts.json_form`).
 """
 
 import math
@@ -186,10 +186,10 @@ def raw_default(type_: Type, default: object) -> object:
                     raise ValueError(f"names {name!r}, which is no field of {type_.name}")
             return {field.name: _part_default(field, default) for field in fields}
         case _:
-            raise ValueError(f"is {default!r}, which is no {described(type_)}")
+            raise ValueError(f"is {default!r}, which is no {describe_type(type_)}")
 
 
-def described(type_: Type) -> str:
+def describe_type(type_: Type) -> str:
     """Describe a type in words, for messages."""
     match type_:
         case ForeignType(words=words):
@@ -201,11 +201,11 @@ def described(type_: Type) -> str:
         case EnumType(name=name):
             return f"enum {name}"
         case ArrayType(items):
-            return f"array of {described(items)}"
+            return f"array of {describe_type(items)}"
         case MapType(values):
-            return f"map of {described(values)}"
+            return f"map of {describe_type(values)}"
         case OptionalType(inner):
-            return f"optional {described(inner)}"
+            return f"optional {describe_type(inner)}"
         case RecordType(name=name):
             return f"record {name}"
 
@@ -229,7 +229,7 @@ def meaning_changes(one: Type, other: Type, at: str = "") -> list[str]:
             pairs = [(a, b) for a in one.fields for b in other.fields if is_same_field(a, b)]
             return [c for a, b in pairs for c in meaning_changes(a.type, b.type, f"{at}.{a.name}".lstrip("."))]
         case _ if meaning_of(one) != meaning_of(other):
-            return [f"{at} is {described(one)} in one and {described(other)} in the other"]
+            return [f"{at} is {describe_type(one)} in one and {describe_type(other)} in the other"]
         case _:
             return []
 

@@ -11,9 +11,8 @@ import msgspec
 
 from saga.change import Change, Delete, Expiry, Insert, Update
 from saga.contracts import library
-from saga.contracts.binding import classes_of
-from saga.contracts.library import Binding, Contract
-from saga.contracts.loading import made_version
+from saga.contracts.library import Binding, Contract, compare_class
+from saga.contracts.loading import make_version
 from saga.declarations.annotations import options_of, spelt
 from saga.declarations.values import Declared, DocumentKind, Parameter, Reaction
 from saga.errors import BadInput, DeclarationError
@@ -102,7 +101,9 @@ def _event_of(
             f"{where}: {declared.name!r} declares no document {spelt(wanted)}: name its collection above, "
             f'{declared.name.replace("-", "_")}.document({spelt(wanted)}, "...")'
         )
-    others = library.find(None if file is None else Path(file).parent) if beside is None else _beside(beside, where)
+    others = (
+        library.find_library(None if file is None else Path(file).parent) if beside is None else _beside(beside, where)
+    )
     field = kind.saga if beside is None else library.contract_of(beside).key
     if field is None:
         raise DeclarationError(
@@ -167,7 +168,7 @@ def _class_for(declared: Declared, kind: DocumentKind, field: str, others: libra
             {"name": AFTER, **optional_bytes},
         ],
     }
-    version = made_version(schema, f"{topic}/{name}.v1", name, 1)
+    version = make_version(schema, f"{topic}/{name}.v1", name, 1)
     made = make_dataclass(
         name,
         [(field, str), (KEY, str), (KIND, str), (BEFORE, bytes | None, None), (AFTER, bytes | None, None)],
@@ -181,7 +182,7 @@ def _class_for(declared: Declared, kind: DocumentKind, field: str, others: libra
             "__doc__": schema["doc"],
         },
     )
-    classes, differences = classes_of(made, version)
+    classes, differences = compare_class(made, version)
     assert not differences, differences
     contract = Contract(
         name=name,

@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 
 from saga.contracts.contract import Version
 from saga.contracts.library import binding_of
-from saga.contracts.upcast import Upcaster, declare, upcaster_of
+from saga.contracts.upcasters import Upcaster, register_upcaster, upcaster_of
 from saga.declarations.annotations import hints_of, spelt
 from saga.errors import DeclarationError
 from saga.messages import Event
@@ -53,7 +53,7 @@ def upcast(event: type[Event], version: int, /) -> Callable[[_Upcaster], _Upcast
             problems += _wrong_new(event, newer, version, gives)
         if problems or takes is None or gives is None:
             raise DeclarationError(f"{where}: {'; '.join(problems)}")
-        declare(event, Upcaster(name=name, version=version, function=function, takes=takes, gives=gives))
+        register_upcaster(event, Upcaster(name=name, version=version, function=function, takes=takes, gives=gives))
         return function
 
     return declare_it

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from saga.contracts import plain, registered
+from saga.contracts import foreign_values
 from saga.contracts.codec import MARKER, identify
 from saga.contracts.contract import Contract, Version
+from saga.contracts.encryption import split_encrypted
+from saga.contracts.foreign_values import read_declared_id
 from saga.contracts.library import Library
-from saga.contracts.plain import id_in
-from saga.contracts.sealing import split_whole
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
 from saga.messages import Message, Writer
 from saga.messaging.envelope import FOREIGN, UNKNOWN_SOURCE, declared_identity, is_sensitive
@@ -41,7 +41,7 @@ def identify_message(message: Message, topic: str, contract: Contract, library: 
     field cannot be read, and nothing in them is sensitive. `topic`: from which it came."""
     if contract.id_field is None or not has_no_id(message.id):
         return message
-    id_ = id_in(message.value, contract, library)
+    id_ = read_declared_id(message.value, contract, library)
     if id_ is None and is_sensitive(contract):  # who has a digest may find what was digested
         return message
     id_ = id_ or f"bytes-{blake2b(message.value, digest_size=16).hexdigest()}"
@@ -55,16 +55,16 @@ def decode_single_object(message: Message, library: Library, writer_of: WriterOf
     yet; and `SchemaUnasked` where a registry has to be asked first."""
     if message.value[:2] == MARKER:
         return message.value
-    if split_whole(message.value) is not None:
+    if split_encrypted(message.value) is not None:
         raise BadInput("the value was no event when it came, and is kept encrypted")
-    id_ = registered.id_in(message.value)
-    if (why := registered.elsewhere(message.foreign)) is not None:
+    id_ = foreign_values.schema_id_in(message.value)
+    if (why := foreign_values.why_id_elsewhere(message.foreign)) is not None:
         raise BadInput(why)
     if id_ is not None:
         writer = writer_of(id_)
         if writer is None:
             raise SchemaUnasked(id_)
-        return registered.single_object(message.value, writer, message.type, library)
+        return foreign_values.to_single_object(message.value, writer, message.type, library)
     if _content_type(message) is None:
         return message.value  # whatever it is: `codec.decode` says so
     return _from_json(message, library)
@@ -75,11 +75,11 @@ def check_schema(header: bytes, library: Library, writer_of: WriterOf) -> None:
     `single_object` does for one that is not."""
     if header[:2] == MARKER:
         identify(header, library)
-    elif (id_ := registered.id_in(header)) is not None:
+    elif (id_ := foreign_values.schema_id_in(header)) is not None:
         writer = writer_of(id_)
         if writer is None:
             raise SchemaUnasked(id_)
-        if why := registered.unreadable(header, writer):
+        if why := foreign_values.why_unreadable(header, writer):
             raise BadInput(why)
 
 
@@ -97,18 +97,18 @@ def _from_json(message: Message, library: Library) -> bytes:
             said = f"it says that it is of {message.schema}, which is not in {library.folder}"
             raise UnknownSchema(b"", f"{why}; {said}") from None
     said_version = next((each for each in contract.versions if each.path == message.schema), newest)
-    with suppress(plain.MoreFields):  # its sender may have added a field, and go on naming the version before
+    with suppress(foreign_values.MoreFields):  # its sender may have added a field, and go on naming the version before
         return _as_version(message.value, said_version)
     try:
         return _as_version(message.value, newest)
-    except plain.MoreFields as why:
+    except foreign_values.MoreFields as why:
         raise UnknownSchema(
             b"", f"{why}; a version newer than {newest.path} may have them, and none is deployed here"
         ) from None
 
 
 def _as_version(value: bytes, version: Version) -> bytes:
-    return MARKER + version.fingerprint + plain.from_json(value, version)
+    return MARKER + version.fingerprint + foreign_values.from_foreign_json(value, version)
 
 
 def _content_type(message: Message) -> str | None:

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from saga.contracts.foreign_values import writer_without_registry
 from saga.contracts.library import Library
-from saga.contracts.registered import writer_without_registry
 from saga.engine.outage_watch import OutageWatch
 from saga.errors import NewerVersion, UnknownSchema
 from saga.messages import Writer
@@ -28,12 +28,12 @@ ReloadContracts: TypeAlias = Callable[[Library], Awaitable[Library]]
 
 async def reload_now(library: Library) -> Library:
     """Read them here and now: for whoever runs in a world without threads."""
-    return library.anew()
+    return library.reload()
 
 
 async def reload_in_thread(library: Library) -> Library:
     """Read them in a thread: other lanes go on."""
-    return await asyncio.to_thread(library.anew)
+    return await asyncio.to_thread(library.reload)
 
 
 @dataclass(slots=True)

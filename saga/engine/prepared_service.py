@@ -11,10 +11,10 @@ import msgspec
 from saga.broker.acls import BrokerUse
 from saga.change import Change
 from saga.contracts import codec
-from saga.contracts.hiding import has_sensitive
+from saga.contracts.encryption import NO_KEYS, split_encrypted
 from saga.contracts.library import Contract, Library, Version, binding_of, contract_of
-from saga.contracts.sealing import NO_KEYS, split_whole
-from saga.contracts.upcast import lacking
+from saga.contracts.sensitive_fields import has_sensitive
+from saga.contracts.upcasters import find_missing_upcasters
 from saga.declarations.changes import change_of, is_change, kind_of
 from saga.declarations.migrations import whole_chain
 from saga.declarations.values import Declared, DocumentKind, Migration, Reaction
@@ -96,7 +96,7 @@ class PreparedService:
     def decode(self, handler: str, message: Message) -> Event:
         """The message as the class that `handler` takes. Raises `BadInput`; `KeyMissing` for one that is sealed."""
         library = self.schemas.library
-        if (parts := split_whole(message.value)) is not None and parts[0]:
+        if (parts := split_encrypted(message.value)) is not None and parts[0]:
             raise KeyMissing(NO_KEYS)
         value = (
             message.value
@@ -183,7 +183,7 @@ def _library_of(taken: Iterable[type[Event]]) -> Library:
 def _check_upcasts(declared: Declared) -> None:
     """Check that each older version of what is taken can be read. Raises `DeclarationError` with all that cannot."""
     taken = sorted({event for h in declared.reactions for event in h.takes}, key=lambda event: event.__contract__)
-    problems = [problem for event in taken for problem in lacking(event)]
+    problems = [problem for event in taken for problem in find_missing_upcasters(event)]
     if problems:
         raise DeclarationError(f"the events that {declared.name!r} takes: {'; '.join(problems)}")
 

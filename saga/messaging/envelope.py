@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import sha256
 
 from saga.contracts.contract import URN, Contract
-from saga.contracts.hiding import has_sensitive
+from saga.contracts.sensitive_fields import has_sensitive
 from saga.errors import BadInput
 from saga.messages import Headers, Message, Outgoing, Record, unquote_header
 from saga.messaging.message_ids import id_in, identity, identity_of_declared, identity_of_place, identity_without_source

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from saga.contracts.jsonform import read_objects
+from saga.contracts.json_form import read_objects
 from saga.errors import BadInput
 from saga.messages import Headers, Record, unquote_header
 from saga.support.printable import quoted

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from saga.contracts import codec, registered
-from saga.contracts.codegen import event_class
-from saga.contracts.hiding import hidden
-from saga.contracts.library import Library, Version, find
-from saga.contracts.sealing import opened
+from saga.contracts import codec, foreign_values
+from saga.contracts.codegen import make_event_class
+from saga.contracts.encryption import decrypt_fields
+from saga.contracts.library import Library, Version, find_library
+from saga.contracts.sensitive_fields import redact_fields
 from saga.encryption.port import Keys
 from saga.encryption.text import find_key_names
 from saga.engine.consumer.record_router import Recognition, recognize
@@ -58,7 +58,7 @@ async def make_decoder(histories: Iterable[SagaHistory], keys: Keys) -> EventDec
             raise found
         return found
 
-    return lambda saga, value, library: opened(value, library, saga, key)
+    return lambda saga, value, library: decrypt_fields(value, library, saga, key)
 
 
 def read_event_fields(history: SagaHistory, opens: EventDecoder | None = None) -> dict[int, list[EventFields]]:
@@ -66,7 +66,7 @@ def read_event_fields(history: SagaHistory, opens: EventDecoder | None = None) -
     tell which ones are sensitive. `opens`: shows those, too."""
     library: Library | None
     try:
-        library, trouble = find(), ""
+        library, trouble = find_library(), ""
     except (DeclarationError, ContractError) as why:
         library, trouble = None, str(why)
     found = {}
@@ -98,7 +98,7 @@ def decode_fields(value: bytes, library: Library, *, hides: bool = True) -> dict
     # What an upcaster reads is shown as it was written: upcasters are code of services, and tools have none.
     shown_as = version if version.number in versions[-1].upcasts else versions[-1]
     fields = codec.to_json(codec.decode(value, _class_of(shown_as, library), library))
-    return hidden(fields, shown_as.record) if hides else fields
+    return redact_fields(fields, shown_as.record) if hides else fields
 
 
 _classes: dict[tuple[str, str], type[Event]] = {}
@@ -107,7 +107,7 @@ _classes: dict[tuple[str, str], type[Event]] = {}
 def _class_of(version: Version, library: Library) -> type[Event]:
     where = (str(library.folder), version.path)
     if where not in _classes:
-        _classes[where] = event_class(library.contracts[version.name], library, version.number)
+        _classes[where] = make_event_class(library.contracts[version.name], library, version.number)
     return _classes[where]
 
 
@@ -138,4 +138,4 @@ def decode_message(record: Record, library: Library) -> Message:
 
 def decode_value(message: Message, writer: Writer | None, library: Library) -> bytes:
     """Value of a message as a single object. `writer`: of its record. Raises `BadInput`."""
-    return decode_single_object(message, library, lambda id_: writer or registered.writer_without_registry(id_))
+    return decode_single_object(message, library, lambda id_: writer or foreign_values.writer_without_registry(id_))

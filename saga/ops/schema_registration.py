@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from saga.configuration.settings import Settings
 from saga.contracts.contract import Contract, Version
+from saga.contracts.foreign_values import registered_text
 from saga.contracts.library import Library
-from saga.contracts.registered import published_text
 from saga.declarations.values import Declared
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError
@@ -56,7 +56,7 @@ async def _register_version(known: RegistryCache, contract: Contract, version: V
     if id_ is not None:
         return Registration(version.path, contract.subject, id_, was_there=True)
     try:
-        id_ = await known.registry.register(contract.subject, published_text(version))
+        id_ = await known.registry.register(contract.subject, registered_text(version))
     except RegistryRefused as why:
         return Registration(version.path, contract.subject, None, was_there=False, refused=str(why))
     return Registration(version.path, contract.subject, id_, was_there=False)

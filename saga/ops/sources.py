@@ -11,7 +11,7 @@ from saga.broker.administration import Administration
 from saga.choreography.folder import folder_beside, manifests_in
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.errors import BrokerUnavailable, ConfigurationError, NotAStore, SagaError, ServiceNeeded
 from saga.messaging.names import PROGRESS, service_of_commands
 from saga.registry.edge import tools_with_registry
@@ -86,7 +86,7 @@ class _KnownServices:
         if self._names is None:
             names = set[str]()
             with suppress(SagaError):
-                names |= manifests_in(folder_beside(find())).keys()
+                names |= manifests_in(folder_beside(find_library())).keys()
             with suppress(SagaError, TimeoutError):  # without it, only what is found can be told
                 names |= await self._clock.within(NAMES_S_MAX, self._names_on_broker())
                 self._is_all = True

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from saga.broker.administration import Administration, PartitionReader
-from saga.contracts.jsonform import read_json
-from saga.contracts.library import Library, find
+from saga.contracts.json_form import read_json
+from saga.contracts.library import Library, find_library
 from saga.errors import BadInput, ConfigurationError, ContractError, DeclarationError
 from saga.messages import Partition, Record, StalledPartition, texts_of
 from saga.messaging.names import OURS, is_dead_letters, is_without_events
@@ -108,7 +108,7 @@ def is_at_end(reading: PartitionReader, ends: Mapping[Partition, int]) -> bool:
 def find_contracts() -> tuple[Library | None, str]:
     """Contracts to read by, or the reason that there are none."""
     try:
-        return find(), ""
+        return find_library(), ""
     except (DeclarationError, ContractError) as why:
         return None, str(why)
 

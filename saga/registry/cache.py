@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from saga.contracts.codec import HEADER_SIZE, MARKER
 from saga.contracts.contract import Contract, Version
-from saga.contracts.registered import framed, id_of, is_version
+from saga.contracts.foreign_values import frame, is_version, schema_id_of
 from saga.errors import RegistryUnavailable
 from saga.messages import Outgoing, Record, Writer
 from saga.messaging.names import is_without_events
@@ -34,14 +34,14 @@ class RegistryCache:
 
     def wanted(self, record: Record) -> int | None:
         """Id that has to be asked for before a record can be taken; `None`: nothing has to be."""
-        id_ = id_of(record)
+        id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
             return None
         return id_ if self._writer(id_) is None else None
 
     def resolved(self, record: Record) -> Record:
         """The record with the schema of its value, if that is in the wire format and nothing has to be asked."""
-        id_ = id_of(record)
+        id_ = schema_id_of(record)
         if id_ is None or is_without_events(record.topic):
             return record
         return record._replace(writer=self._writer(id_))
@@ -90,7 +90,7 @@ class RegistryCache:
                 f"the schema registry at {self.registry.address} does not have the schema with the fingerprint "
                 f"{fingerprint.hex()} under {message.subject}: register it, by saga contracts register"
             )
-        return message._replace(value=framed(id_, value))
+        return message._replace(value=frame(id_, value))
 
     async def _found(self, subject: str, fingerprint: bytes) -> int | None:
         version = self._versions.get((subject, fingerprint))

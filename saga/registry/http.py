@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from saga.contracts.registered import SCHEMA_BYTES_MAX, inline_references
+from saga.contracts.foreign_values import SCHEMA_BYTES_MAX, inline_references
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.registry.port import Registered, RegistryRefused, SchemaIncomplete
 from saga.registry.settings import RegistryOptions

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from saga.contracts.codegen import LINE_LENGTH
 from saga.contracts.contract import Contract
-from saga.contracts.literals import LINE_LENGTH
 from saga.contracts.schema import (
     MISSING,
     ArrayType,

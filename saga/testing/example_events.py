@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from saga.contracts.convert import Classes
+from saga.contracts.conversion import Classes
 from saga.contracts.library import binding_of, contract_of
 from saga.contracts.schema import (
     ArrayType,
@@ -20,7 +20,7 @@ from saga.contracts.schema import (
     ScalarType,
     Type,
 )
-from saga.contracts.upcast import upcaster_of
+from saga.contracts.upcasters import upcaster_of
 from saga.declarations.values import Declared, Parameter, Reaction
 from saga.engine.prepared_service import consumed_by
 from saga.errors import SagaError

@@ -362,7 +362,7 @@ class _ScriptRuns:
     def _event_of(self, type_: str, value: bytes) -> Event:
         emitted = [e for reaction in self._declared.reactions for e in reaction.emits if name_of(e) == type_]
         library = binding_of(emitted[0]).library
-        return codec.decode(value, codec.class_among(emitted, value, library), library)
+        return codec.decode(value, codec.find_class(emitted, value, library), library)
 
     def _compare(
         self, script: Script, once: Made | None, again: Made | None, touched: Sequence[str], when: str

@@ -16,9 +16,8 @@ except ImportError as why:
     raise ImportError(hint, name=why.name) from why
 
 from saga.contracts import codec
-from saga.contracts.convert import Classes, to_raw
+from saga.contracts.conversion import PYTHON_TYPES, Classes, InvalidValue, to_raw
 from saga.contracts.library import Binding, binding_of
-from saga.contracts.scalars import PYTHON_TYPES, Wrong
 from saga.contracts.schema import (
     BOUNDS,
     FLOAT_MAX,
@@ -139,7 +138,7 @@ def _allowed(event: type[Event], binding: Binding, field: Field, given: object) 
     """The fixed value, checked. Raises `SagaError` if no event could have it."""
     try:
         to_raw(field.type, binding.classes)(given)
-    except Wrong as why:
+    except InvalidValue as why:
         raise SagaError(f"{event.__name__} cannot have this: {why.under(field.name)}") from None
     if field.name == binding.contract.key and given == "":
         raise SagaError(f"{event.__name__} cannot have this: {field.name}: is empty, but it is the saga id")

@@ -364,4 +364,4 @@ def _emitted(service: PreparedService, log: RecordingPublisher) -> list[Event]:
         if "dead_id" not in headers and record.topic not in service.wakes:
             first.setdefault(headers["ce_id"], record)
     values = [record.value or b"" for record in first.values()]
-    return [codec.decode(value, codec.class_among(classes, value, library), library) for value in values]
+    return [codec.decode(value, codec.find_class(classes, value, library), library) for value in values]

@@ -13,7 +13,7 @@ from saga import Event
 from saga.configuration import adapters
 from saga.configuration.settings import Settings
 from saga.contracts.codec import decode as decode_event
-from saga.contracts.library import Library, find
+from saga.contracts.library import Library, find_library
 from saga.messages import name_of
 from saga.ops.histories import read_histories, read_history
 from saga.ops.sources import ServiceStore
@@ -89,7 +89,7 @@ async def read_books_at(
         carrier=ledger.read(ledgers / "carrier.db"),
         seeded={item.sku: item.left for item in items()},
     )
-    return assemble(sources, find(Path(__file__).parent), expected)
+    return assemble(sources, find_library(Path(__file__).parent), expected)
 
 
 async def all_orders(source: ServiceStore) -> dict[str, SagaHistory]:

@@ -17,7 +17,7 @@ from saga import Client, SagaError
 from saga.broker.port import Broker
 from saga.configuration import wiring
 from saga.contracts.codec import from_json
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import Clock, SystemClock
 from saga.support.printable import printable
@@ -120,7 +120,7 @@ async def _start(fleet: Fleet, clock: Clock) -> dict[str, int]:
 
 async def _all_ended(fleet: Fleet, page: Page, broker: Broker, orders: list[OrderPlaced], clock: Clock) -> Watch:
     """Place the orders and kill a service, until every order has its outcome."""
-    await broker.ensure_topics([find(ROOT).topics[topic] for topic in TOPICS])
+    await broker.ensure_topics([find_library(ROOT).topics[topic] for topic in TOPICS])
     progress, began_s = Progress(len(orders), clock), clock.monotonic_s()
     accident, silence = Accident(fleet, progress, clock), Silence(fleet, progress, orders[0].order_id)
     news: str | None = None

@@ -17,7 +17,7 @@ import pytest
 from saga import Event, Saga, Service
 from saga.broker.kafka.broker import KafkaBroker
 from saga.broker.kafka.settings import KafkaSettings
-from saga.contracts.library import contract_of, find
+from saga.contracts.library import contract_of, find_library
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
@@ -146,7 +146,7 @@ async def test_slow_handlers_hold_up_nobody_while_members_come_and_go_and_end(
         stack.callback(kafka.stop)
         group = Group(await stack.enter_async_context(SqliteStore(tmp_path / "store.db", clock=CLOCK)), settings)
         broker = await stack.enter_async_context(KafkaBroker(settings, clock=CLOCK))
-        topics = {topic.name for topic in (*find(ROOT).topics.values(), *topics_of(payment.declared))}
+        topics = {topic.name for topic in (*find_library(ROOT).topics.values(), *topics_of(payment.declared))}
         await broker.ensure_topics([Topic(topic, PARTITIONS) for topic in topics])
         first, *others = desks
         async with group.member(first):

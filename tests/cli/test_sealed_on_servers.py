@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from saga.contracts.encryption import decrypt_fields
 from saga.contracts.library import Library
-from saga.contracts.sealing import opened
 from saga.encryption.key_folder import KeyFolder
 from saga.encryption.text import find_key_names
 from saga.messaging.names import ARCHIVES, PROGRESS
@@ -171,7 +171,7 @@ def test_a_customer_whom_nothing_can_be_read_of_once_she_is_forgotten(
 
     def read() -> list[bytes]:
         key = asyncio.run(KeyFolder(keys.folder, CLOCK).get_key(name))
-        return [opened(value, library, "cup-1", {name: key}.__getitem__) for value in events]
+        return [decrypt_fields(value, library, "cup-1", {name: key}.__getitem__) for value in events]
 
     assert [secret.encode() in value for value in read()] == [True, False]
     assert b"for Ada-" in read()[1]

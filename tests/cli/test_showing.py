@@ -13,9 +13,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from saga.broker.embedded.broker import EmbeddedBroker
-from saga.contracts.hiding import HIDDEN, hidden, with_marks_of
-from saga.contracts.reading import read_record
 from saga.contracts.schema import RecordType
+from saga.contracts.schema_parser import read_record
+from saga.contracts.sensitive_fields import HIDDEN, merge_marks, redact_fields
 from saga.engine.persistence import dead_letters
 from saga.messages import Topic
 from saga.ops.timeline import SagaHistory, TimelineEntry, build_timeline
@@ -298,10 +298,10 @@ def test_what_is_sensitive_is_hidden_at_any_depth() -> None:
     given: dict[str, object] = {
         "one": card, "maybe": card, "many": [card, card], "named": {"a": card, "b": None}, "whole": None,
     }  # fmt: skip
-    assert hidden(given, schema) == {
+    assert redact_fields(given, schema) == {
         "one": seen, "maybe": seen, "many": [seen, seen], "named": {"a": seen, "b": None}, "whole": HIDDEN,
     }  # fmt: skip
-    assert hidden({**given, "maybe": None}, schema)["maybe"] is None
+    assert redact_fields({**given, "maybe": None}, schema)["maybe"] is None
 
 
 def test_fields_are_found_under_their_new_names_at_any_depth() -> None:
@@ -319,7 +319,7 @@ def test_fields_are_found_under_their_new_names_at_any_depth() -> None:
 
     card, seen = {"pan": "4242", "holder": "Ada"}, {"pan": HIDDEN, "holder": "Ada"}
     given: dict[str, object] = {"one": card, "maybe": card, "many": [card, None], "named": {"a": card}, "words": ["x"]}
-    both = with_marks_of(of("pan", sensitive=False), [of("number", sensitive=True)])
-    assert hidden(given, both) == {
+    both = merge_marks(of("pan", sensitive=False), [of("number", sensitive=True)])
+    assert redact_fields(given, both) == {
         "one": seen, "maybe": seen, "many": [seen, None], "named": {"a": seen}, "words": ["x"],
     }  # fmt: skip

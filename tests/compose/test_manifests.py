@@ -11,7 +11,7 @@ import yaml
 
 from saga.broker.kafka.adapter import KafkaOptions
 from saga.configuration.settings import Settings, known
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.engine.prepared_service import reads_of
 from saga.messaging.names import is_without_events
 from saga.store.couchbase.adapter import CouchbaseOptions
@@ -157,7 +157,7 @@ def test_lag_scales_a_service_up_to_the_partitions_of_its_topics(service: str) -
     spec = named("ScaledObject", service)["spec"]
     assert named("Deployment", spec["scaleTargetRef"]["name"])["metadata"]["name"] == service
     assert "replicas" not in named("Deployment", service)["spec"]  # or each `kubectl apply` would undo the scaling
-    partitions = {topic.partitions for topic in find(ROOT / "services").topics.values()}
+    partitions = {topic.partitions for topic in find_library(ROOT / "services").topics.values()}
     assert partitions == {spec["maxReplicaCount"]}
     assert 1 < spec["minReplicaCount"] < spec["maxReplicaCount"]
     triggers = spec["triggers"]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from saga.contracts.compat import broken
+from saga.contracts.compatibility import find_breaks
 from saga.contracts.library import Library
 from saga.errors import ContractError
 from tests.contracts.anyschema import FIELDS, PLAIN, WORDS, Draw, Names, defaults, fields, types
@@ -50,7 +50,7 @@ def _allowed(contracts: Path, version: int) -> Library | None:
     """Contracts, if the newest version keeps its promise; else that is taken away again."""
     try:
         library = Library.load(contracts)
-        if not any(broken(library.contracts["Said"])):
+        if not any(find_breaks(library.contracts["Said"])):
             return library
     except ContractError:
         pass

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from saga.contracts.scalars import PYTHON_TYPES
+from saga.contracts.conversion import PYTHON_TYPES
 from saga.contracts.schema import (
     FLOAT_MAX,
     MISSING,
@@ -37,7 +37,7 @@ WORDS = st.sampled_from(
 FIELDS = st.sampled_from(
     [
         *("date", "datetime", "str", "bytes", "field", "Decimal", "dict", "tuple", "UUID", "Event"),
-        *("self", "cls", "convert", "raw", "at", "value", "Wrong", "is_not", "c0", "v1"),
+        *("self", "cls", "convert", "raw", "at", "value", "InvalidValue", "wrong_type", "c0", "v1"),
         *("_private", "type", "a", "b", "total", "Total", "TOTAL", "_", "match", "print"),
         *("Record1", "Record1_", "Enum2", "Said", "date_", "Event_", "StrEnum", "Mapping", "ClassVar", "dataclass"),
         *("MISSING", "_type_a", "object", "super", "replace", "fields", "property", "name", "RED", "__class"),

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from saga.contracts import codec
-from saga.contracts.compat import reading
-from saga.contracts.differences import differences
+from saga.contracts.compatibility import compare_schemas, list_changes
 from saga.contracts.library import Library, binding_of
-from saga.contracts.loading import made_version
+from saga.contracts.loading import make_version
 from saga.errors import ContractError
 from tests.contracts.anychange import ANY, changed
 from tests.contracts.anyschema import Draw, Names, fields, values
@@ -53,7 +52,7 @@ def test_what_the_check_lets_pass_is_read_as_it_was_written(data: st.DataObject)
             classes.append(generated(Path(name) / str(number), "Said").Said)
         bindings = [binding_of(cls) for cls in classes]
     for writer, reader in permutations(bindings, 2):
-        allowed: Any = worst(*(f.effect for f in reading(writer.version.record, reader.version.record)))
+        allowed: Any = worst(*(f.effect for f in compare_schemas(writer.version.record, reader.version.record)))
         event(f"the check says {allowed}")
         if allowed in ("fails", "misread"):
             continue
@@ -70,14 +69,14 @@ def test_what_the_check_lets_pass_is_read_as_it_was_written(data: st.DataObject)
 def test_avros_checker_finds_the_same_failures_and_the_difference_has_each_finding(data: st.DataObject) -> None:
     try:
         pair = [
-            made_version(whole, f"orders/Said.v{number}", "Said", number)
+            make_version(whole, f"orders/Said.v{number}", "Said", number)
             for number, whole in enumerate(chain(data.draw, 3, 2), 1)
         ]
     except ContractError:
         assume(False)
-    told = differences(*pair)
+    told = list_changes(*pair)
     for way, (writer, reader) in zip(("backward", "forward"), permutations(pair), strict=True):
-        found = reading(writer.record, reader.record)
+        found = compare_schemas(writer.record, reader.record)
         assert sorted(f.says for change in told for f in getattr(change, way)) == sorted(f.says for f in found)
         if all(finding.rule != "alias" for finding in found):
             ours = not any(finding.effect == "fails" and finding.rule not in OURS_ALONE for finding in found)

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saga.contracts import codec
-from saga.contracts.bounds import VALUES_MAX, check_values
+from saga.contracts.codec import VALUES_MAX, check_values
+from saga.contracts.conversion import InvalidValue
 from saga.contracts.library import Library, binding_of
-from saga.contracts.reading import DEPTH_MAX, PARTS_MAX
-from saga.contracts.scalars import Wrong
+from saga.contracts.schema_parser import DEPTH_MAX, PARTS_MAX
 from saga.errors import BadInput, ContractError
 from tests.contracts.folders import event, field, put, schema, write
 
@@ -132,7 +132,7 @@ def test_counting_goes_over_the_very_bytes_that_are_read(data: st.DataObject) ->
     check = check_values(whole)
     check(b"before" + out.getvalue(), 6)
     for cut in range(len(out.getvalue())):
-        with pytest.raises(Wrong, match="end in the middle"):
+        with pytest.raises(InvalidValue, match="end in the middle"):
             check(out.getvalue()[:cut], 0)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from saga.contracts import codec
-from saga.contracts.compat import reading
+from saga.contracts.compatibility import compare_schemas
 from saga.contracts.contract import Version
 from saga.contracts.library import Library, binding_of
-from saga.contracts.loading import made_version
+from saga.contracts.loading import make_version
 from saga.contracts.schema import EnumType, RecordType
 from saga.errors import BadInput, ContractError
 from saga.messages import Event
@@ -50,10 +50,10 @@ def test_the_verdict_is_what_becomes_of_messages(
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.what)
 def test_the_check_finds_the_verdict(change: Change) -> None:
     old, new = (
-        made_version(schema("Said", *fields), f"orders/Said.v{number}", "Said", number).record
+        make_version(schema("Said", *fields), f"orders/Said.v{number}", "Said", number).record
         for number, fields in enumerate((change.old, change.new), 1)
     )
-    found = [worst(*(finding.effect for finding in reading(*pair))) for pair in ((old, new), (new, old))]
+    found = [worst(*(finding.effect for finding in compare_schemas(*pair))) for pair in ((old, new), (new, old))]
     assert found == [change.backward, change.forward]
 
 

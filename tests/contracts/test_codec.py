@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saga.contracts import codec
-from saga.contracts.hiding import secrets_of
 from saga.contracts.library import Library, binding_of, contract_of
 from saga.contracts.schema import without_logical_types
+from saga.contracts.sensitive_fields import collect_secrets
 from saga.errors import BadInput
 from saga.messages import Event
 from tests.contracts.folders import decimal, event, field, generated, schema, write
@@ -168,7 +168,7 @@ def test_of_a_sensitive_field_not_even_the_path_inside_of_it_is_told(tmp_path: P
     write(tmp_path, schema("Said", field("texts", texts), field("part", part), field("word", words)), version=2)
     module = generated(tmp_path, "Said")
     good = module.Said(order_id="o-1", texts={"a": "b"}, part=module.Part(texts={"4111": "c"}), word=module.Word.YES)
-    assert secrets_of(good) == ["a", "b", "4111", "c", "YES"]
+    assert collect_secrets(good) == ["a", "b", "4111", "c", "YES"]
     refused = (
         (replace(good, part=module.Part(texts={"4111": 1})), "Said: part.texts: is a whole number, not text"),
         (replace(good, part=module.Part(texts={"4111": "\udfff"})), "Said: part.texts: half of a surrogate"),
@@ -178,7 +178,7 @@ def test_of_a_sensitive_field_not_even_the_path_inside_of_it_is_told(tmp_path: P
             codec.encode(wrong)
         assert "4111" not in str(caught.value)
     fields = {"order_id": "o", "texts": {}, "word": "YES", "part": {"texts": {"4111": 1}}}
-    assert list(codec.wrong_in(fields, module.Said)) == ["Said: part.texts: is a whole number, not text"]
+    assert list(codec.find_json_problems(fields, module.Said)) == ["Said: part.texts: is a whole number, not text"]
     another = codec.encode(good).replace(b"4111", b"\xff\xff\xff\xff")
     with pytest.raises(BadInput, match="cannot be read as Said: a text in it is not UTF-8"):
         codec.decode(another, module.Said, library_of(module.Said))

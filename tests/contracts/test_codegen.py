@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saga.contracts import codec
-from saga.contracts.codegen import classes_in, generate, generated_below, is_generated
+from saga.contracts.codegen import find_generated, generate, is_generated, list_classes
 from saga.contracts.library import Library
 from saga.errors import BadInput, ContractError
 from tests.contracts.anyschema import DOCS as DOCS_OF_ANY
@@ -82,8 +82,8 @@ def test_a_module_has_the_newest_versions_in_the_order_that_was_asked_for(tmp_pa
     source = generate(library(tmp_path), ["Placed", "Asked"])
     assert source == EXPECTED
     assert is_generated(source)
-    assert classes_in(source) == ["Placed", "Asked"]
-    assert classes_in(generate(library(tmp_path), ["Asked", "Placed"])) == ["Asked", "Placed"]
+    assert list_classes(source) == ["Placed", "Asked"]
+    assert list_classes(generate(library(tmp_path), ["Asked", "Placed"])) == ["Asked", "Placed"]
 
 
 def test_a_nested_type_that_two_events_share_is_written_once(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_only_generated_modules_are_found_and_not_those_of_others(tmp_path: Path
         put(tmp_path / place, EXPECTED)
     put(tmp_path / "env/pyvenv.cfg", "")
     put(tmp_path / "by_hand.py", "class Placed: ...")
-    assert generated_below(tmp_path) == [tmp_path / "events.py", tmp_path / "a/events.py"]
+    assert find_generated(tmp_path) == [tmp_path / "events.py", tmp_path / "a/events.py"]
 
 
 DOCS = [
@@ -312,7 +312,7 @@ def test_an_older_version_is_a_class_with_its_number_and_shares_only_parts_that_
     names = [line.split("(")[0].removesuffix(":") for line in source.splitlines() if line.startswith("class ")]
     assert names == ["class Color", "class LineV1", "class PlacedV1", "class Line", "class Placed", "class Asked"]
     assert '"orders/Placed.v1"\n    order_id: str\n    line: LineV1\n' in source
-    assert classes_in(source) == ["Placed.v1", "Placed", "Asked"]
+    assert list_classes(source) == ["Placed.v1", "Placed", "Asked"]
 
 
 def test_classes_of_two_versions_are_encoded_each_as_its_own(tmp_path: Path) -> None:
@@ -346,6 +346,6 @@ def test_a_version_that_there_is_not_is_told_with_those_that_there_are(tmp_path:
 def test_a_contract_that_is_called_like_a_version_is_told_from_it(tmp_path: Path) -> None:
     write(tmp_path, schema("Placed"), schema("PlacedV1", field("n", "int")))
     library = Library.load(tmp_path / "contracts")
-    assert classes_in(generate(library, ["PlacedV1", "Placed"])) == ["PlacedV1", "Placed"]
+    assert list_classes(generate(library, ["PlacedV1", "Placed"])) == ["PlacedV1", "Placed"]
     with pytest.raises(ContractError, match=r"PlacedV1 is defined differently in orders/Placed\.v1 than"):
         generate(library, ["PlacedV1", "Placed.v1"])

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from saga.contracts.compat import broken, reading
+from saga.contracts.compatibility import compare_schemas, find_breaks
 from saga.contracts.contract import DEFAULT_MODE, MODES
 from saga.contracts.library import Library
-from saga.contracts.loading import made_version
+from saga.contracts.loading import make_version
 from tests.contracts.changes import CHANGES
 from tests.contracts.folders import decimal, field, schema, write
 
@@ -17,7 +17,7 @@ def breaks(folder: Path, *versions: dict[str, Any]) -> list[tuple[int, int, str,
     """Newer, older, direction and rule of what is broken between these versions."""
     for number, whole in enumerate(versions, 1):
         contracts = write(folder, whole, version=number)
-    found = broken(Library.load(contracts).contracts["Said"])
+    found = find_breaks(Library.load(contracts).contracts["Said"])
     return [(f.newer.number, f.older.number, f.direction, f.finding.rule) for f in found]
 
 
@@ -82,20 +82,20 @@ def test_a_version_that_is_upcast_is_not_compared_backward_and_forward_all_the_s
 
 def test_what_is_optional_is_looked_into_even_if_it_may_not_be_absent_any_more() -> None:
     pair = [
-        made_version(schema("Said", field("x", type_)), f"orders/Said.v{number}", "Said", number).record
+        make_version(schema("Said", field("x", type_)), f"orders/Said.v{number}", "Said", number).record
         for number, type_ in enumerate((["null", "int"], "string"), 1)
     ]
-    assert [finding.rule for finding in reading(*pair)] == ["optional", "type"]
+    assert [finding.rule for finding in compare_schemas(*pair)] == ["optional", "type"]
 
 
 def test_a_default_of_another_type_is_no_finding_of_its_own() -> None:
     pair = [
-        made_version(
+        make_version(
             schema("Said", field("x", type_, default=default)), f"orders/Said.v{number}", "Said", number
         ).record
         for number, (type_, default) in enumerate((("int", 0), ("string", "none")), 1)
     ]
-    assert [finding.rule for finding in reading(*pair)] == ["type"]
+    assert [finding.rule for finding in compare_schemas(*pair)] == ["type"]
 
 
 def test_each_finding_that_breaks_says_what_to_do(tmp_path: Path) -> None:
@@ -105,6 +105,6 @@ def test_each_finding_that_breaks_says_what_to_do(tmp_path: Path) -> None:
         for name, whole in (("old", old), ("new", new)):
             library = Library.load(write(tmp_path / change.what.replace(" ", "-") / name, whole))
             pair.append(library.contracts["Said"].newest.record)
-        for finding in (*reading(*pair), *reading(*reversed(pair))):
+        for finding in (*compare_schemas(*pair), *compare_schemas(*reversed(pair))):
             assert bool(finding.remedy) is finding.breaks
             assert finding.path

@@ -11,7 +11,7 @@ from jsonschema import Draft4Validator
 
 from saga.cli.contracts import contracts
 from saga.contracts import library
-from saga.contracts.checking import REASON
+from saga.contracts.checks import REASON
 from saga.errors import ContractError
 from tests.contracts.folders import field, put, schema, write
 
@@ -30,7 +30,7 @@ def saga(*arguments: str) -> Result:
 
 def forget_folders() -> None:
     """Each command is a process of its own, which reads the contracts anew."""
-    library._loaded.cache_clear()
+    library._load_cached.cache_clear()
 
 
 def test_generate_writes_a_module_that_check_accepts(folder: Path) -> None:

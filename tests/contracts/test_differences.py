@@ -2,20 +2,19 @@
 
 import pytest
 
-from saga.contracts.compat import reading
+from saga.contracts.compatibility import Consumer, SchemaChange, compare_schemas, find_concerns, list_changes
 from saga.contracts.contract import Version
-from saga.contracts.differences import Change, Consumer, concerned, differences
-from saga.contracts.loading import made_version
+from saga.contracts.loading import make_version
 from tests.contracts import changes
 from tests.contracts.changes import CHANGES
 from tests.contracts.folders import decimal, field, schema
 
 
 def version(*fields: dict[str, object], number: int = 1, **attributes: object) -> Version:
-    return made_version(schema("Said", *fields, **attributes), f"orders/Said.v{number}", "Said", number)
+    return make_version(schema("Said", *fields, **attributes), f"orders/Said.v{number}", "Said", number)
 
 
-def told(change: Change) -> tuple[str, str | None, str | None, list[str], list[str]]:
+def told(change: SchemaChange) -> tuple[str, str | None, str | None, list[str], list[str]]:
     ways = [[f"{finding.rule} {finding.effect}" for finding in way] for way in (change.backward, change.forward)]
     return change.says, change.old, change.new, ways[0], ways[1]
 
@@ -45,7 +44,7 @@ def test_each_kind_of_change_is_told_with_its_effects() -> None:
         upcasts=[1],
         doc="It was said.",
     )
-    assert [told(change) for change in differences(old, new)] == [
+    assert [told(change) for change in list_changes(old, new)] == [
         ('"upcasts": none -> [1]', "", "", [], []),
         ("its description", "", "", [], []),
         ("added: string", None, "added", ["no-default fails"], []),
@@ -68,14 +67,14 @@ def test_each_kind_of_change_is_told_with_its_effects() -> None:
 
 def test_versions_that_are_the_same_have_no_changes() -> None:
     one = version(field("total", decimal()))
-    assert differences(one, one) == ()
+    assert list_changes(one, one) == ()
     moved = version(field("b", "int"), field("a", "int")), version(field("a", "int"), field("b", "int"))
-    assert [change.kind for change in differences(*moved)] == ["order"]
+    assert [change.kind for change in list_changes(*moved)] == ["order"]
 
 
 def test_a_field_that_keeps_its_name_is_not_renamed_by_an_alias() -> None:
     old = version(field("x", "int"), field("y", "int"))
-    changed = differences(old, version(field("x", "int", aliases=["y"]), number=2))
+    changed = list_changes(old, version(field("x", "int", aliases=["y"]), number=2))
     assert [(c.kind, c.old, c.new) for c in changed] == [("aliases", "x", "x"), ("removed", "y", None)]
 
 
@@ -85,7 +84,7 @@ def test_what_becomes_optional_is_one_change_and_those_inside_are_their_own() ->
         field("x", ["null", "long"], default=None),
         field("y", ["null", part(field("a", "int"), field("b", "int", default=0))]),
     )
-    assert [(c.kind, c.path, c.says) for c in differences(old, new)] == [
+    assert [(c.kind, c.path, c.says) for c in list_changes(old, new)] == [
         ("type", "x", "type: int -> optional long"),
         ("default", "x", "default: none -> None"),
         ("type", "y", "type: record Part -> optional record Part"),
@@ -96,9 +95,13 @@ def test_what_becomes_optional_is_one_change_and_those_inside_are_their_own() ->
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.what)
 def test_every_finding_belongs_to_one_change_and_to_its_path(change: changes.Change) -> None:
     old, new = version(*change.old), version(*change.new, number=2)
-    found = differences(old, new)
-    assert sorted(f.says for c in found for f in c.backward) == sorted(f.says for f in reading(old.record, new.record))
-    assert sorted(f.says for c in found for f in c.forward) == sorted(f.says for f in reading(new.record, old.record))
+    found = list_changes(old, new)
+    assert sorted(f.says for c in found for f in c.backward) == sorted(
+        f.says for f in compare_schemas(old.record, new.record)
+    )
+    assert sorted(f.says for c in found for f in c.forward) == sorted(
+        f.says for f in compare_schemas(new.record, old.record)
+    )
     for one in found:
         assert all(finding.path == one.new for finding in one.backward)
         assert all(finding.path == one.old for finding in one.forward)
@@ -116,7 +119,9 @@ def test_a_change_concerns_whoever_may_read_its_field_and_a_failure_everybody() 
         Consumer(service="maps", fields=frozenset({"at.x"})),
         Consumer(service="lake", fields=None),
     ]
-    found = {(c.service, c.direction, c.effect, c.change.path) for c in concerned(differences(old, new), consumers)}
+    found = {
+        (c.service, c.direction, c.effect, c.change.path) for c in find_concerns(list_changes(old, new), consumers)
+    }
     fails = {(s, way, "fails", "at.x") for s in ("bank", "post", "maps", "lake") for way in ("backward", "forward")}
     misread = {(s, way, "misread", "total") for s in ("bank", "lake") for way in ("backward", "forward")}
     note = {
@@ -130,7 +135,7 @@ def test_a_change_concerns_whoever_may_read_its_field_and_a_failure_everybody() 
 def test_a_consumer_of_a_part_is_concerned_by_the_whole_and_the_other_way_round() -> None:
     lines = {"type": "array", "items": part(field("price", decimal(12, 2)), field("sku", "string"))}
     dearer = {"type": "array", "items": part(field("price", decimal(12, 3)), field("sku", "string"))}
-    changed = differences(version(field("lines", lines)), version(field("lines", dearer), number=2))
+    changed = list_changes(version(field("lines", lines)), version(field("lines", dearer), number=2))
     names = ["lines", "lines.price", "lines.sku", "line"]
     consumers = [Consumer(service=name, fields=frozenset({name})) for name in names]
-    assert {concern.service for concern in concerned(changed, consumers)} == {"lines", "lines.price"}
+    assert {concern.service for concern in find_concerns(changed, consumers)} == {"lines", "lines.price"}

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from fastavro import parse_schema, schemaless_writer
 
-from saga.contracts.compat import reading
+from saga.contracts.compatibility import compare_schemas
+from saga.contracts.foreign_values import frame, to_single_object
 from saga.contracts.library import Library
-from saga.contracts.reading import read_foreign
-from saga.contracts.registered import framed, single_object
 from saga.contracts.schema import without_logical_types
+from saga.contracts.schema_parser import read_foreign
 from saga.errors import BadInput
 from saga.messages import Outgoing, Writer
 from saga.registry.cache import RegistryCache
@@ -97,10 +97,12 @@ def test_a_logical_type_that_contracts_do_not_have_is_never_taken_for_ours(
             value, writer = written(theirs, it=INSIDE[place](VALUES[base]), **more)
             meant = other == OURS[ours] or (ours, base) == ("string", "string")  # text is text
             if meant:
-                assert single_object(value, writer, "Said", known)[2:10] == known.contracts["Said"].newest.fingerprint
+                assert (
+                    to_single_object(value, writer, "Said", known)[2:10] == known.contracts["Said"].newest.fingerprint
+                )
                 continue
             with pytest.raises(BadInput, match="would be misread: it") as told:
-                single_object(value, writer, "Said", known)
+                to_single_object(value, writer, "Said", known)
             assert type(told.value) is BadInput, "it does not wait for what can never be in contracts/"
 
 
@@ -125,7 +127,7 @@ def test_what_is_read_and_cannot_be_held_is_refused_and_named(tmp_path: Path, th
     known = library(tmp_path, field("it", decimal()))
     value = b"\0\0\0\0\7\x06o-1\0"
     with pytest.raises(BadInput) as told:
-        single_object(value, Writer(7, json.dumps(theirs_with(theirs)), "http://registry"), "Said", known)
+        to_single_object(value, Writer(7, json.dumps(theirs_with(theirs)), "http://registry"), "Said", known)
     assert f"it is written as {said}" in str(told.value)
     assert "as decimal(12,2)" in str(told.value)
     assert type(told.value) is BadInput
@@ -154,12 +156,12 @@ def test_what_is_not_read_is_of_no_matter(tmp_path: Path, type_: Any, value: Any
     theirs = theirs_with(type_, {"name": "text", "type": "string"}, name="more")
     body, writer = written(theirs, more=value, text="x")
     newest = known.contracts["Said"].newest
-    assert single_object(body, writer, "Said", known) == b"\xc3\x01" + newest.fingerprint + b"\x06o-1\x02x"
+    assert to_single_object(body, writer, "Said", known) == b"\xc3\x01" + newest.fingerprint + b"\x06o-1\x02x"
 
 
 def test_a_logical_type_that_is_null_is_none(tmp_path: Path) -> None:
     value, writer = written(theirs_with({"type": "int", "logicalType": None}), it=3)
-    assert single_object(value, writer, "Said", library(tmp_path, field("it", "int")))[10:] == b"\x06o-1\x06"
+    assert to_single_object(value, writer, "Said", library(tmp_path, field("it", "int")))[10:] == b"\x06o-1\x06"
 
 
 def test_a_type_that_is_defined_where_it_is_not_read_is_known_where_it_is(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ def test_a_type_that_is_defined_where_it_is_not_read_is_known_where_it_is(tmp_pa
     known = library(tmp_path, field("part", part))
     theirs = theirs_with(["null", "string", part], {"name": "part", "type": "Part"}, name="more")
     body, writer = written(theirs, more="x", part={"cents": 980})
-    assert single_object(body, writer, "Said", known)[10:] == b"\x06o-1" + b"\xa8\x0f"
+    assert to_single_object(body, writer, "Said", known)[10:] == b"\x06o-1" + b"\xa8\x0f"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_a_few_bytes_of_somebody_elses_schema_do_not_keep_anybody_busy(
     known = library(tmp_path)
     writer = Writer(7, json.dumps(theirs_with(theirs, name="more")), "http://registry")
     with pytest.raises(BadInput, match=reason):
-        single_object(b"\0\0\0\0\7\x06o-1" + bytes_, writer, "Said", known)
+        to_single_object(b"\0\0\0\0\7\x06o-1" + bytes_, writer, "Said", known)
 
 
 @pytest.mark.parametrize("name", ["io.debezium.time.Timestamp", "io.debezium.time.MicroTimestamp", "of.Nobody"])
@@ -201,9 +203,9 @@ def test_a_time_of_debezium_is_no_time_of_ours_and_the_reason_names_it(tmp_path:
     value, writer = written(theirs, it=1)
     known = library(tmp_path, field("it", OURS["timestamp-micros"]))
     with pytest.raises(BadInput, match=rf"it is written as long \('{name}'\) and read as timestamp-micros"):
-        single_object(value, writer, "Said", known)
+        to_single_object(value, writer, "Said", known)
     known = library(tmp_path, field("it", "long"))
-    assert single_object(value, writer, "Said", known)[10:] == b"\x06o-1\2", "a long that says what it is"
+    assert to_single_object(value, writer, "Said", known)[10:] == b"\x06o-1\2", "a long that says what it is"
 
 
 async def test_nothing_is_published_under_a_schema_that_means_something_else(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ async def test_nothing_is_published_under_a_schema_that_means_something_else(tmp
     with pytest.raises(Exception, match="does not have the schema with the fingerprint"):
         await ids.in_wire_format(message)
     right = registry.put(contract.subject, contract.newest.schema)
-    assert (await ids.in_wire_format(message)).value == framed(right, value)
+    assert (await ids.in_wire_format(message)).value == frame(right, value)
 
 
 @pytest.mark.parametrize(
@@ -241,11 +243,11 @@ def test_an_alias_of_a_type_is_its_full_name(
     known = library(tmp_path, field("part", part))
     theirs = theirs_with({**part, "name": was, "aliases": []}, {"name": "more", "type": "int"}, name="part")
     value, writer = written(theirs, part={"a": 1}, more=2)
-    read = single_object(value, writer, "Said", known)
+    read = to_single_object(value, writer, "Said", known)
     assert (read[2:10] == known.contracts["Said"].newest.fingerprint) is fits
     if fits:
         assert read[10:] == b"\x06o-1\x02"
-    findings = reading(read_foreign(theirs), known.contracts["Said"].newest.record)
+    findings = compare_schemas(read_foreign(theirs), known.contracts["Said"].newest.record)
     assert [each.rule for each in findings] == ([] if fits else ["type-name"])
 
 
@@ -253,5 +255,5 @@ def test_a_field_that_its_sender_calls_otherwise_by_now_is_not_read_by_its_name(
     ours = schema("Said", field("x", "int"))
     theirs = schema("Said", field("y", "int", aliases=["x"]), field("x", "int"))
     record = Library.load(write(tmp_path, ours)).contracts["Said"].newest.record
-    (found,) = reading(read_foreign(theirs), record)
+    (found,) = compare_schemas(read_foreign(theirs), record)
     assert (found.rule, found.path, found.effect) == ("alias", "x", "misread")

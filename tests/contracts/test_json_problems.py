@@ -37,7 +37,7 @@ def test_each_wrong_thing_is_told_with_its_path_in_the_order_of_the_line(said: A
         "n" * 100: 0,
     }
     del wrong["order_id"]
-    assert list(codec.wrong_in(wrong, said)) == [
+    assert list(codec.find_json_problems(wrong, said)) == [
         "Said: lines[0].sku: is a whole number, not text",
         "Said: lines[0].price: is missing",
         "Said: lines[1].price: has more than 2 digits after the point; round it before",
@@ -52,12 +52,12 @@ def test_each_wrong_thing_is_told_with_its_path_in_the_order_of_the_line(said: A
         f"Said: {'n' * 60}...: Said has no such field; it has {', '.join(['order_id', *(f['name'] for f in FIELDS)])}",
         "Said: order_id: is missing",
     ]
-    assert not list(codec.wrong_in(WHOLE, said))
+    assert not list(codec.find_json_problems(WHOLE, said))
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 5])
 def test_what_is_no_object_is_one_problem(said: Any, data: object) -> None:
-    assert list(codec.wrong_in(data, said)) == ["Said: must be an object with the fields of Said"]
+    assert list(codec.find_json_problems(data, said)) == ["Said: must be an object with the fields of Said"]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -73,7 +73,7 @@ def test_something_is_wrong_exactly_when_a_line_is_refused(data: st.DataObject) 
     line = json.loads(json.dumps(codec.to_json(made)))
     for _ in range(data.draw(st.integers(0, 3))):
         line = spoilt(data, copy.deepcopy(line))
-    found = list(codec.wrong_in(line, said))
+    found = list(codec.find_json_problems(line, said))
     try:
         codec.encode(codec.from_json(line, said))
     except BadInput:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fastavro.schema import fingerprint
 
-from saga.contracts import fingerprints
-from saga.contracts.fingerprints import fingerprint_of
-from saga.contracts.library import Library, contract_of, find
+from saga.contracts import contract
+from saga.contracts.contract import fingerprint_of
+from saga.contracts.library import Library, contract_of, find_library
 from saga.errors import ContractError, DeclarationError
 from saga.messages import Event, Topic
 from tests.contracts.folders import decimal, field, generated, put, schema, write
@@ -400,23 +400,23 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_the_nearest_folder_with_schemas_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, schema("Said"))
     (tmp_path / "services/contracts").mkdir(parents=True)  # holds no schema: a package, say
-    library = find(tmp_path / "services/payment")
+    library = find_library(tmp_path / "services/payment")
     assert library.folder == (tmp_path / "contracts").resolve()
-    assert find(tmp_path) is library
+    assert find_library(tmp_path) is library
     monkeypatch.chdir(tmp_path / "services")
-    assert find() is library
+    assert find_library() is library
     write(tmp_path / "services", schema("Other"))
-    assert list(find(tmp_path / "services/payment").contracts) == ["Other"]
+    assert list(find_library(tmp_path / "services/payment").contracts) == ["Other"]
 
 
 def test_the_environment_says_where_contracts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "here", schema("Said"))
     write(tmp_path / "there", schema("Other"))
     monkeypatch.setenv("SAGA_CONTRACTS", str(tmp_path / "there/contracts"))
-    assert list(find(tmp_path / "here").contracts) == ["Other"]
+    assert list(find_library(tmp_path / "here").contracts) == ["Other"]
     monkeypatch.setenv("SAGA_CONTRACTS", str(tmp_path / "nowhere"))
     with pytest.raises(DeclarationError, match=r"SAGA_CONTRACTS is .*nowhere', which is no folder"):
-        find(tmp_path / "here")
+        find_library(tmp_path / "here")
 
 
 @pytest.mark.parametrize("blank", ["", " "])
@@ -425,7 +425,7 @@ def test_a_blank_variable_says_nothing_of_where_contracts_are(
 ) -> None:
     write(tmp_path, schema("Said"))
     monkeypatch.setenv("SAGA_CONTRACTS", blank)
-    assert list(find(tmp_path).contracts) == ["Said"]
+    assert list(find_library(tmp_path).contracts) == ["Said"]
 
 
 def test_a_base_of_schemas_with_a_password_is_refused_and_not_shown(
@@ -434,7 +434,7 @@ def test_a_base_of_schemas_with_a_password_is_refused_and_not_shown(
     write(tmp_path, schema("Said"))
     monkeypatch.setenv("SAGA_SCHEMA_BASE", "https://ada:s3cr3t@schemas.example.org/")
     with pytest.raises(DeclarationError, match="SAGA_SCHEMA_BASE has a user or a password") as refused:
-        find(tmp_path)
+        find_library(tmp_path)
     assert "s3cr3t" not in str(refused.value)
 
 
@@ -447,7 +447,7 @@ def test_a_folder_that_is_read_again_computes_fingerprints_of_what_is_new_alone(
         computed.append(canonical)
         return fingerprint(canonical, algorithm)
 
-    monkeypatch.setattr(fingerprints, "fingerprint", counted)
+    monkeypatch.setattr(contract, "fingerprint", counted)
     fingerprint_of.cache_clear()
     placed = schema("OrderPlaced")
     write(tmp_path, placed, schema("OrderCancelled"))
@@ -465,7 +465,7 @@ def test_a_folder_that_is_read_again_computes_fingerprints_of_what_is_new_alone(
 
 def test_no_contracts_at_all_is_a_declaration_error(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match=r"there is no folder contracts/ with schemas in it at or above"):
-        find(tmp_path)
+        find_library(tmp_path)
 
 
 def test_a_class_without_a_contract_is_refused() -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
+from saga.contracts.checks import LINT_RULES, ContractProblem, lint, lint_version
 from saga.contracts.library import Library
-from saga.contracts.lint import RULES, lint, lint_version
-from saga.contracts.loading import made_version
-from saga.contracts.problems import Problem
+from saga.contracts.loading import make_version
 from tests.contracts.folders import decimal, field
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +29,8 @@ def said(name: str = "GoodsSent", topic: str = "goods", key: str = "order_id", *
     }
 
 
-def problems(schema: dict[str, Any]) -> list[Problem]:
-    return lint_version(made_version(schema, f"{schema['topic']}/{schema['name']}.v1", schema["name"], 1))
+def problems(schema: dict[str, Any]) -> list[ContractProblem]:
+    return lint_version(make_version(schema, f"{schema['topic']}/{schema['name']}.v1", schema["name"], 1))
 
 
 def of(name: str, type_: Any = "string", doc: str = "It.", **attributes: Any) -> dict[str, Any]:
@@ -175,9 +174,9 @@ def test_a_rule_is_silenced_where_it_is_said_and_nowhere_else() -> None:
 
 
 def test_every_rule_has_a_test_and_a_sentence() -> None:
-    assert {bad[0] for bad in BAD} | {"contract"} == set(RULES)
+    assert {bad[0] for bad in BAD} | {"contract"} == set(LINT_RULES)
     page = (ROOT / "docs/contracts.md").read_text("utf-8")
-    for rule, sentence in RULES.items():
+    for rule, sentence in LINT_RULES.items():
         assert f"| `{rule}` | {sentence} |" in page
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from saga.contracts.places import line_of
+from saga.contracts.checks import find_line
 from tests.contracts.folders import field, schema
 
 PART = {"type": "record", "name": "Part", "fields": [field("note", "string"), field("x", "int")]}
@@ -26,7 +26,7 @@ def test_each_field_is_found_where_it_is_defined(indent: int) -> None:
     inside = next(i for i, line in enumerate(lines) if '"Part"' in line)
     after = next(i for i, line in enumerate(lines) if '"Given"' in line)
     found = {
-        at: line_of(text, at) - 1 for at in ("note", "parts[].note", "more{}.note", "parts[].x", "x", "given.name")
+        at: find_line(text, at) - 1 for at in ("note", "parts[].note", "more{}.note", "parts[].x", "x", "given.name")
     }
     assert all(f'"name": "{at.rpartition(".")[2]}"' in lines[line] for at, line in found.items())
     assert found["note"] < inside < found["parts[].note"] == found["more{}.note"] < found["parts[].x"] < after
@@ -36,4 +36,4 @@ def test_each_field_is_found_where_it_is_defined(indent: int) -> None:
 def test_what_is_not_there_is_on_the_first_line() -> None:
     for text in (json.dumps(WHOLE, indent=1), "{", "[]", '{"fields": 1}'):
         for at in ("", "nothing", "note.x", "parts[].nothing", "x[].y"):
-            assert line_of(text, at) == 1
+            assert find_line(text, at) == 1

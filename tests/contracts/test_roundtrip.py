@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saga.contracts import codec, plain
-from saga.contracts.codegen import classes_in, generate
-from saga.contracts.differences import differences
+from saga.contracts import codec, foreign_values
+from saga.contracts.codegen import generate, list_classes
+from saga.contracts.compatibility import list_changes
 from saga.contracts.library import Library, binding_of
-from saga.contracts.loading import made_version
+from saga.contracts.loading import make_version
 from saga.messages import Event
 from tests.contracts.anyschema import DOCS, Names, fields, values
 from tests.contracts.folders import field, generated, schema, write
@@ -32,7 +32,7 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         source = Path(module.__file__).read_text("utf-8")
         said: type[Event] = module.Said
         binding = binding_of(said)
-    assert classes_in(source) == ["Said"]
+    assert list_classes(source) == ["Said"]
     assert generate(library, ["Said"]) == source
     for event in data.draw(st.lists(values(binding.version.record, dict(binding.classes)), min_size=1, max_size=5)):
         # Texts are compared, because NaN is not equal to itself, and 0.0 is equal to -0.0.
@@ -45,7 +45,7 @@ def test_events_of_any_schema_come_back_from_bytes_and_from_json(data: st.DataOb
         told = codec.from_json(json.loads(line), said)
         assert repr(told) == repr(event)
         # With the bytes of what JSON tells: there are many NaN, and JSON has one.
-        bare = plain.from_json(line.encode(), binding.version)
+        bare = foreign_values.from_foreign_json(line.encode(), binding.version)
         assert codec.encode(told)[codec.HEADER_SIZE :] == bare, "without a class, too"
 
 
@@ -88,8 +88,8 @@ def test_a_float_whose_default_is_a_whole_number_is_that_float_everywhere(
     ):
         assert repr(told) == repr(said)
     path = "orders/Said.v2"
-    as_floats = made_version(schema("Said", *wholes[1]), path, "Said", 2)
+    as_floats = make_version(schema("Said", *wholes[1]), path, "Said", 2)
     mine = library.contracts["Said"].newest
     assert repr(as_floats.record) == repr(mine.record)
     assert as_floats.fingerprint == mine.fingerprint
-    assert differences(mine, as_floats) == ()
+    assert list_changes(mine, as_floats) == ()

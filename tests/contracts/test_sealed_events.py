@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from saga.contracts import codec
-from saga.contracts.checking import incompatible
-from saga.contracts.hiding import secrets_of
+from saga.contracts.checks import find_incompatible
+from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
-from saga.contracts.sealing import opened, sealed
+from saga.contracts.sensitive_fields import collect_secrets
 from saga.encryption.keys import SubjectKey
 from saga.encryption.text import DecryptionFailed
 from saga.errors import BadInput, KeyMissing
@@ -57,11 +57,11 @@ def event_of(moved: Any, texts: dict[str, str]) -> Event:
 
 def test_no_two_sealed_texts_of_an_event_can_change_places(moved: Any) -> None:
     binding = binding_of(moved.Moved)
-    value = sealed(
+    value = encrypt_fields(
         codec.encode(event_of(moved, {place: f"text of {place}" for place in PLACES})), binding.version, SAGA, KEY
     )
     assert b"text of" not in value
-    shown = codec.decode(opened(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
+    shown = codec.decode(decrypt_fields(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
     assert shown == event_of(moved, {place: f"text of {place}" for place in PLACES})
     kept: Any = codec.decode(value, moved.Moved, binding.library)
     texts = {
@@ -77,16 +77,16 @@ def test_no_two_sealed_texts_of_an_event_can_change_places(moved: Any) -> None:
     for one, other in itertools.combinations(PLACES, 2):
         swapped = codec.encode(event_of(moved, {**texts, one: texts[other], other: texts[one]}))
         with pytest.raises(BadInput, match="it was sealed for another field or saga, or changed since"):
-            opened(swapped, binding.library, SAGA, lambda _: KEY)
+            decrypt_fields(swapped, binding.library, SAGA, lambda _: KEY)
 
 
 def test_what_was_sealed_with_a_secret_that_is_lost_is_not_taken_for_changed(moved: Any) -> None:
     binding = binding_of(moved.Moved)
-    value = sealed(codec.encode(event_of(moved, dict.fromkeys(PLACES, "text"))), binding.version, SAGA, KEY)
+    value = encrypt_fields(codec.encode(event_of(moved, dict.fromkeys(PLACES, "text"))), binding.version, SAGA, KEY)
     with pytest.raises(
         KeyMissing, match=r"first\.iban: it was sealed with another secret of its subject, which was lost"
     ):
-        opened(value, binding.library, SAGA, lambda _: OTHER)
+        decrypt_fields(value, binding.library, SAGA, lambda _: OTHER)
 
 
 def test_what_a_release_of_before_has_sealed_is_opened_still(moved: Any) -> None:
@@ -98,7 +98,7 @@ def test_what_a_release_of_before_has_sealed_is_opened_still(moved: Any) -> None
         siv = KEY._seal.encrypt(b"=" + place.encode(), [f"Moved|{name}|{SAGA}".encode()])
         texts[place] = f"sealed:1:{KEY.name}:{base64.urlsafe_b64encode(siv).decode()}"
     value = codec.encode(event_of(moved, texts))
-    shown = codec.decode(opened(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
+    shown = codec.decode(decrypt_fields(value, binding.library, SAGA, lambda _: KEY), moved.Moved, binding.library)
     assert shown == event_of(moved, {place: place for place in PLACES})
     with pytest.raises(DecryptionFailed):
         KEY.open(texts["card"], f"Moved|card|{SAGA}x")
@@ -141,17 +141,17 @@ def test_what_any_version_marks_is_hidden_and_sealed_in_all(number: int, placed:
     if number > 1:
         fields["other"] = payer(iban="SECRET-4")
     event = cls(order_id=SAGA, payer=payer(iban="SECRET-2"), **fields)
-    assert sorted(secrets_of(event)) == [f"SECRET-{n}" for n in range(1, 4 + (number > 1))]
+    assert sorted(collect_secrets(event)) == [f"SECRET-{n}" for n in range(1, 4 + (number > 1))]
     assert "SECRET" not in repr(event)
-    value = sealed(codec.encode(event), binding.version, SAGA, KEY)
+    value = encrypt_fields(codec.encode(event), binding.version, SAGA, KEY)
     assert b"SECRET" not in value
-    assert codec.decode(opened(value, binding.library, SAGA, lambda _: KEY), cls, binding.library) == event
+    assert codec.decode(decrypt_fields(value, binding.library, SAGA, lambda _: KEY), cls, binding.library) == event
 
 
 def test_check_names_each_mark_that_a_later_version_lacks(placed: Path) -> None:
     module: Any = generated(placed, "Placed")
     contracts = binding_of(module.Placed).library.contracts.values()
-    lacking = [(p.file, p.at) for p in incompatible(list(contracts)) if p.rule == "sensitive"]
+    lacking = [(p.file, p.at) for p in find_incompatible(list(contracts)) if p.rule == "sensitive"]
     assert lacking == [
         ("orders/Placed.v2.avsc", "card"),
         ("orders/Placed.v2.avsc", "payer.iban"),

@@ -10,7 +10,7 @@ import pytest
 
 from saga import Event, upcast
 from saga.contracts import codec
-from saga.contracts import upcast as upcasting
+from saga.contracts import upcasters as upcasting
 from saga.contracts.library import binding_of
 from saga.errors import BadInput, NewerVersion, UnknownSchema, UpcasterFailed
 from tests.contracts.folders import decimal, field, generated, schema, write

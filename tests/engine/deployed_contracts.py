@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from saga import Event
-from saga.contracts.codegen import event_class
-from saga.contracts.library import Library, find
+from saga.contracts.codegen import make_event_class
+from saga.contracts.library import Library, find_library
 from services.payment.events import OrderPlaced
 from tests.engine.real_worker import ROOT, SAGA, an_order
 
@@ -38,7 +38,7 @@ class Contracts:
         newer.write_text(json.dumps(schema))
         self.newer.append(newer)
         library = Library.load(self.producers)
-        made = event_class(library.contracts[name], find(newer.parent))
+        made = make_event_class(library.contracts[name], find_library(newer.parent))
         assert made.__contract__.endswith(".v2")
         return made
 
@@ -50,7 +50,7 @@ class Contracts:
     async def read(self, library: Library) -> Library:
         """The way of the service to its contracts: see `saga.engine.known_schemas.ReloadContracts`."""
         self.readings += 1
-        return replace(library, folder=self.here).anew()
+        return replace(library, folder=self.here).reload()
 
 
 def newer_order(made: type[Event], saga: str = SAGA) -> Event:

@@ -13,7 +13,7 @@ from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import RECORD_BYTES_MAX
 from saga.clients import events
 from saga.contracts import codec
-from saga.contracts.library import binding_of, contract_of, find
+from saga.contracts.library import binding_of, contract_of, find_library
 from saga.encryption.port import Keys
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.known_schemas import ReloadContracts, reload_in_thread
@@ -94,7 +94,7 @@ class Workplace:
     async def opened(self) -> AsyncIterator[None]:
         """With all topics of the example."""
         async with self.broker, self.store:
-            await self.broker.ensure_topics(list(find(ROOT).topics.values()))
+            await self.broker.ensure_topics(list(find_library(ROOT).topics.values()))
             yield
 
     async def publish(

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from saga import Service
 from saga.contracts import codec
+from saga.contracts.foreign_values import frame, schema_id_in, to_registered_schema, writer_without_registry
 from saga.contracts.library import contract_of
-from saga.contracts.registered import framed, id_in, published, writer_without_registry
 from saga.engine.consumer.record_router import BadRecord, SkippedRecord, route_record
 from saga.engine.known_schemas import KnownSchemas
 from saga.engine.prepared_service import PreparedService, prepare
@@ -162,7 +162,7 @@ def test_json_of_a_version_that_is_not_deployed_here_waits_for_it(tmp_path: Path
     with pytest.raises(UnknownSchema, match=r"note: OrderPlaced has no such field.*it is of orders/OrderPlaced.v2"):
         SERVICE.decode("reserve", message)
     contracts.deploy()
-    library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
+    library = replace(SERVICE.schemas.library, folder=contracts.here).reload()
     assert replace(SERVICE, schemas=KnownSchemas(library)).decode("reserve", message) == ORDER
 
 
@@ -185,13 +185,13 @@ async def test_json_that_is_no_event_stops_its_saga_and_is_given_back_as_it_came
 
 def of_registry(schema: object = None, *, body: bytes = NATIVE, id_: int = 258, **more: str | None) -> Record:
     """Record as a client of a registry writes it, and what the registry says of its id."""
-    text = json.dumps(published(SCHEMA) if schema is None else schema)
-    return recorded(framed(id_, body), "application/avro", Writer(id_, text, "http://registry"), **more)
+    text = json.dumps(to_registered_schema(SCHEMA) if schema is None else schema)
+    return recorded(frame(id_, body), "application/avro", Writer(id_, text, "http://registry"), **more)
 
 
 def changed(**fields: Any) -> dict[str, Any]:
     """Our schema with other types of these fields; of a name that is not there yet, with one field more."""
-    schema: dict[str, Any] = json.loads(json.dumps(published(SCHEMA)))
+    schema: dict[str, Any] = json.loads(json.dumps(to_registered_schema(SCHEMA)))
     for name, type_ in fields.items():
         before = [field for field in schema["fields"] if field["name"] == name]
         if before:
@@ -204,15 +204,15 @@ def changed(**fields: Any) -> dict[str, Any]:
 def test_a_value_of_the_registry_with_one_of_our_schemas_is_the_same_message() -> None:
     ours = taken(recorded(NATIVE, "application/avro"))
     assert taken(of_registry()) == ours
-    assert taken(of_registry({**published(SCHEMA), "doc": "other words"})) == ours
+    assert taken(of_registry({**to_registered_schema(SCHEMA), "doc": "other words"})) == ours
 
 
 def test_a_sender_without_headers_is_understood_by_the_registrys_schema() -> None:
     message = taken(of_registry()._replace(headers=()))
     assert (message.type, message.value, message.source) == ("OrderPlaced", NATIVE, "unknown")
-    other = {**published(SCHEMA), "name": "SomethingElse"}
+    other = {**to_registered_schema(SCHEMA), "name": "SomethingElse"}
     assert skipped(of_registry(other)._replace(headers=())) == "'SomethingElse'"
-    elsewhere = {**published(SCHEMA), "namespace": "another.shop"}
+    elsewhere = {**to_registered_schema(SCHEMA), "namespace": "another.shop"}
     assert skipped(of_registry(elsewhere)._replace(headers=())) == "'another.shop.OrderPlaced'"
 
 
@@ -236,7 +236,7 @@ def test_a_default_of_somebody_elses_is_of_no_matter_for_what_was_written(tmp_pa
     contracts = Contracts(tmp_path)
     contracts.newer_class("OrderPlaced")
     contracts.deploy()
-    library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
+    library = replace(SERVICE.schemas.library, folder=contracts.here).reload()
     service = replace(SERVICE, schemas=KnownSchemas(library))
     schema = changed(note="string", more="string")
     schema["fields"][-2]["default"] = "another"
@@ -253,7 +253,7 @@ def test_json_is_of_the_version_that_it_says(tmp_path: Path) -> None:
     schema = json.loads(newer.read_text())
     del schema["fields"][-1]["default"]
     newer.write_text(json.dumps({**schema, "compatible": "none"}))
-    library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
+    library = replace(SERVICE.schemas.library, folder=contracts.here).reload()
     service = replace(SERVICE, schemas=KnownSchemas(library))
     said = recorded(JSON, "application/json", dataschema="urn:saga:orders/OrderPlaced.v1")
     assert taken(said, service).value == NATIVE
@@ -267,7 +267,7 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
     contracts.deploy()
     (newer,) = contracts.here.glob("orders/OrderPlaced.v2.avsc")
     newer.write_text(json.dumps({**json.loads(newer.read_text()), "upcasts": [1]}))
-    library = replace(SERVICE.schemas.library, folder=contracts.here).anew()
+    library = replace(SERVICE.schemas.library, folder=contracts.here).reload()
     service = replace(SERVICE, schemas=KnownSchemas(library))
     fits = changed(note={"type": "string"}, more="string")
     body = NATIVE + b"\x08gift\x02x"
@@ -292,11 +292,11 @@ def test_a_foreign_schema_is_not_taken_for_one_side_of_a_step_in_meaning(tmp_pat
             "the schema with id 258 is not that of orders/OrderPlaced.v1, and would be misread: total is ",
         ),
         (
-            of_registry({**published(SCHEMA), "name": "Other\x1b[2J"}),
+            of_registry({**to_registered_schema(SCHEMA), "name": "Other\x1b[2J"}),
             r"the value is a 'Other\x1b[2J' by its schema (id 258), not a OrderPlaced",
         ),
         (
-            of_registry({**published(SCHEMA), "name": "Other"}),
+            of_registry({**to_registered_schema(SCHEMA), "name": "Other"}),
             "the value is a 'Other' by its schema (id 258), not a OrderPlaced",
         ),
         (of_registry("string"), "the schema that the registry has is none that can be used: 'it is no record'"),
@@ -332,17 +332,21 @@ def test_json_of_what_is_no_version_is_only_wrong(version: str) -> None:
 
 @pytest.mark.parametrize("value", [b"\0", b"\0\0\0\0", b"\0" * 5])
 def test_frames_that_end_too_soon_are_told(value: bytes) -> None:
-    writer = Writer(0, json.dumps(published(SCHEMA)), "http://registry") if id_in(value) is not None else None
+    writer = (
+        Writer(0, json.dumps(to_registered_schema(SCHEMA)), "http://registry")
+        if schema_id_in(value) is not None
+        else None
+    )
     with pytest.raises(BadInput):
         SERVICE.decode("reserve", taken(recorded(value, "application/avro", writer)))
 
 
 def test_a_registered_schema_says_nothing_of_ours() -> None:
-    kept = json.dumps(published(SCHEMA))
+    kept = json.dumps(to_registered_schema(SCHEMA))
     assert '"logicalType": "decimal"' in kept
     for name in ("topic", "key", "owner", "starts", "said", "sensitive"):
         assert f'"{name}":' not in kept, name
-    assert published(SCHEMA)["name"] == "OrderPlaced"
+    assert to_registered_schema(SCHEMA)["name"] == "OrderPlaced"
 
 
 # -------------------------------------------------------------------- JSON of a version that nobody has told
@@ -353,7 +357,7 @@ def with_versions(tmp_path: Path) -> PreparedService:
     contracts = Contracts(tmp_path)
     contracts.newer_class("OrderPlaced")
     contracts.deploy()
-    return replace(SERVICE, schemas=KnownSchemas(replace(SERVICE.schemas.library, folder=contracts.here).anew()))
+    return replace(SERVICE, schemas=KnownSchemas(replace(SERVICE.schemas.library, folder=contracts.here).reload()))
 
 
 def test_json_with_a_field_more_waits_for_the_version_that_has_it(tmp_path: Path) -> None:

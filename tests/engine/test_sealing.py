@@ -16,8 +16,8 @@ from saga import Retry, Saga, Service, sensitive
 from saga.clients import events
 from saga.configuration.settings import Settings
 from saga.contracts import codec
+from saga.contracts.encryption import decrypt_fields, encrypt_fields
 from saga.contracts.library import binding_of
-from saga.contracts.sealing import opened, sealed
 from saga.encryption.key_folder import KeyFolder
 from saga.encryption.keys import SubjectKey
 from saga.encryption.text import find_key_names, recorded_place
@@ -328,15 +328,15 @@ async def test_a_sealed_text_opens_nowhere_but_in_its_field_and_saga(tmp_path: P
         keys = keys_in(tmp_path, place)
         key = await keys.get_or_create_key("ada")
         binding = binding_of(OrderPlaced)
-        value = sealed(place.said_by_client(order_of()).value or b"", binding.version, SAGA, key)
-        assert opened(value, binding.library, SAGA, lambda _: key) == place.said_by_client(order_of()).value
+        value = encrypt_fields(place.said_by_client(order_of()).value or b"", binding.version, SAGA, key)
+        assert decrypt_fields(value, binding.library, SAGA, lambda _: key) == place.said_by_client(order_of()).value
         assert key is not None
         another = codec.encode(an_order(card=key.seal(b"Kiel", f"OrderPlaced|address|{SAGA}")))
         at = value.index(b"sealed:1:") + 50
         changed = value[:at] + (b"AA" if value[at : at + 2] != b"AA" else b"BB") + value[at + 2 :]
         for wrong, saga in ((value, "order-2"), (another, SAGA), (changed, SAGA)):
             with pytest.raises(BadInput, match="it was sealed for another field or saga, or changed since"):
-                opened(wrong, binding.library, saga, lambda _: key)
+                decrypt_fields(wrong, binding.library, saga, lambda _: key)
 
 
 @dataclass(frozen=True)

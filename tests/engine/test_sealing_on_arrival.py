@@ -15,9 +15,9 @@ import pytest
 from saga import Change, Insert, Retry, Saga, Service
 from saga.changes.records import DocumentChange, to_record
 from saga.contracts import codec
+from saga.contracts.encryption import decrypt_fields, decrypt_value
+from saga.contracts.foreign_values import frame, to_registered_schema
 from saga.contracts.library import contract_of
-from saga.contracts.registered import framed, published
-from saga.contracts.sealing import open_whole, opened
 from saga.encryption.text import find_key_names
 from saga.engine.consumer.committer import Committer
 from saga.engine.consumer.poison_guard import DeathCount
@@ -102,7 +102,7 @@ REFUSED = {
     "the key is not the saga": in_binary_mode(NATIVE, "application/avro", key="order-2"),
     "an event that ends too early": in_binary_mode(NATIVE[:-4], "application/avro"),
     "bytes behind the end": in_binary_mode(NATIVE + b"SECRET", "application/avro"),
-    "the wire format of a registry that nobody asked": in_binary_mode(framed(7, NATIVE), "application/avro"),
+    "the wire format of a registry that nobody asked": in_binary_mode(frame(7, NATIVE), "application/avro"),
 }
 UNKNOWN = codec.MARKER + b"unknown!" + NATIVE[codec.HEADER_SIZE :]
 LETTERS = {
@@ -277,7 +277,7 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
             for known in (keys, None)
         )
         key, role = await keys.get_or_create_key(SAGA), service.roles.handlers["reserve"]
-        for value in (newer, framed(7, NATIVE)):
+        for value in (newer, frame(7, NATIVE)):
             record = in_binary_mode(value, "application/avro")
             message = route_record(Record("orders", 0, 0, record.key, value, record.headers, 0), service)
             assert isinstance(message, Message)
@@ -286,10 +286,10 @@ async def test_what_was_sealed_as_a_whole_is_opened_by_its_schema_and_belongs_to
             assert await value_codec.encrypt_message(service, kept, Position("orders", 0, 0)) is kept, (
                 "it is sealed once"
             )
-            assert open_whole(kept.value, kept.type, SAGA, {key and key.name: key}.__getitem__) == value
+            assert decrypt_value(kept.value, kept.type, SAGA, {key and key.name: key}.__getitem__) == value
             for name, saga in (("OrderConfirmed", SAGA), (kept.type, "order-2")):
                 with pytest.raises(BadInput, match="for another saga"):
-                    open_whole(kept.value, name, saga, {key and key.name: key}.__getitem__)
+                    decrypt_value(kept.value, name, saga, {key and key.name: key}.__getitem__)
             with pytest.raises(KeyMissing, match="no keys: set SAGA_KEYS"):
                 bare.decode("reserve", kept)
             if value is newer:
@@ -348,10 +348,10 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
         keys = keys_in(tmp_path, place)
         ports = make_isolated_ports("payment", RecordedDocuments(1 << 20), RecordedClock(), 1 << 20, keys)
         service = make_service_runtime(prepare(payment.declared), {}, ports)
-        schema = published(contract_of(OrderPlaced).newest.schema)
+        schema = to_registered_schema(contract_of(OrderPlaced).newest.schema)
         for fields in (schema["fields"], [*schema["fields"], {"name": "more", "type": "string", "default": ""}]):
             writer = Writer(7, json.dumps({**schema, "fields": fields}), "https://registry.example")
-            value = framed(7, NATIVE if fields is schema["fields"] else NATIVE + b"\0")
+            value = frame(7, NATIVE if fields is schema["fields"] else NATIVE + b"\0")
             record = in_binary_mode(value, "application/avro")
             message = route_record(Record("orders", 0, 0, record.key, value, record.headers, 0, writer), service)
             assert isinstance(message, Message)
@@ -359,7 +359,7 @@ async def test_a_value_in_the_wire_format_of_a_registry_is_sealed_as_any_other(t
             kept = await value_codec.encrypt_message(service, message, Position("orders", 0, 0))
             assert not can_be_read(b"SECRET", kept.value)
             key = await keys.get_or_create_key(SAGA)
-            shown = opened(kept.value, service.schemas.library, SAGA, {key and key.name: key}.__getitem__)
+            shown = decrypt_fields(kept.value, service.schemas.library, SAGA, {key and key.name: key}.__getitem__)
             assert codec.decode(shown, OrderPlaced, service.schemas.library) == ORDER
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace as with_
 from saga import Saga, Service
 from saga.cli.main import main
 from saga.contracts import codec
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.errors import Permanent
 from saga.messages import Partition
 from saga.messaging.names import ARCHIVES
@@ -303,7 +303,7 @@ async def test_a_message_that_waits_in_an_old_schema_is_read_by_the_release_with
         p = await handled(place, new, Bank(), OrderConfirmed(order_id=SAGA))
         assert (p.version, p.state, p.waiting) == (2, {"cents": 980, "moved": 1}, ())
         (captured,) = await place.records("payments")
-        said = codec.decode(captured.value or b"", PaymentCaptured, find(ROOT))
+        said = codec.decode(captured.value or b"", PaymentCaptured, find_library(ROOT))
         assert isinstance(said, PaymentCaptured)
         assert said.amount == Decimal(980)
 

@@ -392,7 +392,7 @@ def test_schemas_that_are_no_longer_in_the_folder_stay_known(tmp_path: Path) -> 
     contracts = Contracts(tmp_path)
     before = Library.load(contracts.here)
     (contracts.here / "orders" / "OrderConfirmed.v1.avsc").unlink()
-    after = before.anew()
+    after = before.reload()
     assert after.by_fingerprint == before.by_fingerprint
     assert "OrderConfirmed" not in after.contracts
 

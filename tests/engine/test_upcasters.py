@@ -11,9 +11,9 @@ import pytest
 
 from saga import Retry, Saga, Service
 from saga.contracts import codec
-from saga.contracts import upcast as upcasting
+from saga.contracts import upcasters as upcasting
+from saga.contracts.foreign_values import frame, to_registered_schema
 from saga.contracts.library import contract_of
-from saga.contracts.registered import framed, published
 from saga.engine.consumer.record_router import route_record
 from saga.engine.execution.beginning import begin
 from saga.engine.execution.message_processor import process
@@ -194,14 +194,14 @@ def foreign(value: bytes, content_type: str, writer: Writer | None = None) -> Re
 def registered_v1() -> Writer:
     """What a registry says of version 1."""
     version = contract_of(BasketFilled).versions[0]
-    return Writer(id=7, schema=json.dumps(published(version.schema)), registry="http://registry")
+    return Writer(id=7, schema=json.dumps(to_registered_schema(version.schema)), registry="http://registry")
 
 
 @pytest.mark.parametrize(
     "record",
     [
         foreign(json.dumps(codec.to_json(FILLED)).encode(), "application/json"),
-        foreign(framed(7, codec.encode(FILLED)), "application/avro", registered_v1()),
+        foreign(frame(7, codec.encode(FILLED)), "application/avro", registered_v1()),
     ],
     ids=["JSON", "registry"],
 )

@@ -13,7 +13,7 @@ from saga import Service
 from saga.broker.embedded.broker import EmbeddedBroker
 from saga.broker.port import Listener, Membership, Subscription
 from saga.clients.events import to_record
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
@@ -374,7 +374,7 @@ async def house_of(
     async with AsyncExitStack() as stack:
         house = House(folder, clock)
         await stack.enter_async_context(house.broker)
-        await house.broker.ensure_topics(list(find(ROOT).topics.values()))
+        await house.broker.ensure_topics(list(find_library(ROOT).topics.values()))
         bank = FailingBank(await stack.enter_async_context(Ledger(folder / "bank.db")), house.plan)
         carrier = FailingCarrier(await stack.enter_async_context(Ledger(folder / "carrier.db")), house.plan)
         use: dict[str, Sequence[object]] = {"payment": [bank], "shipping": [carrier]}

@@ -8,7 +8,7 @@ import pytest
 
 from saga import Client
 from saga.configuration import wiring
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.store.sqlite.store import SqliteStore
 from saga.support.clock import SystemClock
 from services.audit.books import SERVICES, read_books
@@ -85,7 +85,7 @@ async def test_every_effect_happens_once_though_services_are_killed_at_random_mo
     with Fleet(tmp_path, clock) as fleet:
         fleet.start_all()
         async with wiring.broker_of(fleet.broker, clock) as broker:
-            await broker.ensure_topics([find(ROOT).topics[topic] for topic in TOPICS])
+            await broker.ensure_topics([find_library(ROOT).topics[topic] for topic in TOPICS])
             async with Watch().on(broker) as watch:
                 kills = await killed_at_random(fleet, published, watch, chance)
                 await until_ended(watch, ORDERS_MAX, fleet)

@@ -8,8 +8,8 @@ from random import Random  # noqa: TID251 - drawn from a seed
 
 from saga.clients import events
 from saga.contracts import codec
+from saga.contracts.foreign_values import frame, to_registered_schema
 from saga.contracts.library import contract_of
-from saga.contracts.registered import framed, published
 from saga.messages import Headers, Message
 from saga.messaging.envelope import headers_of
 from saga.support.clock import iso
@@ -190,13 +190,13 @@ STRUCTURED = (
 def _framed(random: Random, saga: str) -> Written:
     """An order in the wire format of a registry, by an id of `SCHEMAS`, or by none."""
     written = random.choice((_client, _bare, _cloud_event))(random, saga)
-    value = framed(random.randrange(len(SCHEMAS) + 2), written.value or b"")
+    value = frame(random.randrange(len(SCHEMAS) + 2), written.value or b"")
     return replace(written, value=value)
 
 
 def _schemas() -> Iterator[object]:
     """Schemas that somebody has registered: ours, one that fits, and some that do not."""
-    ours = published(contract_of(OrderPlaced).newest.schema)
+    ours = to_registered_schema(contract_of(OrderPlaced).newest.schema)
     yield ours
     yield {**ours, "fields": [field for field in ours["fields"] if field["name"] != "address"]}
     yield {**ours, "fields": [{**ours["fields"][0], "type": "bytes"}, *ours["fields"][1:]]}

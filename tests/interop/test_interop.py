@@ -19,8 +19,8 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from saga import Event, Service
+from saga.contracts.foreign_values import registered_text
 from saga.contracts.library import binding_of
-from saga.contracts.registered import published_text
 from saga.engine.consumer.flow_control import FlowLimits
 from saga.engine.lifecycle import ServiceOptions, serve
 from saga.engine.prepared_service import prepare, topics_of
@@ -89,7 +89,7 @@ async def test_a_plain_consumer_reads_what_the_registry_and_the_file_say(
     for record in await sales.as_they_lie(sales.single):
         value = record.value or b""
         assert value[:2] == b"\xc3\x01"
-        by_avro = avro.schema.parse(published_text(version))
+        by_avro = avro.schema.parse(registered_text(version))
         decoder = avro.io.BinaryDecoder(BytesIO(value[10:]))
         told: Any = avro.io.DatumReader(by_avro).read(decoder)
         assert (told["order_id"], str(told["total"])) == ((record.key or b"").decode(), "9.80")
@@ -128,7 +128,7 @@ def test_javas_avro_and_sdk_read_ours_and_a_service_reads_what_they_write(sales:
     classes = or_left_out(java_program)
     version = binding_of(sales.event(sales.framed)).version
     schema = tmp_path / "Sold.avsc"
-    schema.write_text(published_text(version))
+    schema.write_text(registered_text(version))
     id_ = asyncio.run(sales.schema_id())
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{classes.parent}/*", "Interop"]
     command += [sales.kafka, sales.registry, str(schema), str(2 * len(SAGAS)), sales.theirs, str(id_)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as replace_in
 
 from saga.clients.events import to_record
-from saga.contracts.library import Library, contract_of, find
+from saga.contracts.library import Library, contract_of, find_library
 from saga.errors import BadInput, DeclarationError
 from saga.messages import Headers, Message, Outgoing, Record
 from saga.messaging import envelope
@@ -82,16 +82,16 @@ def test_a_type_with_a_namespace_is_written_in_full() -> None:
 
 def test_the_base_of_schema_uris_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAGA_SCHEMA_BASE", "https://schemas.example.org/")
-    assert find(ROOT).contracts["OrderPlaced"].schemas == "https://schemas.example.org/"
+    assert find_library(ROOT).contracts["OrderPlaced"].schemas == "https://schemas.example.org/"
     monkeypatch.setenv("SAGA_SCHEMA_BASE", "")
-    assert find(ROOT).contracts["OrderPlaced"].schemas == "urn:saga:"
+    assert find_library(ROOT).contracts["OrderPlaced"].schemas == "urn:saga:"
 
 
 @pytest.mark.parametrize("base", ["schemas/", "https://schemas.example.org", "https://a b/", "/contracts/"])
 def test_a_base_that_gives_no_absolute_uris_is_refused(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
     monkeypatch.setenv("SAGA_SCHEMA_BASE", base)
     with pytest.raises(DeclarationError, match=r"SAGA_SCHEMA_BASE is .*; it is an absolute URI that ends in / or :"):
-        find(ROOT)
+        find_library(ROOT)
 
 
 def test_a_contract_knows_the_namespace_of_its_schema(tmp_path: Path) -> None:

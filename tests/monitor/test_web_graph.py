@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from saga.choreography.folder import folder_beside, manifests_in
 from saga.choreography.overview import Overview
 from saga.configuration.settings import Settings
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.monitor.web.graph import CLIENTS, HEAD_Y, LABELS_X, OTHERS, Said, drawn, events_of
 from tests.monitor.asking import browsing
 from tests.monitor.told_views import ToldViews
@@ -44,7 +44,7 @@ def test_those_outside_stand_at_the_edges() -> None:
 
 
 def test_an_event_stands_below_one_that_causes_it() -> None:
-    library = find(Path(__file__))
+    library = find_library(Path(__file__))
     overview = Overview(library, manifests_in(folder_beside(library)))
     order = [said.event for said in events_of(overview)]
     assert order[0] == "OrderPlaced"

@@ -7,7 +7,7 @@ import pytest
 
 from saga import Event
 from saga.contracts import codec
-from saga.contracts.upcast import Upcaster
+from saga.contracts.upcasters import Upcaster
 from saga.engine.prepared_service import PreparedService
 from saga.messages import Message, name_of
 from saga.testing.simulation.simulated_world import SimulatedWorld

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Self
 
-from saga.contracts.registered import published
+from saga.contracts.foreign_values import to_registered_schema
 from saga.errors import RegistryUnavailable
 from saga.registry.port import Registered
 
@@ -46,7 +46,7 @@ class FakeRegistry:
 
     def put(self, subject: str, schema: Any) -> int:
         """Have a schema under a subject, which gives its id."""
-        text = json.dumps(published(schema))
+        text = json.dumps(to_registered_schema(schema))
         id_ = next((id_ for id_, known in self.by_id.items() if known == text), len(self.by_id) + 1)
         self.by_id[id_] = text
         there = self.subjects.setdefault(subject, [])

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from saga import Service
-from saga.contracts.registered import framed
+from saga.contracts.foreign_values import frame
 from saga.messages import Outgoing
 from saga.messaging import operator_commands
 from saga.progress.document import SagaProgress
@@ -18,7 +18,7 @@ LATE = 99
 
 def a_frame(place: Workplace, shop: Shop, id_: int = LATE) -> Outgoing:
     sent = place.record_of(shop.an_order())
-    return sent._replace(value=framed(id_, sent.value or b""), subject="")
+    return sent._replace(value=frame(id_, sent.value or b""), subject="")
 
 
 def dead_of(p: SagaProgress | None) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from saga.broker.embedded.broker import EmbeddedAdministration
 from saga.configuration.wiring import with_topics
 from saga.contracts import codec
+from saga.contracts.foreign_values import frame
 from saga.contracts.library import binding_of
-from saga.contracts.registered import framed
 from saga.engine.prepared_service import emitted_by, heard_by
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.messages import Outgoing, Partition, Record, Writer, texts_of
@@ -34,7 +34,7 @@ async def test_a_saga_runs_over_topics_in_the_wire_format(tmp_path: Path) -> Non
         await place.at_rest(shop.service)
         (order,), (paid,) = await as_they_lie(place, "sales"), await as_they_lie(place, "money")
         native = codec.encode(shop.an_order())
-        assert order.value == framed(2, native)
+        assert order.value == frame(2, native)
         assert (paid.value or b"")[:5] == b"\0\0\0\0\3"
         assert (paid.value or b"")[5:] == codec.encode(shop.paid(order_id="order-1", total=Decimal("9.80")))[10:]  # type: ignore[call-arg]
         (entry,) = await place.history(shop.service, "order-1")
@@ -51,7 +51,7 @@ async def test_both_forms_are_read_whatever_the_topic_is_to_have(tmp_path: Path)
         assert native.subject == ""
         await place.broker.publish([native])
         other = place.record_of(shop.an_order("order-2"))
-        await place.broker.publish([other._replace(value=framed(2, other.value or b""))])
+        await place.broker.publish([other._replace(value=frame(2, other.value or b""))])
         await place.at_rest(shop.service)
         values = [record.value or b"" for record in await as_they_lie(place, "money")]
         assert [value[:2] for value in values] == [codec.MARKER] * 2
@@ -77,7 +77,7 @@ async def test_a_record_of_an_unknown_id_is_a_dead_letter_with_its_bytes_and_hol
     shop.register()
     async with open_at(shop, tmp_path) as place, at_work(place, shop.service):
         bad = place.record_of(shop.an_order())
-        value = framed(99, bad.value or b"")
+        value = frame(99, bad.value or b"")
         await place.broker.publish([bad._replace(value=value, subject="")])
         await place.broker.publish([place.record_of(shop.an_order("order-2"))])
         await place.at_rest(shop.service)
@@ -242,7 +242,7 @@ async def test_ids_of_what_is_published_are_asked_for_once(tmp_path: Path) -> No
     shop.register()
     known = RegistryCache(shop.registry, Standing())
     message = Outgoing("sales", b"order-1", codec.encode(shop.an_order()), (), "sales-Placed")
-    assert [(await known.in_wire_format(message)).value for _ in range(3)] == [framed(2, message.value or b"")] * 3
+    assert [(await known.in_wire_format(message)).value for _ in range(3)] == [frame(2, message.value or b"")] * 3
     assert shop.registry.asked == ["versions sales-Placed", "version sales-Placed 1"]
     assert await known.in_wire_format(message._replace(value=None)) == message._replace(value=None)
     shop.registry.is_away = True

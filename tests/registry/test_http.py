@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from saga.contracts.registered import SCHEMA_BYTES_MAX
+from saga.contracts.foreign_values import SCHEMA_BYTES_MAX
 from saga.errors import ConfigurationError, RegistryUnavailable
 from saga.registry import http
 from saga.registry.http import HttpRegistry

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastavro import parse_schema
 
-from saga.contracts.registered import inline_references
+from saga.contracts.foreign_values import inline_references
 from saga.messages import Record
 from saga.registry import http
 from saga.registry.cache import RegistryCache

@@ -73,7 +73,7 @@ PLANTED = {
         ("saga.monitor.web.desk", "saga.monitor.web.site"),
         ("saga.monitor.web.letter_pages", "saga.monitor.web.saga_pages"),
     ],
-    "cryptography": [("saga.contracts.sealing", "cryptography")],
+    "cryptography": [("saga.contracts.encryption", "cryptography")],
     "prometheus_client": [("saga.telemetry.health", "prometheus_client")],
     "OpenTelemetry": [
         ("saga.engine.execution.message_processor", "opentelemetry"),

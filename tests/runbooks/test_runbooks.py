@@ -13,7 +13,7 @@ from aiokafka.admin import RecordsToDelete
 
 from saga.cli.main import main
 from saga.configuration.settings import Settings
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.messages import Topic
 from saga.messaging.names import PROGRESS
 from saga.messaging.timers import tiers_of
@@ -187,7 +187,7 @@ def test_log_lost(place: Place, guarded: Guarded) -> None:
 def test_expired(place: Place, guarded: Guarded) -> None:
     async def removed() -> None:
         async with a_client(guarded.kafka.address) as admin:
-            partitions = find(ROOT / "contracts").topics["orders"].partitions
+            partitions = find_library(ROOT / "contracts").topics["orders"].partitions
             everything = {TopicPartition("orders", number): RecordsToDelete(-1) for number in range(partitions)}
             await admin.delete_records(everything)
 

@@ -8,7 +8,7 @@ import pytest
 
 from saga import Service
 from saga.contracts.codec import decode, encode
-from saga.contracts.codegen import classes_in, generate, generated_below
+from saga.contracts.codegen import find_generated, generate, list_classes
 from saga.contracts.library import Library, contract_of
 from saga.errors import BadInput
 from saga.messages import name_of
@@ -77,11 +77,11 @@ def test_each_class_has_the_fields_of_its_schema() -> None:
 
 
 def test_generating_the_classes_again_changes_nothing() -> None:
-    modules = generated_below(ROOT / "services")
+    modules = find_generated(ROOT / "services")
     assert [module.parent.name for module in modules] == ["intake", "inventory", "order", "payment", "shipping"]
     for module in modules:
         source = module.read_text("utf-8")
-        assert generate(LIBRARY, classes_in(source)) == source
+        assert generate(LIBRARY, list_classes(source)) == source
 
 
 def an_order(total: Decimal) -> OrderPlaced:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from saga.broker.kafka.administration import KafkaAdministration
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.engine.prepared_service import reads_of
 from saga.messaging.names import is_wakes
 from saga.ops.histories import read_history
@@ -108,7 +108,7 @@ class Readings:
             carrier=ledger.read(self.ledgers / "carrier.db"),
             seeded=self.shelves.seeded,
         )
-        return assemble(sources, find(ROOT), frozenset(orders))
+        return assemble(sources, find_library(ROOT), frozenset(orders))
 
     def chains(self) -> Check:
         """Check that each history is what was written."""

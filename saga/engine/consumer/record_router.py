@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from saga.changes.records import TIMES_MS, DocumentChange, from_record
-from saga.contracts import codec, registered
+from saga.contracts import codec, foreign_values
 from saga.contracts.contract import Contract
 from saga.contracts.library import Library, MeantType
 from saga.declarations.changes import AFTER, BEFORE, KEY, KIND, OWNER, kind_of
@@ -206,7 +206,7 @@ def recognize(record: Record, library: Library) -> Recognition:
         return Recognition("", unknown_type=_text(said))
     if meant.is_exact:
         return Recognition(meant.name)
-    if value[:2] == codec.MARKER or registered.id_in(value) is not None:  # decoding checks the schema
+    if value[:2] == codec.MARKER or foreign_values.schema_id_in(value) is not None:  # decoding checks the schema
         return Recognition(meant.name, remark=_describe_near_match(said, meant.name))
     full_name = library.contracts[meant.name].full_name
     return Recognition(
@@ -232,11 +232,11 @@ def _identify_value(record: Record, library: Library) -> tuple[str | None, str]:
     if value[:2] == codec.MARKER:
         version = library.by_fingerprint.get(value[2 : codec.HEADER_SIZE])
         return (None, "") if version is None else (version.name, version.path)
-    return registered.name_in(value, record.writer, library), ""
+    return foreign_values.contract_name_in(value, record.writer, library), ""
 
 
 def _schema_name(record: Record) -> str:
-    return registered.full_name_of(record.writer) if record.writer is not None else ""
+    return foreign_values.record_name_of(record.writer) if record.writer is not None else ""
 
 
 def _resolve_type(said: bytes, library: Library) -> MeantType | None:
@@ -290,7 +290,9 @@ def _explain_missing_type(record: Record, library: Library) -> str:
     """Explain why the type of a record is not known, and what its sender has to change."""
     near = next((name for name, _ in record.headers if name != "ce_type" and _normalize(name) == "cetype"), None)
     hint = f"; its header {quoted(near)} is not looked at: it has to be called ce_type" if near is not None else ""
-    why = registered.elsewhere(record.headers) or registered.unreadable(record.value, record.writer, PUBLISHED_AGAIN)
+    why = foreign_values.why_id_elsewhere(record.headers) or foreign_values.why_unreadable(
+        record.value, record.writer, PUBLISHED_AGAIN
+    )
     if why is not None:
         return f"{why}{hint}"
     if is_json(content_type_of(record)):

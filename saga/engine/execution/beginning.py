@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from saga.contracts.sealing import split_whole
+from saga.contracts.encryption import split_encrypted
 from saga.encryption.text import find_key_names
 from saga.engine.foreign_values import check_schema
 from saga.engine.persistence import progress_repository
@@ -89,7 +89,9 @@ def why_undecodable(service: PreparedService, role: HandlerRole, message: Messag
     try:
         if not find_key_names(message.value):
             service.given(role.name, message)
-        elif (parts := split_whole(message.value)) is not None and parts[0]:  # nobody can tell the rest without its key
+        elif (parts := split_encrypted(message.value)) is not None and parts[
+            0
+        ]:  # nobody can tell the rest without its key
             check_schema(parts[0], service.schemas.library, service.schemas.writers.get)
         else:  # what is inside of a sealed document nobody can tell without its key
             service.decode(role.name, message)

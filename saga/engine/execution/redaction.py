@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from saga.contracts.hiding import secrets_of
+from saga.contracts.sensitive_fields import collect_secrets
 from saga.declarations.values import Reaction
 from saga.encryption.sensitive_fields import find_marks
 from saga.engine.errors import describe_exception
@@ -46,7 +46,7 @@ class Hiding:
         texts = []
         if self.service.sensitive:
             events = [event for event in self.given.values() if isinstance(event, Event)] or self._events()
-            texts = [text for event in events for text in secrets_of(event)]
+            texts = [text for event in events for text in collect_secrets(event)]
         texts += self.hides
         texts += self.of_state()
         for type_, value in self.seen:

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from saga.contracts import codec, sealing
+from saga.contracts import codec, encryption
 from saga.contracts.codec import MARKER
 from saga.contracts.contract import Contract
+from saga.contracts.encryption import encrypt_json, subject_in_json
 from saga.contracts.library import Library, binding_of
-from saga.contracts.sealing_json import sealed_json, subject_in
 from saga.encryption.sensitive_fields import MARK, replace_marked, replace_marked_at, unwrap_marked
 from saga.encryption.text import (
     ERASED,
@@ -69,13 +69,15 @@ class ValueCodec:
             *(
                 {key_name_of(found[1])}
                 for part in intent.parts
-                if (found := sealing.split_whole(part.value)) is not None
+                if (found := encryption.split_encrypted(part.value)) is not None
             ),
             _names_in([intent.state, *recorded]),
         )
         parts = [self._whole(part) for part in intent.parts]  # its sender may have sealed fields in it
         writer_of = self._service.schemas.writers.get
-        await self._unlock(*(sealing.names_in(_readable_value(part, library, writer_of), library) for part in parts))
+        await self._unlock(
+            *(encryption.key_names_in(_readable_value(part, library, writer_of), library) for part in parts)
+        )
         if (keys := self._service.ports.keys) is not None:
             subject = self._subject_of(handler, parts)
             self.own = await self._ask_keys(keys.get_or_create_key, subject)
@@ -83,7 +85,7 @@ class ValueCodec:
     def _whole(self, part: Message) -> Message:
         """A message that was sealed as a whole as it came; one that was not, or is not to be opened here, as it is."""
         with suppress(BadInput):  # who is handed it says so
-            value = sealing.open_whole(part.value, part.type, part.saga, self._known.__getitem__)
+            value = encryption.decrypt_value(part.value, part.type, part.saga, self._known.__getitem__)
             return part if value is part.value else replace(part, value=value)
         return part
 
@@ -92,7 +94,7 @@ class ValueCodec:
         for part in parts:
             if part.type in self._service.sensitive:
                 try:
-                    return sealing.subject_of(self._service.decode(handler, part))
+                    return encryption.subject_of_event(self._service.decode(handler, part))
                 except (BadInput, KeyError, KeyMissing):  # the run will say so, or it takes the place of another one
                     break
         return self._turn.message.saga
@@ -101,7 +103,7 @@ class ValueCodec:
         """Get the keys of these names. Raises `KeyMissing`."""
         for name in sorted(set[str]().union(*names) - self._known.keys()):
             if (keys := self._service.ports.keys) is None:
-                raise KeyMissing(sealing.NO_KEYS)
+                raise KeyMissing(encryption.NO_KEYS)
             self._known[name] = await self._ask_keys(keys.get_key, name)
 
     async def _ask_keys(self, ask: Any, what: str) -> "SubjectKey | None":
@@ -122,18 +124,18 @@ class ValueCodec:
         if not find_key_names(part.value):
             return part
         library, keys = self._service.schemas.library, self._known.__getitem__
-        part = replace(part, value=sealing.open_whole(part.value, part.type, part.saga, keys))
+        part = replace(part, value=encryption.decrypt_value(part.value, part.type, part.saga, keys))
         value = _readable_value(part, library, self._service.schemas.writers.get)
         if value[:2] == MARKER:
-            value = sealing.opened(value, library, part.saga, keys)
+            value = encryption.decrypt_fields(value, library, part.saga, keys)
         return replace(part, value=value)
 
     async def encrypt_event(self, event: Event, type_: str, schema: str, value: bytes) -> tuple[str, str, bytes]:
         """Event as it goes out. Raises `Permanent` for one that is too large by that."""
         keys = self._service.ports.keys
         if keys is not None and type_ in self._service.sensitive:
-            key = await self._ask_keys(keys.get_or_create_key, sealing.subject_of(event))
-            value = sealing.sealed(value, binding_of(type(event)).version, self._turn.message.saga, key)
+            key = await self._ask_keys(keys.get_or_create_key, encryption.subject_of_event(event))
+            value = encryption.encrypt_fields(value, binding_of(type(event)).version, self._turn.message.saga, key)
             self._service.check_size(type_, value)
         return type_, schema, value
 
@@ -181,7 +183,7 @@ class ValueCodec:
         try:
             return {MARK: msgspec.json.decode(key.open_recorded(value, place, before))}
         except WrongSecret:
-            raise KeyMissing(f"a recorded value: {sealing.OTHER_SECRET}") from None
+            raise KeyMissing(f"a recorded value: {encryption.OTHER_SECRET}") from None
         except DecryptionFailed:
             raise Permanent(
                 "a recorded value was sealed for another place, saga or service, or changed since: restore the "
@@ -339,30 +341,30 @@ async def _encrypt_value(
     that it is read once its schema is deployed, or a registry gives it.
     """
     library = service.schemas.library
-    if sealing.split_whole(value) is not None:
+    if encryption.split_encrypted(value) is not None:
         return value
-    if header := sealing.header_of_unknown(value, library):
+    if header := encryption.unknown_header(value, library):
         try:
             key = await _key_of(service, position, saga, saga)
         except KeyMissing:
             return value
-        return sealing.seal_whole(value, header, contract.name, saga, key)
+        return encryption.encrypt_value(value, header, contract.name, saga, key)
     if contract.name not in service.sensitive:
         return value
     try:
         version = codec.identify(value, library)
     except BadInput:
         return await _encrypt_foreign(service, position, value, contract, saga)
-    if not sealing.is_whole(value, version):
+    if not encryption.is_encoded_event(value, version):
         return await _encrypt_foreign(service, position, value, contract, saga)
-    subject = sealing.subject_in_the_clear(value, version)
+    subject = encryption.unencrypted_subject(value, version)
     if subject is None:
         return value
     try:
         key = await _key_of(service, position, subject, saga)
     except KeyMissing:  # both are lost: a run that needs them is parked, and says so
         return value
-    return sealing.sealed(value, version, saga, key, arrived=True)
+    return encryption.encrypt_fields(value, version, saga, key, arrived=True)
 
 
 async def _encrypt_foreign(
@@ -371,7 +373,7 @@ async def _encrypt_foreign(
     """The same for a value that is no single object: JSON that was refused, part by part, and anything else whole."""
     newest = contract.newest
     try:
-        key = await _key_of(service, position, subject_in(value, newest.subject) or saga, saga)
+        key = await _key_of(service, position, subject_in_json(value, newest.subject) or saga, saga)
     except KeyMissing:
         return value
 
@@ -381,7 +383,7 @@ async def _encrypt_foreign(
             return text if is_sealed(text) else ERASED
         return key.seal(plain, f"{newest.name}|{path}|{saga}")
 
-    return sealed_json(value, newest.record, seal) or sealing.seal_whole(value, b"", newest.name, saga, key)
+    return encrypt_json(value, newest.record, seal) or encryption.encrypt_value(value, b"", newest.name, saga, key)
 
 
 async def _key_of(service: ServiceRuntime, position: Position, subject: str, saga: str) -> "SubjectKey | None":

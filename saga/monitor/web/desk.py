@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from saga.choreography.folder import folder_beside, manifests_in
 from saga.choreography.overview import Overview
 from saga.configuration.settings import Settings
-from saga.contracts.library import find
+from saga.contracts.library import find_library
 from saga.errors import BadInput, NoStore, SagaError
 from saga.messaging import active_controls, controls
 from saga.messaging.active_controls import Target
@@ -224,7 +224,7 @@ class Desk:
         return tuple([await self._book(service) for service in dict.fromkeys(services)])
 
     async def _read_overview(self, _: list[str]) -> Overview:
-        library = find()
+        library = find_library()
         return Overview(library, manifests_in(folder_beside(library)))
 
     async def _book(self, service: str) -> Controls:

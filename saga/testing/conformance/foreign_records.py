@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from saga import Service
 from saga.broker.port import Broker
-from saga.contracts.codegen import event_class
+from saga.contracts.codegen import make_event_class
+from saga.contracts.foreign_values import schema_id_of
 from saga.contracts.library import Library
-from saga.contracts.registered import id_of
 from saga.engine.consumer.record_router import BadRecord, route_record
 from saga.engine.prepared_service import PreparedService, prepare
 from saga.errors import BadInput, SchemaUnasked, UnknownSchema
@@ -505,7 +505,7 @@ class Seen:
         library = Library.load(folder / "contracts")
         service, self.orders = Service("payment"), dict[str, Event]()
         for name in ("OrderPlaced", "OrderRelayed"):
-            service.handler(self._handler(event_class(library.contracts[name], library)))
+            service.handler(self._handler(make_event_class(library.contracts[name], library)))
         self.prepared: PreparedService = prepare(service.declared)
 
     def _handler(self, event: type[Event]) -> Any:
@@ -520,7 +520,7 @@ class Seen:
 
     def verdict(self, record: Record) -> tuple[Verdict, str]:
         """What the service makes of a record, as it comes from a broker, and why."""
-        id_ = id_of(record)
+        id_ = schema_id_of(record)
         if id_ is not None:
             record = record._replace(writer=_writer(id_))
         taken = route_record(record, self.prepared)

@@ -1,12 +1,15 @@
-"""Values in the wire format of a schema registry: a byte 0, the schema's id in four bytes, the Avro record. The record
-is the same as in a single object, so only what stands before it is another.
+"""Values of external senders: in the wire format of a schema registry, or plain JSON.
 
-What a registry says of an id comes with the record, as a `Writer`: nothing here asks anybody.
+The wire format is a byte 0, the schema's id in four bytes, and the Avro record. The record is the same as in a
+single object; only what precedes it differs. What a registry knows of an id comes with the record, as a `Writer`:
+nothing here calls the registry. Plain JSON is read as the contract of its topic, with classes made for the purpose.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
+from dataclasses import field as dataclass_field
+from enum import StrEnum
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -14,13 +17,26 @@ from typing import Any
 from fastavro import parse_schema, schemaless_writer
 from fastavro.schema import to_parsing_canonical_form
 
-from saga.contracts.codec import HEADER_SIZE, MARKER, Read, reader_between
-from saga.contracts.compat import reading
-from saga.contracts.contract import Version
-from saga.contracts.fingerprints import fingerprint_of
+from saga.contracts import json_form
+from saga.contracts.codec import HEADER_SIZE, MARKER, Read, check_json, make_reader
+from saga.contracts.compatibility import compare_schemas
+from saga.contracts.contract import Contract, Version, fingerprint_of
+from saga.contracts.conversion import Classes, Convert, InvalidValue, NoSuchField, to_raw, to_typed
 from saga.contracts.library import Library
-from saga.contracts.reading import read_foreign, read_record
-from saga.contracts.schema import PRIMITIVES, RecordType, meaning_changes, without_logical_types
+from saga.contracts.schema import (
+    MISSING,
+    PRIMITIVES,
+    ArrayType,
+    EnumType,
+    Field,
+    MapType,
+    OptionalType,
+    RecordType,
+    Type,
+    meaning_changes,
+    without_logical_types,
+)
+from saga.contracts.schema_parser import read_foreign, read_record
 from saga.errors import BadInput
 from saga.messages import Headers, Record, Writer
 from saga.support.printable import quoted
@@ -39,7 +55,7 @@ _ELSEWHERE = {
 }
 """Headers in which others write the id of a schema, in small letters, each with what to do."""
 UNWRITTEN = "default-changed"
-"""Rule of `saga.contracts.compat` for defaults that differ."""
+"""Rule of `saga.contracts.compatibility` for defaults that differ."""
 SCHEMA_BYTES_MAX = 1 << 20
 """Longest schema that is taken from a registry."""
 _AVROS = (
@@ -61,8 +77,11 @@ _AVROS = (
 )
 """Attributes that Avro knows: all others in our files are promises of a contract, and no part of its schema."""
 
+PROBLEMS_MAX = 5
+"""Most problems of one event that are told."""
 
-def id_in(value: bytes | None) -> int | None:
+
+def schema_id_in(value: bytes | None) -> int | None:
     """Id of the schema in a value; `None` if it is not in the wire format of a registry.
 
     >>> id_in(b"\\0\\0\\0\\1\\x02..."), id_in(b"\\xc3\\x01..."), id_in(b"\\0\\0")
@@ -73,35 +92,35 @@ def id_in(value: bytes | None) -> int | None:
     return int.from_bytes(value[1:FRAME_SIZE], "big")
 
 
-def id_of(record: Record) -> int | None:
+def schema_id_of(record: Record) -> int | None:
     """Id of the schema of a record's value, where it stands before the value."""
-    id_ = id_in(record.value)
-    return None if id_ is None or elsewhere(record.headers) is not None else id_
+    id_ = schema_id_in(record.value)
+    return None if id_ is None or why_id_elsewhere(record.headers) is not None else id_
 
 
-def framed(id_: int, value: bytes) -> bytes:
+def frame(id_: int, value: bytes) -> bytes:
     """A single object in the wire format of a registry."""
     return FRAME + id_.to_bytes(4, "big") + value[HEADER_SIZE:]
 
 
-def published(schema: Any) -> Any:
+def to_registered_schema(schema: Any) -> Any:
     """Schema as it is registered: with logical types, defaults and docs, without what only we read in it."""
     if isinstance(schema, list):
-        return [published(branch) for branch in schema]
+        return [to_registered_schema(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {name: part for name, part in schema.items() if name in _AVROS}
     for name in ("type", "items", "values"):
         if name in kept:
-            kept[name] = published(kept[name])
+            kept[name] = to_registered_schema(kept[name])
     if "fields" in kept:
-        kept["fields"] = [published(field) for field in kept["fields"]]
+        kept["fields"] = [to_registered_schema(field) for field in kept["fields"]]
     return kept
 
 
-def published_text(version: Version) -> str:
+def registered_text(version: Version) -> str:
     """Text of a version's schema as it is registered."""
-    return json.dumps(published(version.schema), ensure_ascii=False)
+    return json.dumps(to_registered_schema(version.schema), ensure_ascii=False)
 
 
 def inline_references(schema: str, others: Iterable[str]) -> str:
@@ -111,13 +130,13 @@ def inline_references(schema: str, others: Iterable[str]) -> str:
         types = dict[str, Any]()
         for other in others:
             part = json.loads(other)
-            types |= dict(_named(part))
-        return json.dumps(_with(json.loads(schema), "", types, set()), ensure_ascii=False)
+            types |= dict(_named_types(part))
+        return json.dumps(_inline(json.loads(schema), "", types, set()), ensure_ascii=False)
     except (ValueError, RecursionError):
         return schema
 
 
-def _named(schema: Any) -> Iterator[tuple[str, Any]]:
+def _named_types(schema: Any) -> Iterator[tuple[str, Any]]:
     """Types that a schema defines by name at its top."""
     for each in schema if isinstance(schema, list) else [schema]:
         if isinstance(each, dict) and isinstance(each.get("name"), str):
@@ -128,16 +147,16 @@ def _full_name(name: str, namespace: Any) -> str:
     return f"{namespace}.{name}" if isinstance(namespace, str) and namespace and "." not in name else name
 
 
-def _with(schema: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
+def _inline(schema: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
     """A schema with what it refers to. `around`: the namespace there. `defined`: grows by what is defined so far."""
     if isinstance(schema, list):
-        return [_with(branch, around, types, defined) for branch in schema]
+        return [_inline(branch, around, types, defined) for branch in schema]
     if isinstance(schema, str):
         full = next((name for name in (_full_name(schema, around), schema) if name in types), None)
         if schema in PRIMITIVES or full is None or full in defined:
             return schema
         space, _, short = full.rpartition(".")
-        return _with({**types[full], "name": short, "namespace": space}, space, types, defined)
+        return _inline({**types[full], "name": short, "namespace": space}, space, types, defined)
     if not isinstance(schema, dict):
         return schema
     kept = dict(schema)
@@ -146,25 +165,25 @@ def _with(schema: Any, around: str, types: Mapping[str, Any], defined: set[str])
         defined.add(full)
         around = full.rpartition(".")[0]
         if isinstance(kept.get("fields"), list):
-            kept["fields"] = [_field_with(field, around, types, defined) for field in kept["fields"]]
+            kept["fields"] = [_inline_field(field, around, types, defined) for field in kept["fields"]]
         return kept
     for part in ("type", "items", "values"):
         if part in kept:
-            kept[part] = _with(kept[part], around, types, defined)
+            kept[part] = _inline(kept[part], around, types, defined)
     return kept
 
 
-def _field_with(field: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
+def _inline_field(field: Any, around: str, types: Mapping[str, Any], defined: set[str]) -> Any:
     if not isinstance(field, dict) or "type" not in field:
         return field
-    return {**field, "type": _with(field["type"], around, types, defined)}
+    return {**field, "type": _inline(field["type"], around, types, defined)}
 
 
 def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool:
     """True if a registered schema has this fingerprint, and its bytes mean the same as those of `version`, if that is
     known."""
     try:
-        known = _read(schema)
+        known = _parse_foreign(schema)
     except BadInput:
         return False
     if known.fingerprint != fingerprint or version is None:
@@ -172,19 +191,19 @@ def is_version(schema: str, fingerprint: bytes, version: Version | None) -> bool
     return not meaning_changes(version.record, known.record)
 
 
-def name_in(value: bytes | None, writer: Writer | None, library: Library) -> str | None:
+def contract_name_in(value: bytes | None, writer: Writer | None, library: Library) -> str | None:
     """Record name of the contract that wrote a value; empty if it is none of the library's. `None`: it is in no wire
     format of a registry, or nobody knows its schema. Raises `BadInput` for a schema that is none."""
-    if writer is None or not writer.schema or id_in(value) is None:
+    if writer is None or not writer.schema or schema_id_in(value) is None:
         return None
-    full_name = _read(writer.schema).full_name
+    full_name = _parse_foreign(writer.schema).full_name
     contract = library.contracts.get(full_name.rpartition(".")[2])
     return contract.name if contract is not None and contract.full_name == full_name else ""
 
 
-def full_name_of(writer: Writer) -> str:
+def record_name_of(writer: Writer) -> str:
     """Full name of the record of a schema, for people. Raises `BadInput` for a schema that is none."""
-    return quoted(_read(writer.schema).full_name)
+    return quoted(_parse_foreign(writer.schema).full_name)
 
 
 def writer_without_registry(id_: int) -> Writer:
@@ -198,7 +217,7 @@ def writer_without_registry(id_: int) -> Writer:
     )
 
 
-def elsewhere(headers: Headers) -> str | None:
+def why_id_elsewhere(headers: Headers) -> str | None:
     """Reason that a value cannot be read of which the schema's id is in a header; `None` if it is in none."""
     name = next((name for name, _ in headers if name.lower() in _ELSEWHERE), None)
     if name is None:
@@ -206,10 +225,10 @@ def elsewhere(headers: Headers) -> str | None:
     return f"the id of its schema is in its header {quoted(name)}, which is not read: {_ELSEWHERE[name.lower()]}"
 
 
-def unreadable(value: bytes | None, writer: Writer | None, again: str = TRIED_AGAIN) -> str | None:
+def why_unreadable(value: bytes | None, writer: Writer | None, again: str = TRIED_AGAIN) -> str | None:
     """Reason that a value in the wire format of a registry cannot be read; `None` if it is in none, or can be. `again`:
     what to do once that is mended."""
-    if value is None or value[:1] != FRAME or (id_ := id_in(value)) is None:
+    if value is None or value[:1] != FRAME or (id_ := schema_id_in(value)) is None:
         return None
     writer = writer or writer_without_registry(id_)
     if writer.schema:
@@ -228,7 +247,7 @@ def unreadable(value: bytes | None, writer: Writer | None, again: str = TRIED_AG
     )
 
 
-def single_object(value: bytes, writer: Writer, type_: str, library: Library) -> bytes:
+def to_single_object(value: bytes, writer: Writer, type_: str, library: Library) -> bytes:
     """The value as a single object: of the version that it was written with, or, where it was written with a schema of
     somebody else's that can be read as the newest version, of that one. With a schema that cannot, it is one of an
     unknown version: of one that is to be deployed yet.
@@ -236,16 +255,16 @@ def single_object(value: bytes, writer: Writer, type_: str, library: Library) ->
     Raises `BadInput`: no schema is known, it is one of another record, or its logical types mean something else.
     """
     id_ = writer.id
-    if why := unreadable(value, writer):
+    if why := why_unreadable(value, writer):
         raise BadInput(why)
-    known, contract = _read(writer.schema), library.contracts[type_]
+    known, contract = _parse_foreign(writer.schema), library.contracts[type_]
     if known.full_name != contract.full_name:
         raise BadInput(f"the value is a {quoted(known.full_name)} by its schema (id {id_}), not a {contract.full_name}")
     body = value[FRAME_SIZE:]
     version = library.by_fingerprint.get(known.fingerprint)
     nearest = version or contract.newest
     # What a field without a value would be here or there is of no matter: in what was written each has one.
-    found = [each for each in reading(known.record, nearest.record) if each.rule != UNWRITTEN]
+    found = [each for each in compare_schemas(known.record, nearest.record) if each.rule != UNWRITTEN]
     if misread := [f"{each.path} {each.says}" for each in found if each.effect == "misread"]:
         raise BadInput(
             f"the schema with id {id_} is not that of {nearest.path}, and would be misread: {'; '.join(misread)}"
@@ -260,14 +279,14 @@ def single_object(value: bytes, writer: Writer, type_: str, library: Library) ->
         return as_written
     if any(each.upcasts for each in contract.versions):  # nobody can tell which meaning its sender has in mind
         return as_written
-    read, schema = _resolution(writer.schema, contract.newest)
+    read, schema = _resolve(writer.schema, contract.newest)
     out = BytesIO()
     schemaless_writer(out, schema, read(as_written))
     return MARKER + contract.newest.fingerprint + out.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _ForeignSchema:
     """Schema of a registry, as it was understood."""
 
     full_name: str
@@ -280,7 +299,7 @@ class _Known:
 
 
 @lru_cache(maxsize=1024)  # registries give the same text for the same id, and there are not many
-def _read(schema: str) -> _Known:
+def _parse_foreign(schema: str) -> _ForeignSchema:
     """Understand a schema. Raises `BadInput` for what is no record's."""
     try:
         given = json.loads(schema)
@@ -291,12 +310,103 @@ def _read(schema: str) -> _Known:
         record = read_foreign(given)
     except Exception as why:  # noqa: BLE001 - anybody may have registered it, and fastavro raises what it likes
         raise BadInput(f"the schema that the registry has is none that can be used: {quoted(str(why))}") from None
-    return _Known(parsed["name"], fingerprint_of(canonical), record, read_record(given)[0] is not None, parsed)
+    return _ForeignSchema(parsed["name"], fingerprint_of(canonical), record, read_record(given)[0] is not None, parsed)
 
 
 @lru_cache(maxsize=1024)
-def _resolution(schema: str, version: Version) -> tuple[Read, Any]:
+def _resolve(schema: str, version: Version) -> tuple[Read, Any]:
     """Reader of a foreign schema as one of our versions, and that version's schema to write it again."""
-    return reader_between(_read(schema).schema, version, uncounted_bytes_max=0), parse_schema(
+    return make_reader(_parse_foreign(schema).schema, version, uncounted_bytes_max=0), parse_schema(
         without_logical_types(version.schema)
     )
+
+
+# -------------------------------------------------------------------- plain
+
+
+class MoreFields(BadInput):
+    """JSON that would be an event of its version, had it not fields that a newer one may have."""
+
+
+def from_foreign_json(data: bytes, version: Version) -> bytes:
+    """Body of an event of this version, as Avro has it, from JSON as `saga publish` takes it. Raises `BadInput` with
+    what is wrong, each with its path; as `MoreFields`, if that is only what the version does not know."""
+    try:
+        read, twice = json_form.read_json(data)
+    except RecursionError:
+        raise BadInput(f"{version.name}: its JSON is nested too deeply") from None
+    except ValueError as why:
+        raise BadInput(f"{version.name}: it is to be JSON, and cannot be read as that: {why}") from None
+    plain = _plain_codec(version)
+    problems = [f"the name {name!a} comes twice in one object" for name in twice[:1]]
+    try:
+        check_json(read)
+    except InvalidValue as why:
+        problems.append(str(why))
+    if not problems:
+        found = list(plain.problems_in(read))  # no more than there are values, which were counted
+        problems = [str(each) for each in found[:PROBLEMS_MAX]]
+        if found and all(isinstance(each, NoSuchField) for each in found):
+            raise MoreFields(f"{version.name}: {'; '.join(problems)}")
+    if problems:
+        raise BadInput(f"{version.name}: {'; '.join(problems)}")
+    out = BytesIO()
+    schemaless_writer(out, plain.schema, plain.to_raw(plain.from_json(read)))
+    return out.getvalue()
+
+
+def read_declared_id(value: bytes, contract: Contract, library: Library) -> str | None:
+    """Id of an event in the field that its contract names; `None` if it cannot be read, or is empty. `value`: a single
+    object, or JSON that is none yet."""
+    assert contract.id_field is not None
+    try:
+        version = library.by_fingerprint.get(value[2:HEADER_SIZE]) if value.startswith(MARKER) else None
+        found = _make_plain_reader(version, contract.newest)(value) if version else json_form.read_json(value)[0]
+    except (BadInput, ValueError, RecursionError):
+        return None
+    id_ = found.get(contract.id_field) if isinstance(found, dict) else None
+    return str(id_) or None if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+
+
+@lru_cache(maxsize=1024)  # there are not many versions
+def _make_plain_reader(version: Version, newest: Version) -> Read:
+    return make_reader(parse_schema(without_logical_types(version.schema)), newest)
+
+
+class _PlainCodec:
+    """Conversions of one version, by classes that nobody else knows."""
+
+    def __init__(self, version: Version) -> None:
+        classes: dict[str, type[Any]] = {}
+        _make_classes(version.record, classes)
+        self.schema: Any = parse_schema(without_logical_types(version.schema))
+        self.problems_in = json_form.make_problem_finder(version.record, classes, foreign=True)
+        self.from_json: Convert = json_form.from_json(version.record, classes, foreign=True)
+        self.to_raw: Convert = to_raw(version.record, classes)
+
+
+@lru_cache(maxsize=1024)  # there are not many versions
+def _plain_codec(version: Version) -> _PlainCodec:
+    return _PlainCodec(version)
+
+
+def _make_classes(type_: Type, made: dict[str, type[Any]]) -> None:
+    """Make a class for each record and enum in a type that has none yet, those of its parts first."""
+    match type_:
+        case RecordType(name=name, fields=fields) if name not in made:
+            for each in fields:
+                _make_classes(each.type, made)
+            made[name] = make_dataclass(name, [_make_field(each, made) for each in fields], kw_only=True)
+        case EnumType(name=name, symbols=symbols) if name not in made:
+            members = [(f"SYMBOL_{n}", symbol) for n, symbol in enumerate(symbols)]
+            made[name] = StrEnum(name, members)  # type: ignore[assignment]  # made of a schema, as dataclasses are
+        case ArrayType(inner) | MapType(inner) | OptionalType(inner):
+            _make_classes(inner, made)
+        case _:
+            pass
+
+
+def _make_field(field: Field, made: Classes) -> tuple[str, Any, Any]:
+    if field.default is MISSING:
+        return field.name, Any, dataclass_field()
+    return field.name, Any, dataclass_field(default_factory=lambda: to_typed(field.type, field.default, made))

@@ -1,12 +1,17 @@
-"""Sealing of an event's sensitive fields in its bytes: they stay bytes of its schema, in which texts are sealed ones.
+"""Encrypt and decrypt the sensitive fields of an encoded event, which stays valid for its schema: texts replace texts.
 
-It is done on what is encoded already, by the version that encodes it. So whoever reads, of whatever version, by
-resolution or an upcaster, reads bytes that were opened before; and encoding and decoding know nothing of keys.
+This works on encoded bytes, with the schema of the version that encoded them. So every reader, of whatever version,
+by resolution or an upcaster, reads bytes that were decrypted before, and encoding and decoding know nothing of keys.
 
-A sealed text is bound to the contract, the saga and the path of its field, `payers[1].iban`: two texts of one event
-that have changed places do not open.
+A ciphertext is bound to the contract, the saga and the path of its field, `payers[1].iban`: two ciphertexts of one
+event that change places cannot be decrypted.
+
+JSON that could not become an event is encrypted too (`encrypt_json`): it is kept, because a version that reads it may
+be deployed later, and in a dead letter. Ciphertexts replace the values, so that such a version can read it.
 """
 
+import base64
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -17,9 +22,9 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from saga.contracts.codec import HEADER_SIZE, MARKER, identify
 from saga.contracts.contract import Version
-from saga.contracts.hiding import has_sensitive
+from saga.contracts.foreign_values import FRAME, FRAME_SIZE, schema_id_in
+from saga.contracts.json_form import read_json
 from saga.contracts.library import Library, binding_of
-from saga.contracts.registered import FRAME, FRAME_SIZE, id_in
 from saga.contracts.schema import (
     MISSING,
     ArrayType,
@@ -29,16 +34,19 @@ from saga.contracts.schema import (
     RecordType,
     ScalarType,
     Type,
-    described,
+    describe_type,
     without_logical_types,
 )
+from saga.contracts.sensitive_fields import has_sensitive
 from saga.encryption import text as texts
+from saga.encryption.sensitive_fields import MARK
 from saga.encryption.text import ERASED, DecryptionFailed, WrongSecret, is_sealed, key_name_of
 from saga.errors import BadInput, KeyMissing
 from saga.messages import Event
 
 if TYPE_CHECKING:
     from saga.encryption.keys import SubjectKey
+
 
 Change: TypeAlias = Callable[[str, bytes], bytes]
 """Function from the path and the bytes of a value to what stands there instead."""
@@ -54,8 +62,13 @@ OTHER_SECRET = (
 )
 SEALABLE = (ScalarType("string"), ScalarType("bytes"))
 
+EncryptText: TypeAlias = Callable[[str, bytes], str]
+"""Function from the path of a value and its bytes to a sealed text. It leaves one that is sealed already."""
 
-def sealed(value: bytes, version: Version, saga: str, key: "SubjectKey | None", *, arrived: bool = False) -> bytes:
+
+def encrypt_fields(
+    value: bytes, version: Version, saga: str, key: "SubjectKey | None", *, arrived: bool = False
+) -> bytes:
     """Seal the sensitive fields of an encoded event. `key`: that of its subject; `None`: which was forgotten, so that
     nobody is to read them ever. A value that equals its field's default is left as it is: the schema tells it.
     `arrived`: it comes from the log, where its sender may have sealed it; what is sealed stays as it is."""
@@ -65,10 +78,10 @@ def sealed(value: bytes, version: Version, saga: str, key: "SubjectKey | None", 
             return plain
         return ERASED.encode() if key is None else key.seal(plain, f"{version.name}|{path}|{saga}").encode()
 
-    return _rewritten(value, version, change, leaves_defaults=True)
+    return _rewrite(value, version, change, leaves_defaults=True)
 
 
-def opened(value: bytes, library: Library, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
+def decrypt_fields(value: bytes, library: Library, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
     """Open the sealed fields of an encoded event. `keys`: gives the key of a name; `None`: its subject was forgotten,
     and the value reads `erased`; or raises `KeyMissing`, as this does then. Raises `BadInput` for one that was sealed
     for another place, or changed."""
@@ -91,10 +104,10 @@ def opened(value: bytes, library: Library, saga: str, keys: "Callable[[str], Sub
                 f"{version.name}: {path}: it was sealed for another field or saga, or changed since"
             ) from None
 
-    return _rewritten(value, version, change, leaves_defaults=False)
+    return _rewrite(value, version, change, leaves_defaults=False)
 
 
-def is_whole(value: bytes, version: Version) -> bool:
+def is_encoded_event(value: bytes, version: Version) -> bool:
     """Return whether a value is an encoded event of that version, and nothing else."""
     try:
         return not _read(value, version)[1]
@@ -102,7 +115,7 @@ def is_whole(value: bytes, version: Version) -> bool:
         return False
 
 
-def subject_in_the_clear(value: bytes, version: Version) -> str | None:
+def unencrypted_subject(value: bytes, version: Version) -> str | None:
     """Subject of an encoded event that has a sensitive field in the clear; `None` for any other."""
     found: list[str] = []
 
@@ -112,11 +125,11 @@ def subject_in_the_clear(value: bytes, version: Version) -> str | None:
             found.append(path)
         return plain
 
-    _rewritten(value, version, note, leaves_defaults=True)
+    _rewrite(value, version, note, leaves_defaults=True)
     return str(_read(value, version)[0][version.subject]) if found else None
 
 
-def names_in(value: bytes, library: Library) -> set[str]:
+def key_names_in(value: bytes, library: Library) -> set[str]:
     """Names of the keys that it takes to open an encoded event: of what is sealed in its sensitive fields."""
     names = set[str]()
     if texts.find_key_names(value):
@@ -128,18 +141,18 @@ def names_in(value: bytes, library: Library) -> set[str]:
             return text
 
         with suppress(BadInput):  # who decodes it says what is wrong with it
-            _rewritten(value, identify(value, library), note, leaves_defaults=False)
+            _rewrite(value, identify(value, library), note, leaves_defaults=False)
     return names
 
 
-def header_of_unknown(value: bytes, library: Library) -> bytes:
+def unknown_header(value: bytes, library: Library) -> bytes:
     """What a value begins with that says its schema, where that schema is not known here; empty for any other."""
     if value[:2] == MARKER and len(value) >= HEADER_SIZE:
         return b"" if value[2:HEADER_SIZE] in library.by_fingerprint else value[:HEADER_SIZE]
-    return value[:FRAME_SIZE] if id_in(value) is not None else b""
+    return value[:FRAME_SIZE] if schema_id_in(value) is not None else b""
 
 
-def seal_whole(value: bytes, header: bytes, name: str, saga: str, key: "SubjectKey | None") -> bytes:
+def encrypt_value(value: bytes, header: bytes, name: str, saga: str, key: "SubjectKey | None") -> bytes:
     """Seal a value as a whole but for its header, which says by what schema it is to be read. `name`: the contract's.
     `key`: of its subject; `None`: which was forgotten."""
     if key is None:
@@ -147,7 +160,7 @@ def seal_whole(value: bytes, header: bytes, name: str, saga: str, key: "SubjectK
     return header + key.seal(value[len(header) :], _place_of_whole(name, header, saga)).encode()
 
 
-def split_whole(value: bytes) -> tuple[bytes, str] | None:
+def split_encrypted(value: bytes) -> tuple[bytes, str] | None:
     """Split a value that is sealed as a whole into its header and the sealed text; return `None` for any other."""
     size = HEADER_SIZE if value[:2] == MARKER else FRAME_SIZE if value[:1] == FRAME else 0
     if not value.startswith(_PREFIX, size):
@@ -156,10 +169,10 @@ def split_whole(value: bytes) -> tuple[bytes, str] | None:
     return (value[:size], text) if is_sealed(text) else None
 
 
-def open_whole(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
+def decrypt_value(value: bytes, name: str, saga: str, keys: "Callable[[str], SubjectKey | None]") -> bytes:
     """Open a value that was sealed as a whole; return any other as it is. `name`: the contract's. `keys`: as for
-    `opened`, and it raises as that does."""
-    parts = split_whole(value)
+    `decrypt_fields`, and it raises as that does."""
+    parts = split_encrypted(value)
     if parts is None:
         return value
     header, text = parts
@@ -178,12 +191,12 @@ def _place_of_whole(name: str, header: bytes, saga: str) -> str:
     return f"{name}|{WHOLE}{header.hex()}|{saga}"
 
 
-def subject_of(event: Event) -> str:
+def subject_of_event(event: Event) -> str:
     """Subject of an event: the one that it is about."""
     return str(getattr(event, binding_of(type(event)).version.subject))
 
 
-def unsealable(type_: Type, at: str = "") -> Iterator[str]:
+def find_unencryptable(type_: Type, at: str = "") -> Iterator[str]:
     """Problems of a record of which the sensitive fields are to be sealed, each with its path."""
     match type_:
         case RecordType(fields=fields):
@@ -191,19 +204,19 @@ def unsealable(type_: Type, at: str = "") -> Iterator[str]:
                 path = f"{at}.{field.name}".lstrip(".")
                 inner = field.type.inner if isinstance(field.type, OptionalType) else field.type
                 if not field.sensitive:
-                    yield from unsealable(field.type, path)
+                    yield from find_unencryptable(field.type, path)
                 elif inner not in SEALABLE:
                     yield (
-                        f"field {path} is sensitive and {described(field.type)}: a string or bytes, "
+                        f"field {path} is sensitive and {describe_type(field.type)}: a string or bytes, "
                         "or an optional one, holds a sealed text; say it as a string, or mark the fields inside of it"
                     )
         case ArrayType(inner) | MapType(inner) | OptionalType(inner):
-            yield from unsealable(inner, at)
+            yield from find_unencryptable(inner, at)
         case _:
             return
 
 
-def _rewritten(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes:
+def _rewrite(value: bytes, version: Version, change: Change, *, leaves_defaults: bool) -> bytes:
     """An encoded event with its sensitive texts changed."""
     if not has_sensitive(version.record):
         return value
@@ -261,3 +274,75 @@ def _change_field(raw: Any, field: Field, change: Change, path: str, leaves_defa
 @lru_cache(maxsize=4096)
 def _schema(version: Version) -> Any:
     return parse_schema(without_logical_types(version.schema))
+
+
+# -------------------------------------------------------------------- sealing json
+
+
+def subject_in_json(value: bytes, field: str) -> str | None:
+    """Subject that such JSON names; `None` if it names none."""
+    try:
+        read, _ = read_json(value)
+    except (ValueError, RecursionError):
+        return None
+    found = read.get(field) if isinstance(read, dict) else None
+    return found if isinstance(found, str) and found else None
+
+
+def encrypt_json(value: bytes, record: RecordType, seal: EncryptText) -> bytes | None:
+    """JSON with all that is sensitive sealed, and all that the contract does not know: a name may be misspelt. `None`:
+    it is no JSON that could be taken apart and put together again."""
+    try:
+        read, twice = read_json(value)
+        if twice or not isinstance(read, dict):
+            return None
+        return json.dumps(_encrypt_part(read, record, "", seal), ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+
+
+def _encrypt_part(data: Any, type_: Type, path: str, seal: EncryptText) -> Any:
+    match type_, data:
+        case OptionalType(inner), _ if data is not None:
+            return _encrypt_part(data, inner, path, seal)
+        case RecordType(fields=fields), dict():
+            known = {field.name: field for field in fields}
+            made = {}
+            for name, part in data.items():
+                at = f"{path}.{name}" if path else name
+                if name in known and not known[name].sensitive:
+                    made[name] = _encrypt_part(part, known[name].type, at, seal)
+                else:
+                    made[name] = _encrypt_whole(part, known[name].type if name in known else None, at, seal)
+            return made
+        case ArrayType(items), list():
+            return [_encrypt_part(part, items, f"{path}[{n}]", seal) for n, part in enumerate(data)]
+        case MapType(values), dict():
+            return {name: _encrypt_part(part, values, f"{path}[{name!r}]", seal) for name, part in data.items()}
+        case _:
+            return _encrypt_whole(data, None, path, seal) if isinstance(data, dict | list) else data
+
+
+def _encrypt_whole(data: Any, type_: Type | None, path: str, seal: EncryptText) -> Any:
+    """A value that nobody is to see. A text of a field that takes one stays a text; anything else would be refused as
+    it is, and is as an object."""
+    while isinstance(type_, OptionalType):
+        type_ = type_.inner
+    if data is None or _is_encrypted(data):
+        return data
+    if not isinstance(data, str):
+        text = seal(path, json.dumps(data).encode())
+        return [text] if isinstance(data, list) else {MARK: text}
+    if type_ != ScalarType("bytes"):
+        return seal(path, data.encode("utf-8", "surrogatepass"))
+    try:
+        return base64.b64encode(seal(path, base64.b64decode(data, validate=True)).encode()).decode()
+    except ValueError:  # it is refused, whatever stands there
+        return {MARK: seal(path, data.encode("utf-8", "surrogatepass"))}
+
+
+def _is_encrypted(data: Any) -> bool:
+    """Return whether it is what `_encrypt_whole` makes of an object or a list."""
+    return (isinstance(data, dict) and data.keys() == {MARK}) or (
+        isinstance(data, list) and len(data) == 1 and is_sealed(data[0])
+    )

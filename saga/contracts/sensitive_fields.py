@@ -1,18 +1,26 @@
-"""Fields of an event as people may see them: those that its contract calls sensitive are hidden."""
+"""Find and redact the fields of an event that its contract marks as sensitive."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from saga.contracts.library import Binding, binding_of
-from saga.contracts.merged_marks import with_marks_of
+from saga.contracts.loading import merge_marks
 from saga.contracts.schema import ArrayType, MapType, OptionalType, RecordType, Type
 from saga.encryption.sensitive_fields import HIDDEN, collect_texts
 from saga.messages import Event
 
-__all__ = ["HIDDEN", "has_sensitive", "hidden", "marked", "secrets_of", "texts_in", "with_marks_of"]
+__all__ = [
+    "HIDDEN",
+    "collect_secrets",
+    "collect_sensitive_texts",
+    "has_sensitive",
+    "merge_marks",
+    "record_with_marks",
+    "redact_fields",
+]
 
 
-def hidden(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
+def redact_fields(fields: Mapping[str, object], record: RecordType) -> dict[str, object]:
     """Hide the fields of the JSON form that a schema marks with `"sensitive": true`: at any depth, in lists, maps and
     optional values too.
 
@@ -23,21 +31,21 @@ def hidden(fields: Mapping[str, object], record: RecordType) -> dict[str, object
     """
     known = {field.name: field for field in record.fields}
     return {
-        name: part if name not in known else HIDDEN if known[name].sensitive else _hidden(part, known[name].type)
+        name: part if name not in known else HIDDEN if known[name].sensitive else _redact(part, known[name].type)
         for name, part in fields.items()
     }
 
 
-def _hidden(value: object, type_: Type) -> object:
+def _redact(value: object, type_: Type) -> object:
     match type_, value:
         case RecordType(), dict():
-            return hidden(value, type_)
+            return redact_fields(value, type_)
         case ArrayType(items), list():
-            return [_hidden(part, items) for part in value]
+            return [_redact(part, items) for part in value]
         case MapType(values), dict():
-            return {name: _hidden(part, values) for name, part in value.items()}
+            return {name: _redact(part, values) for name, part in value.items()}
         case OptionalType(inner), _:
-            return _hidden(value, inner)
+            return _redact(value, inner)
         case _:
             return value
 
@@ -53,43 +61,43 @@ def has_sensitive(type_: Type) -> bool:
             return False
 
 
-def marked(binding: Binding) -> RecordType:
+def record_with_marks(binding: Binding) -> RecordType:
     """Record of a class, in which a field is marked if any version of its contract marks it."""
     return binding.version.record
 
 
-def secrets_of(event: Event) -> list[str]:
+def collect_secrets(event: Event) -> list[str]:
     """Texts by which the sensitive fields of an event could be read. A field counts as sensitive if it is in any
     version."""
-    return list(texts_in(event, marked(binding_of(type(event)))))
+    return list(collect_sensitive_texts(event, record_with_marks(binding_of(type(event)))))
 
 
-def texts_in(value: Any, type_: Type) -> Iterator[str]:
+def collect_sensitive_texts(value: Any, type_: Type) -> Iterator[str]:
     """Texts by which the sensitive fields of a typed value could be read: an event, or a part of one."""
     match type_:
         case RecordType(fields=fields):
             for field in fields:
                 part = getattr(value, field.name, None)
-                yield from _texts(part) if field.sensitive else texts_in(part, field.type)
+                yield from _collect_all_texts(part) if field.sensitive else collect_sensitive_texts(part, field.type)
         case ArrayType(items) if isinstance(value, (tuple, list)):
             for part in value:
-                yield from texts_in(part, items)
+                yield from collect_sensitive_texts(part, items)
         case MapType(values) if isinstance(value, Mapping):
             for part in value.values():
-                yield from texts_in(part, values)
+                yield from collect_sensitive_texts(part, values)
         case OptionalType(inner) if value is not None:
-            yield from texts_in(value, inner)
+            yield from collect_sensitive_texts(value, inner)
         case _:
             return
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _collect_all_texts(value: Any) -> Iterator[str]:
     """Texts of a value, of which the fields of records are parts, too."""
     if hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
-            yield from _texts(getattr(value, name, None))
+            yield from _collect_all_texts(getattr(value, name, None))
     elif isinstance(value, (tuple, list)):
         for part in value:
-            yield from _texts(part)
+            yield from _collect_all_texts(part)
     else:
         yield from collect_texts(value)

@@ -1,9 +1,10 @@
-"""Reading of an `.avsc` file's JSON into a `RecordType`; all that cannot be used in it is told at once."""
+"""Parse the JSON of an `.avsc` file into a `RecordType`, reporting all its problems at once; and write new schemas."""
 
+import json
 import keyword
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from saga.contracts.schema import (
     LOGICAL,
@@ -36,22 +37,26 @@ PARTS_MAX = 2000
 PRECISION_MAX = 1000
 """Most digits of a decimal."""
 
+_FIELD = re.compile(r"(?P<name>\w+):(?P<type>[^:]+):(?P<doc>.+)", re.DOTALL)
+_DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
+KINDS: Final = f"{', '.join([*PRIMITIVES, *LOGICAL])}, decimal(12,2)"
+
 
 def read_record(schema: Mapping[str, Any]) -> tuple[RecordType | None, list[str]]:
     """Read the record of a file, and everything in it that cannot be used; without problems there is a record."""
-    reading = _Reading()
+    reading = _SchemaParser()
     try:
         record = reading.record(schema, "", "")
     except _Unusable as why:
         return None, [*reading.problems, str(why)]
-    reading.problems += reading.taken_aliases()
+    reading.problems += reading.check_type_aliases()
     return (None if reading.problems else record), reading.problems
 
 
 def read_foreign(schema: Mapping[str, Any]) -> RecordType:
     """Read the record of a schema that somebody else has made, and that Avro can use. Whatever contracts cannot have in
     it is a `ForeignType`."""
-    return _ForeignReading().record(schema, "", "")
+    return _ForeignSchemaParser().record(schema, "", "")
 
 
 class _Unusable(Exception):
@@ -61,7 +66,7 @@ class _Unusable(Exception):
         super().__init__(f"field {at}: {problem}" if at else problem)
 
 
-class _Reading:
+class _SchemaParser:
     """State of reading one file: types defined so far, and what is wrong with it."""
 
     def __init__(self) -> None:
@@ -109,7 +114,7 @@ class _Reading:
     def by_name(self, name: str, at: str, namespace: str) -> Type:
         if name in PRIMITIVES:
             return ScalarType(PRIMITIVES[name])
-        full = _full(name, namespace)
+        full = _complete_name(name, namespace)
         if full in self.open:
             raise _Unusable(at, f"{name} contains itself; recursive types are not supported")
         if full in self.named:
@@ -191,9 +196,9 @@ class _Reading:
             str(_Unusable(at, f"record {name} has the field {twice} twice"))
             for twice in sorted({n for n in names if names.count(n) > 1})
         ]
-        self.problems += _shared_aliases(read, at)
+        self.problems += _check_field_aliases(read, at)
         record = RecordType(name, tuple(read), _doc(schema), self.type_aliases(schema, at, full), space)
-        depth, parts = self.extents[id(record)] = self.extent(record)
+        depth, parts = self.extents[id(record)] = self.measure(record)
         if depth > DEPTH_MAX:
             raise _Unusable(at, f"record {name} nests {depth} levels deep; types may nest {DEPTH_MAX}")
         if parts > PARTS_MAX:
@@ -201,16 +206,16 @@ class _Reading:
         self.named[full] = record if len(self.problems) == before else None
         return record
 
-    def extent(self, type_: Type) -> tuple[int, int]:
+    def measure(self, type_: Type) -> tuple[int, int]:
         """Depth of a type, and the number of its parts."""
         match type_:
             case ArrayType(inner) | MapType(inner) | OptionalType(inner):
-                depth, parts = self.extent(inner)
+                depth, parts = self.measure(inner)
                 return depth + 1, parts
             case RecordType(fields=fields):
                 if id(type_) in self.extents:
                     return self.extents[id(type_)]
-                inside = [self.extent(field.type) for field in fields]
+                inside = [self.measure(field.type) for field in fields]
                 return 1 + max((depth for depth, _ in inside), default=0), sum(parts for _, parts in inside)
             case _:
                 return 0, 1
@@ -246,10 +251,10 @@ class _Reading:
         ):
             raise _Unusable(at, f'"aliases" of {schema["name"]} is a list of names')
         space = full.rpartition(".")[0]
-        self.aliases += [(_full(alias, space), full, at) for alias in aliases]
+        self.aliases += [(_complete_name(alias, space), full, at) for alias in aliases]
         return tuple(aliases)
 
-    def taken_aliases(self) -> list[str]:
+    def check_type_aliases(self) -> list[str]:
         """Problems of aliases of types that are the names of other types of the file."""
         return [
             str(
@@ -270,7 +275,7 @@ class _Reading:
             raise _Unusable(at, f'"namespace" is names with dots between, not {namespace!r}')
         if not isinstance(name, str) or not all(map(_is_name, name.split("."))):
             raise _Unusable(at, f"{name!r} is no name for a type (letters, digits, _)")
-        full = _full(name, namespace)
+        full = _complete_name(name, namespace)
         short = full.rpartition(".")[2]
         if keyword.iskeyword(short) or short.startswith("__"):
             raise _Unusable(at, f"{name!r} is no name for a type: no class in Python can be called so; choose another")
@@ -282,19 +287,19 @@ class _Reading:
         return full
 
 
-class _ForeignReading(_Reading):
+class _ForeignSchemaParser(_SchemaParser):
     """State of reading a schema of somebody else's: nothing in it is a problem."""
 
     def type_(self, schema: Any, at: str, namespace: str) -> Type:
         try:
             return super().type_(schema, at, namespace)
         except _Unusable:
-            return _foreign(schema)
+            return _make_foreign(schema)
 
     def any_type(self, schema: Any, at: str, namespace: str) -> Type:
         kind = schema.get("type") if isinstance(schema, dict) else None
         if kind == "fixed":
-            return _foreign(schema)
+            return _make_foreign(schema)
         if isinstance(kind, str) and schema.get("logicalType", "") is None:
             schema = {name: part for name, part in schema.items() if name != "logicalType"}
         if isinstance(kind, str) and kind in PRIMITIVES and "logicalType" not in schema and "connect.name" in schema:
@@ -305,7 +310,7 @@ class _ForeignReading(_Reading):
     def union(self, branches: list[Any], at: str, namespace: str) -> Type:
         read = [(branch, self.type_(branch, at, namespace)) for branch in branches if branch not in _NULLS]
         if len(read) != 1:
-            return ForeignType("bytes", f"one of {' or '.join(_words(branch) for branch in branches)}")
+            return ForeignType("bytes", f"one of {' or '.join(_describe_foreign(branch) for branch in branches)}")
         ((_, inner),) = read
         return inner if len(branches) == 1 or isinstance(inner, OptionalType) else OptionalType(inner)
 
@@ -329,15 +334,15 @@ class _ForeignReading(_Reading):
         return Field(field["name"], self.type_(field["type"], at, namespace), MISSING, aliases)
 
     def new_name(self, schema: Mapping[str, Any], at: str, around: str) -> str:
-        return _full(schema["name"], schema.get("namespace", around) or "")
+        return _complete_name(schema["name"], schema.get("namespace", around) or "")
 
 
-def _foreign(schema: Any) -> ForeignType:
+def _make_foreign(schema: Any) -> ForeignType:
     kind = schema.get("type") if isinstance(schema, dict) else None
-    return ForeignType(PRIMITIVES.get(kind, "bytes") if isinstance(kind, str) else "bytes", _words(schema))
+    return ForeignType(PRIMITIVES.get(kind, "bytes") if isinstance(kind, str) else "bytes", _describe_foreign(schema))
 
 
-def _words(schema: Any) -> str:
+def _describe_foreign(schema: Any) -> str:
     """Describe a type as it is written."""
     if not isinstance(schema, dict):
         return "a union" if isinstance(schema, list) else quoted(str(schema))
@@ -356,7 +361,7 @@ def _doc(schema: Mapping[str, Any]) -> str:
     return doc.encode("utf-8", "replace").decode() if isinstance(doc, str) else ""
 
 
-def _shared_aliases(fields: list[Field], at: str) -> list[str]:
+def _check_field_aliases(fields: list[Field], at: str) -> list[str]:
     """Problems of aliases of fields that are names or aliases of other fields of their record. What is written by such
     a name could be read as either, and readers differ: Java's Avro refuses it or takes the last alias, fastavro takes
     the field of that name."""
@@ -376,7 +381,7 @@ def _is_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
-def _full(name: str, namespace: str) -> str:
+def _complete_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
@@ -384,3 +389,52 @@ def _null_first(union: Any) -> bool:
     while isinstance(union, dict):
         union = union["type"]
     return union[0] in _NULLS
+
+
+# -------------------------------------------------------------------- writing
+
+
+def make_first_version(name: str, terms: Mapping[str, Any], fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Make the schema of a new contract. `terms`: its other attributes; those that are `None` or false are left out."""
+    given = {term: value for term, value in terms.items() if value not in (None, False)}
+    return {"type": "record", "name": name, **given, "fields": [dict(field) for field in fields]}
+
+
+def parse_field(text: str) -> dict[str, Any]:
+    """Make a field of `NAME:TYPE:DESCRIPTION`. Raises `ValueError` with what is wrong."""
+    match = _FIELD.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not NAME:TYPE:DESCRIPTION, as quantity:int:How many of it.")
+    kind, optional = match["type"].strip(), match["type"].strip().endswith("?")
+    type_ = _type(kind.removesuffix("?"))
+    default = {"default": None} if optional else {}
+    doc = match["doc"].strip()
+    return {"name": match["name"], "type": ["null", type_] if optional else type_, **default, "doc": doc}
+
+
+def format_schema(schema: Mapping[str, Any]) -> str:
+    """Write a schema: an attribute a line, a field a line."""
+    lines = [f"  {json.dumps(name)}: {_json(value)}" for name, value in schema.items() if name != "fields"]
+    fields = ",\n".join(f"    {_json(field)}" for field in schema["fields"])
+    lines.append(f'  "fields": [\n{fields}\n  ]')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _type(kind: str) -> Any:
+    if kind.endswith("[]"):
+        return {"type": "array", "items": _type(kind.removesuffix("[]"))}
+    if kind in PRIMITIVES:
+        return kind
+    if kind in LOGICAL:
+        return {"type": LOGICAL[kind][0], "logicalType": kind}
+    decimal = _DECIMAL.fullmatch(kind)
+    if decimal is None:
+        raise ValueError(
+            f"there is no type {kind!r}; there are {KINDS}, each with [] for many, or ? for an optional one"
+        )
+    precision, scale = int(decimal[1]), int(decimal[2])
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

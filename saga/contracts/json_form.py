@@ -3,9 +3,9 @@
 Decimals, UUIDs, dates and timestamps are text, bytes are base64, unions are untagged, enums are their words; NaN and
 the infinities, which JSON does not have, are the text `"NaN"`, `"Infinity"`, `"-Infinity"`.
 
-`problems_in` looks first, and finds all that is wrong, linear in what there is to look at; `from_json` makes values of
-JSON in which there is nothing. Both take other people's JSON (`foreign`) in a few more forms than ours: those that
-common libraries write, and that leave no doubt about the value. Of a time what is finer than its type is cut off.
+`make_problem_finder` checks first and finds every problem, in time linear in the size of the JSON; `from_json` converts
+JSON without problems. Both accept JSON of external senders (`foreign`) in a few more forms than ours: those that common
+libraries write and that leave no doubt about the value. A time is cut to the precision of its type.
 """
 
 import base64
@@ -21,8 +21,16 @@ from typing import Any, Final, Never, TypeAlias
 from uuid import UUID
 
 from saga.contracts import schema
-from saga.contracts.convert import Classes, optional, to_raw, typed
-from saga.contracts.scalars import Convert, NoSuchField, Wrong, is_not
+from saga.contracts.conversion import (
+    Classes,
+    Convert,
+    InvalidValue,
+    NoSuchField,
+    convert_optional,
+    to_raw,
+    to_typed,
+    wrong_type,
+)
 
 _ANY = re.compile(r"(?s).*")
 _DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -42,13 +50,19 @@ _WHOLE_FLOAT_MAX = 2**53
 """Greatest whole number up to which a float holds each one."""
 _NO_NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
+_A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'
+Look: TypeAlias = Callable[[Any], Iterator[InvalidValue]]
+"""Function from JSON to all that is wrong with it, in the order in which it is there."""
+SHOWN_MAX = 60
+"""Most characters that are shown of a name that somebody made up."""
+
 
 def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) -> Convert:
     """Make a function from typed values to JSON. `essential`: leaves out the fields of records that equal their
     default."""
     match type_:
         case schema.ScalarType(kind):
-            return _SCALARS_TO_JSON.get(kind, _same)
+            return _SCALARS_TO_JSON.get(kind, _unchanged)
         case schema.DecimalType():
             return "{:f}".format
         case schema.EnumType():
@@ -60,21 +74,24 @@ def to_json(type_: schema.Type, classes: Classes, *, essential: bool = False) ->
             one = to_json(values, classes, essential=essential)
             return lambda values: {key: one(value) for key, value in values.items()}
         case schema.OptionalType(inner):
-            return optional(to_json(inner, classes, essential=essential))
+            return convert_optional(to_json(inner, classes, essential=essential))
         case schema.RecordType():
             return _record_to_json(type_, classes, essential)
 
 
 def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Convert:
-    """Make a function to typed values from JSON in which `problems_in` finds nothing. Of one value it raises `Wrong`
-    where the form is wrong; what Python writes alike (text, whole numbers, true and false) is handed on unseen."""
+    """Make a function that converts JSON without problems (see `make_problem_finder`) to typed values.
+
+    For a single value it raises `InvalidValue` if the form is wrong. Values that Python and JSON write alike (text,
+    whole numbers, true and false) are passed through unchecked.
+    """
     match type_:
         case schema.ScalarType(kind):
-            return (_SCALARS_FROM_FOREIGN_JSON if foreign else _SCALARS_FROM_JSON).get(kind, _same)
+            return (_SCALARS_FROM_FOREIGN_JSON if foreign else _SCALARS_FROM_JSON).get(kind, _unchanged)
         case schema.DecimalType():
-            return _parsed(_ANY_DECIMAL if foreign else _DECIMAL, Decimal, 'a decimal as text: "9.80"')
+            return _parse_with(_ANY_DECIMAL if foreign else _DECIMAL, Decimal, 'a decimal as text: "9.80"')
         case schema.EnumType(symbols=symbols):
-            return _parsed(_ANY, classes[type_.name], f"one of {', '.join(symbols)}")
+            return _parse_with(_ANY, classes[type_.name], f"one of {', '.join(symbols)}")
         case schema.ArrayType(items):
             each = from_json(items, classes, foreign=foreign)
             return lambda data: tuple(map(each, data))
@@ -82,7 +99,7 @@ def from_json(type_: schema.Type, classes: Classes, *, foreign: bool = False) ->
             one = from_json(values, classes, foreign=foreign)
             return lambda data: {key: one(value) for key, value in data.items()}
         case schema.OptionalType(inner):
-            return optional(from_json(inner, classes, foreign=foreign))
+            return convert_optional(from_json(inner, classes, foreign=foreign))
         case schema.RecordType(fields=fields):
             cls = classes[type_.name]
             parts = {field.name: from_json(field.type, classes, foreign=foreign) for field in fields}
@@ -94,7 +111,7 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
     for field in record.fields:
         default: object = schema.MISSING
         if essential and field.default is not schema.MISSING:
-            default = typed(field.type, field.default, classes)
+            default = to_typed(field.type, field.default, classes)
         parts.append((field.name, to_json(field.type, classes, essential=essential), default))
 
     def convert(value: Any) -> dict[str, Any]:
@@ -103,12 +120,12 @@ def _record_to_json(record: schema.RecordType, classes: Classes, essential: bool
     return convert
 
 
-def _parsed(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> Convert:
+def _parse_with(form: re.Pattern[str], parse: Callable[[str], Any], wanted: str) -> Convert:
     def convert(data: Any) -> Any:
         with suppress(ValueError, OverflowError):  # there may be no such day: as wrong as another form
             if isinstance(data, str) and form.fullmatch(data):
                 return parse(data)
-        raise Wrong(f"must be {wanted}")
+        raise InvalidValue(f"must be {wanted}")
 
     return convert
 
@@ -142,7 +159,7 @@ def _no_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is no number in JSON")
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -157,10 +174,10 @@ def _number_from_json(data: Any) -> Any:
         try:
             number = float(data)
         except OverflowError:
-            raise Wrong("is too great a number") from None
+            raise InvalidValue("is too great a number") from None
         return number if number == data else data
     if not isinstance(data, float):
-        raise is_not(data, float)
+        raise wrong_type(data, float)
     return data
 
 
@@ -172,8 +189,7 @@ def _timestamp_to_json(timespec: str) -> Convert:
     return convert
 
 
-_A_TIME = 'a time with its zone as text: "2026-11-21T14:06:40.123Z"'
-_timestamp_from_json = _parsed(_TIME, lambda text: datetime.fromisoformat(text.upper()).astimezone(UTC), _A_TIME)
+_timestamp_from_json = _parse_with(_TIME, lambda text: datetime.fromisoformat(text.upper()).astimezone(UTC), _A_TIME)
 
 
 def _whole_from_foreign_json(data: Any) -> Any:
@@ -195,7 +211,7 @@ def _time_from_foreign_json(digits: int) -> Convert:
         made = f"{time['day']}T{time['minute']}:{time['second'] or '00'}.{part}{time['zone'].upper()}"
         return datetime.fromisoformat(made).astimezone(UTC)
 
-    return _parsed(_ANY_TIME, parse, _A_TIME)
+    return _parse_with(_ANY_TIME, parse, _A_TIME)
 
 
 _SCALARS_TO_JSON: Final[dict[schema.ScalarKind, Convert]] = {
@@ -210,9 +226,9 @@ _SCALARS_TO_JSON: Final[dict[schema.ScalarKind, Convert]] = {
 _SCALARS_FROM_JSON: Final[dict[schema.ScalarKind, Convert]] = {
     "float": _number_from_json,
     "double": _number_from_json,
-    "bytes": _parsed(_ANY, lambda text: base64.b64decode(text, validate=True), "bytes as base64 text"),
-    "uuid": _parsed(_UUID, UUID, "a UUID as text, with its four hyphens"),
-    "date": _parsed(_DATE, date.fromisoformat, 'a date as text: "2026-11-21"'),
+    "bytes": _parse_with(_ANY, lambda text: base64.b64decode(text, validate=True), "bytes as base64 text"),
+    "uuid": _parse_with(_UUID, UUID, "a UUID as text, with its four hyphens"),
+    "date": _parse_with(_DATE, date.fromisoformat, 'a date as text: "2026-11-21"'),
     "timestamp-millis": _timestamp_from_json,
     "timestamp-micros": _timestamp_from_json,
 }
@@ -227,70 +243,64 @@ _SCALARS_FROM_FOREIGN_JSON: Final[dict[schema.ScalarKind, Convert]] = {
 
 # All that is wrong
 
-Look: TypeAlias = Callable[[Any], Iterator[Wrong]]
-"""Function from JSON to all that is wrong with it, in the order in which it is there."""
 
-SHOWN_MAX = 60
-"""Most characters that are shown of a name that somebody made up."""
-
-
-def problems_in(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Look:
+def make_problem_finder(type_: schema.Type, classes: Classes, *, foreign: bool = False) -> Look:
     """Make a function that finds all that keeps JSON from being an event, by its form or as `to_raw` says."""
     match type_:
         case schema.RecordType():
-            return _of_record(type_, classes, foreign)
+            return _check_record(type_, classes, foreign)
         case schema.ArrayType(items):
-            return _of_array(problems_in(items, classes, foreign=foreign))
+            return _check_array(make_problem_finder(items, classes, foreign=foreign))
         case schema.MapType(values):
-            return _of_map(problems_in(values, classes, foreign=foreign))
+            return _check_map(make_problem_finder(values, classes, foreign=foreign))
         case schema.OptionalType(inner):
-            inside = problems_in(inner, classes, foreign=foreign)
+            inside = make_problem_finder(inner, classes, foreign=foreign)
             return lambda data: iter(()) if data is None else inside(data)
         case _:
-            return _of_value(type_, classes, foreign)
+            return _check_value(type_, classes, foreign)
 
 
-def _of_value(type_: schema.Type, classes: Classes, foreign: bool) -> Look:
+def _check_value(type_: schema.Type, classes: Classes, foreign: bool) -> Look:
     made_of, raw_of = from_json(type_, classes, foreign=foreign), to_raw(type_, classes)
 
-    def look(data: Any) -> Iterator[Wrong]:
+    def look(data: Any) -> Iterator[InvalidValue]:
         try:
             made = raw_of(made_of(data))
-        except Wrong as why:
+        except InvalidValue as why:
             yield why
             return
         if isinstance(made, str) and not schema.is_text(made):
-            yield Wrong(schema.NO_TEXT)
+            yield InvalidValue(schema.NO_TEXT)
 
     return look
 
 
-def _of_record(record: schema.RecordType, classes: Classes, foreign: bool) -> Look:
-    parts = {field.name: problems_in(field.type, classes, foreign=foreign) for field in record.fields}
+def _check_record(record: schema.RecordType, classes: Classes, foreign: bool) -> Look:
+    parts = {field.name: make_problem_finder(field.type, classes, foreign=foreign) for field in record.fields}
     hides = {field.name for field in record.fields if field.sensitive}
     required = [field.name for field in record.fields if field.default is schema.MISSING]
 
-    def look(data: Any) -> Iterator[Wrong]:
+    def look(data: Any) -> Iterator[InvalidValue]:
         if not isinstance(data, dict):
-            yield Wrong(f"must be an object with the fields of {record.name}")
+            yield InvalidValue(f"must be an object with the fields of {record.name}")
             return
         for name, value in data.items():
             if name not in parts:
-                yield NoSuchField(f"{record.name} has no such field; it has {', '.join(parts)}", _shown(name))
+                yield NoSuchField(f"{record.name} has no such field; it has {', '.join(parts)}", _escape_name(name))
                 continue
             for why in parts[name](value):
                 yield why.inside(name) if name in hides else why.under(name)
         for name in required:
             if name not in data:
-                yield Wrong("is missing", name)
+                yield InvalidValue("is missing", name)
 
     return look
 
 
-def _of_array(inside: Look) -> Look:
-    def look(data: Any) -> Iterator[Wrong]:
+def _check_array(inside: Look) -> Look:
+    def look(data: Any) -> Iterator[InvalidValue]:
         if not isinstance(data, list):
-            yield Wrong("must be a list")
+            yield InvalidValue("must be a list")
             return
         for number, value in enumerate(data):
             for why in inside(value):
@@ -299,21 +309,21 @@ def _of_array(inside: Look) -> Look:
     return look
 
 
-def _of_map(inside: Look) -> Look:
-    def look(data: Any) -> Iterator[Wrong]:
+def _check_map(inside: Look) -> Look:
+    def look(data: Any) -> Iterator[InvalidValue]:
         if not isinstance(data, dict):
-            yield Wrong("must be an object")
+            yield InvalidValue("must be an object")
             return
         for key, value in data.items():
-            at = f"['{_shown(key)}']"
+            at = f"['{_escape_name(key)}']"
             if not schema.is_text(key):
-                yield Wrong(schema.NO_TEXT, at)
+                yield InvalidValue(schema.NO_TEXT, at)
             for why in inside(value):
                 yield why.under(at)
 
     return look
 
 
-def _shown(name: str) -> str:
+def _escape_name(name: str) -> str:
     """Escape a name for a message, and cut it."""
     return ascii(name[:SHOWN_MAX])[1:-1] + ("..." if len(name) > SHOWN_MAX else "")

@@ -1,8 +1,9 @@
-"""Upcasters: plain functions that make an event of a newer version of one of an older version, where resolution cannot.
+"""Upcasters: plain functions that turn an event of an older version into one of a newer version.
 
-They belong to a class of the newer version, so each service, and each release of one, has its own. They are declared by
-`saga.upcast` (`saga.declarations.upcasting`) and run wherever `saga.contracts.codec` decodes. Nothing that they make is
-written down in the place of the message: its bytes stay as they came, and are upcast anew whenever they are read.
+A contract needs them where Avro's resolution cannot bridge two versions. They belong to a class of the newer version,
+so each release of a service has its own. `saga.upcast` declares them (`saga.declarations.upcasting`), and
+`saga.contracts.codec` calls them when it decodes. Their results never replace a message: its bytes stay as they came,
+and are upcast again at every reading.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from saga.contracts.contract import Version
-from saga.contracts.hiding import secrets_of
 from saga.contracts.library import binding_of
 from saga.contracts.schema import meaning_changes
+from saga.contracts.sensitive_fields import collect_secrets
 from saga.encryption.sensitive_fields import redact_text
 from saga.errors import UpcasterFailed
 from saga.messages import Event
@@ -43,21 +44,21 @@ class Upcaster:
         except MemoryError:
             raise
         except (Exception, SystemExit, GeneratorExit) as why:
-            raise self.failed(said_by(why, secrets_of(old))) from why
+            raise self.failure(describe_error(why, collect_secrets(old))) from why
         if type(made) is not self.gives:
-            raise self.failed(f"it returned a {type(made).__name__}, and is to return a {self.gives.__name__}")
+            raise self.failure(f"it returned a {type(made).__name__}, and is to return a {self.gives.__name__}")
         assert isinstance(made, Event)
         key = binding_of(self.takes).contract.key
         if str(getattr(made, key)) != str(getattr(old, key)):
-            raise self.failed(f"it changed {key}, which is the saga id")
+            raise self.failure(f"it changed {key}, which is the saga id")
         return made
 
-    def failed(self, why: str) -> UpcasterFailed:
+    def failure(self, why: str) -> UpcasterFailed:
         """Make the failure of this upcaster."""
         return UpcasterFailed(f"the upcaster {self.name} failed on a {self.takes.__contract__}: {why}")
 
 
-def said_by(why: BaseException, secrets: Iterable[str]) -> str:
+def describe_error(why: BaseException, secrets: Iterable[str]) -> str:
     """Words of what an upcaster raised, bounded, without the sensitive values that it was handed."""
     try:
         return shortened(redact_text(f"{type(why).__name__}: {why}", secrets), REASON_BYTES_MAX)
@@ -68,7 +69,7 @@ def said_by(why: BaseException, secrets: Iterable[str]) -> str:
 _upcasters: dict[tuple[type[Event], int], Upcaster] = {}
 
 
-def declare(event: type[Event], upcaster: Upcaster) -> None:
+def register_upcaster(event: type[Event], upcaster: Upcaster) -> None:
     """Have an upcaster make events of this class of those of an older version."""
     _upcasters[event, upcaster.version] = upcaster
 
@@ -78,7 +79,7 @@ def upcaster_of(event: type[Event], version: int) -> Upcaster | None:
     return _upcasters.get((event, version))
 
 
-def lacking(event: type[Event]) -> Iterator[str]:
+def find_missing_upcasters(event: type[Event]) -> Iterator[str]:
     """Problems of a class that is consumed: each older version for which it needs an upcaster and has none."""
     version = binding_of(event).version
     for number in sorted(version.upcasts):

@@ -1,0 +1,544 @@
+"""Check a contracts folder: compatibility, style and released versions, each problem with its file and a remedy.
+
+`saga contracts check` reports what breaks readers, `saga contracts lint` what breaks rules of style. Both print
+problems in words, as JSON, or as SARIF 2.1.0, which code reviews show.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from saga.contracts.compatibility import CompatibilityBreak, find_breaks
+from saga.contracts.contract import DEFAULT_MODE, Contract, Mode, Version
+from saga.contracts.json_form import read_json
+from saga.contracts.loading import find_missing_marks, merge_marks
+from saga.contracts.schema import (
+    MISSING,
+    ArrayType,
+    DecimalType,
+    EnumType,
+    Field,
+    MapType,
+    OptionalType,
+    RecordType,
+    ScalarType,
+    Type,
+    describe_type,
+)
+from saga.errors import ContractError
+
+_SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
+
+CHECK_RULES: Final[Mapping[str, str]] = {
+    "contract": "A file of contracts/ cannot be used.",
+    "alias": "An alias leaves open from which field a value is read.",
+    "default-changed": "A default has changed.",
+    "drift": "A generated module is not what the contracts say.",
+    "logical-type": "A logical type has changed: the same bytes mean something else.",
+    "no-default": "A field without a default is not in messages of the other version.",
+    "optional": "A field that may be absent in one version is not optional in the other.",
+    "precision": "An amount may have more digits than the other version reads.",
+    "released": "A version that is released has changed, or is gone.",
+    "sensitive": "A field that an earlier version marks as sensitive is not marked.",
+    "rounding": "Great numbers are rounded by the other version.",
+    "symbols": "Symbols of an enum are not known in the other version.",
+    "type": "A type cannot be read as that of the other version.",
+    "type-name": "A record or an enum has another name, and no alias for the one that is written.",
+    "utf-8": "Bytes are read as text.",
+    "uuid": "Anything is read as a UUID.",
+}
+"""Rules of `saga contracts check`, each with a sentence."""
+REASON: Final = (
+    "topics, queues and archives keep messages of all versions, and services are deployed, and rolled back, "
+    "independently of each other"
+)
+"""Reason for which the default mode is what it is."""
+LINT_RULES: Final[Mapping[str, str]] = {
+    "contract": "A file of contracts/ cannot be used.",
+    "type-case": "Events, records and enums are called in CamelCase: OrderPlaced.",
+    "field-case": "Fields are called in snake_case: order_id.",
+    "symbol-case": "Symbols of an enum are written alike: UPPER_CASE, lower_case or CamelCase.",
+    "topic-case": "A topic is lower case letters, digits, `-` and `.`.",
+    "doc": "Events, records, enums and fields have a description.",
+    "key-name": "The key's name is that of the kind of saga, and ends in _id.",
+    "sensitive": "A field whose name sounds like personal data or a secret says whether it is sensitive.",
+    "unit": "A number whose name is that of a measure says its unit.",
+    "money-float": "Money is a decimal: float and double round it.",
+    "time-type": "A moment or a day is a timestamp or a date.",
+    "optional-default": "An optional field has the default null, so that it can be left out.",
+    "enum-default": "An enum has a default, so that it can get symbols later.",
+    "silenced": "What `lint` names is a rule.",
+}
+"""Rules of `saga contracts lint`, each with a sentence."""
+_TYPE = re.compile(r"[A-Z][A-Za-z0-9]*")
+_FIELD = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_SYMBOLS = [re.compile(case) for case in (r"[A-Z][A-Z0-9_]*", r"[a-z][a-z0-9_]*", r"[A-Z][A-Za-z0-9]*")]
+_TOPIC = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+RELEASED_FILE: Final = "released.json"
+_FORMAT: Final = 1
+_WORDS: Final = ("doc", "lint")
+"""Attributes that nobody reads but people: they may be mended in a released version."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContractProblem:
+    """Problem in a file: of a contract, or of a generated module."""
+
+    rule: str
+    """Name of the rule that finds it: `no-default`."""
+    file: str
+    """Path of the file, with `/`."""
+    at: str = ""
+    """Path of the field in it, `items[].price`; empty for the file as a whole."""
+    line: int = 1
+    """Line of the file on which the field is defined, or the first."""
+    says: str
+    """Words that say what is wrong, whole without the path."""
+    remedy: str = ""
+    """Words that say what to do."""
+    lines: tuple[str, ...] = ()
+    """Lines that show it, as those of a difference."""
+
+    def __str__(self) -> str:
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return "\n".join([f"{self.file}: {self.says}{remedy} [{self.rule}]", *self.lines])
+
+
+def problems_to_json(problems: Iterable[ContractProblem]) -> list[dict[str, Any]]:
+    """Problems as JSON has them."""
+    return [asdict(problem) | {"lines": list(problem.lines)} for problem in problems]
+
+
+def problems_to_sarif(problems: Iterable[ContractProblem], rules: Mapping[str, str], version: str) -> dict[str, Any]:
+    """Problems as a SARIF log. `rules`: a sentence for each rule; `version`: that of the toolkit."""
+    found = list(problems)
+    names = sorted({problem.rule for problem in found} | set(rules))
+    return {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "saga contracts",
+                        "semanticVersion": version,
+                        "rules": [{"id": name, "shortDescription": {"text": rules.get(name, name)}} for name in names],
+                    }
+                },
+                "results": [_sarif_result(problem, names.index(problem.rule)) for problem in found],
+            }
+        ],
+    }
+
+
+def _sarif_result(problem: ContractProblem, rule: int) -> dict[str, Any]:
+    remedy = f"; {problem.remedy}" if problem.remedy else ""
+    place = {"artifactLocation": {"uri": quote(problem.file)}, "region": {"startLine": problem.line}}
+    location: dict[str, Any] = {"physicalLocation": place}
+    if problem.at:
+        location["logicalLocations"] = [{"fullyQualifiedName": problem.at, "kind": "member"}]
+    return {
+        "ruleId": problem.rule,
+        "ruleIndex": rule,
+        "level": "error",
+        "message": {"text": "\n".join([f"{problem.says}{remedy}", *problem.lines])},
+        "locations": [location],
+    }
+
+
+# -------------------------------------------------------------------- checking
+
+
+def find_incompatible(contracts: Collection[Contract]) -> list[ContractProblem]:
+    """Problems of versions that break what their modes promise; those of one version against several others are told
+    once. And marks that an earlier version has, and a later one lacks."""
+    groups: dict[tuple[object, ...], list[CompatibilityBreak]] = defaultdict(list)
+    for contract in contracts:
+        for found in find_breaks(contract):
+            groups[found.newer.path, found.direction, found.finding].append(found)
+    return [_problem(group) for group in groups.values()] + [each for c in contracts for each in _find_unmarked(c)]
+
+
+def _find_unmarked(contract: Contract) -> Iterator[ContractProblem]:
+    """Problems of fields that are marked in an earlier version alone: they stay sensitive, and the file does not say
+    so."""
+    earlier: list[RecordType] = []
+    for version in contract.versions:
+        for path in find_missing_marks(version.written, merge_marks(version.written, earlier)):
+            yield ContractProblem(
+                rule="sensitive",
+                file=f"{version.path}.avsc",
+                at=path,
+                says=f"{path} is sensitive in an earlier version, and not marked in v{version.number}: it is hidden in "
+                "all versions, and encrypted where there are keys",
+                remedy='add "sensitive": true; for a value that nobody has to hide, add a field with another name',
+            )
+        earlier.append(version.written)
+
+
+def describe_modes(contracts: Iterable[Contract]) -> list[str]:
+    """Modes that contracts declare in their newest versions, a line for each; the default mode with its reason."""
+    names: dict[Mode, list[str]] = {DEFAULT_MODE: []}
+    for contract in contracts:
+        names.setdefault(contract.compatible, []).append(contract.name)
+    default = names.pop(DEFAULT_MODE)
+    lines = [f"{DEFAULT_MODE}, the default, because {REASON}: {counted(len(default), 'contract')}"] if default else []
+    return [*lines, *(f"{mode}, as declared: {', '.join(found)}" for mode, found in names.items())]
+
+
+def counted(number: int, noun: str) -> str:
+    """Number of something, in words."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _problem(group: list[CompatibilityBreak]) -> ContractProblem:
+    first = group[0]
+    newer, older = f"v{first.newer.number}", ", ".join(f"v{found.older.number}" for found in reversed(group))
+    writer, reader = (older, newer) if first.direction == "backward" else (newer, older)
+    verb = "misreads" if first.finding.effect == "misread" else "cannot read"
+    if first.direction == "forward" and len(group) > 1:
+        verb = verb.replace("misreads", "misread")
+    remedy = first.finding.remedy
+    if first.direction == "forward" and all(found.older.number in found.newer.upcasts for found in group):
+        remedy = (
+            'it is a step in meaning ("upcasts"), which services of before cannot know: declare "compatible": '
+            '"backward_transitive", and deploy all who hear it before its owner'
+        )
+    return ContractProblem(
+        rule=first.finding.rule,
+        file=f"{first.newer.path}.avsc",
+        at=first.finding.path,
+        says=f"{reader} {verb} messages of {writer}: {first.finding.path} {first.finding.says}",
+        remedy=remedy,
+    )
+
+
+# -------------------------------------------------------------------- lint
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SENSITIVE: Final = _words("""
+    address bic birth birthday birthdate card cvc cvv email fax firstname gender iban income lastname mail mobile
+    nationality pan passport password phone pin religion salary secret ssn street surname taxid tel telephone token vat
+""")
+"""Words of names that sound like a person's data, or a secret."""
+_NOT_SENSITIVE: Final = _words("id ids count counts kind type")
+"""Last words of names that only count or refer to what sounds so: `card_count`, `address_id`."""
+_MONEY: Final = _words("amount balance charge cost fee price refund salary tax total")
+_MEASURES: Final = _MONEY | _words("""
+    age delay depth distance duration height interval latency length limit memory period size speed temperature timeout
+    volume weight width
+""")
+_UNITS: Final = _words("""
+    ms s sec secs second seconds m min mins minute minutes h hour hours d day days week weeks month months year years
+    millis micros nanos mm cm km meter meters metre metres kilometers inch inches ft miles mg g kg t gram grams
+    kilograms lb pounds ml l litre litres liter liters b byte bytes kb mb gb kib mib gib percent pct ppm bps celsius
+    kelvin fahrenheit kmh mph c f k eur euro euros usd dollar dollars gbp chf jpy yen cent cents pence currency pieces
+    items units
+""")
+"""Words that are units, in the name of a field."""
+_UNITS_IN_TEXT: Final = _UNITS - _words("a b c d f g h k l m s t in")
+"""Words that are units, in a description."""
+_TIMES: Final = _words("at on date time timestamp until since")
+
+
+def lint(contracts: Iterable[Contract]) -> list[ContractProblem]:
+    """Problems of style in the newest version of each contract: older ones are as they are."""
+    return [problem for contract in contracts for problem in lint_version(contract.newest)]
+
+
+def lint_version(version: Version) -> list[ContractProblem]:
+    """Problems of style in one version, in the order of its file."""
+    return _Linter(version).find_problems()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Place in a file: the JSON of a record, enum or field, and the rules that it is left out of."""
+
+    at: str
+    silenced: frozenset[str]
+
+    def inside(self, name: str, given: Mapping[str, Any]) -> "_Place":
+        """Place of a part."""
+        path = f"{self.at}.{name}" if self.at and name else self.at or name
+        return _Place(path, self.silenced | _silenced(given))
+
+
+class _Linter:
+    """State of going over one version."""
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.found: list[ContractProblem] = []
+        self.seen: set[str] = set()
+        """Named types looked at: each is told once, where it is defined."""
+
+    def find_problems(self) -> list[ContractProblem]:
+        """Problems in the order of the file."""
+        schema, place = self.version.schema, _Place("", _silenced(self.version.schema))
+        if not _TOPIC.fullmatch(schema["topic"]):
+            self.report(place, "topic-case", f"the topic {schema['topic']} is not lower case letters, digits, - and .")
+        if not schema["key"].endswith("_id"):
+            key = schema["key"]
+            self.report(place, "key-name", f"the key {key} is the name of the kind of saga, and does not end in _id")
+        self.check_record(schema, self.version.record, place)
+        return self.found
+
+    def report(self, place: _Place, rule: str, says: str, remedy: str = "") -> None:
+        if rule not in place.silenced:
+            subject = f"{place.at}: " if place.at else ""
+            problem = ContractProblem(
+                rule=rule, file=f"{self.version.path}.avsc", at=place.at, says=f"{subject}{says}", remedy=remedy
+            )
+            self.found.append(problem)
+
+    def check_named(self, given: Mapping[str, Any], kind: str, place: _Place) -> None:
+        """Look at the name and the description of a record or an enum, and at what it is left out of."""
+        name = given["name"].rpartition(".")[2]
+        self.seen.add(name)
+        if not _TYPE.fullmatch(name):
+            self.report(place, "type-case", f"the {kind} {name} is not called in CamelCase")
+        self.check_doc(given, f"the {kind} {name}", place)
+        self.check_rules(given, place)
+
+    def check_doc(self, given: Mapping[str, Any], what: str, place: _Place) -> None:
+        if not str(given.get("doc") or "").strip():
+            self.report(place, "doc", f"{what} has no description", 'add "doc": a sentence that says what it is')
+
+    def check_rules(self, given: Mapping[str, Any], place: _Place) -> None:
+        names = given.get("lint", [])
+        if not isinstance(names, list):
+            return self.report(place, "silenced", f'"lint" is a list of rules, as ["unit"], not {names!r}')
+        for name in names:
+            if name not in LINT_RULES:
+                self.report(
+                    place, "silenced", f'"lint" names {name!r}, which is no rule', f"rules: {', '.join(LINT_RULES)}"
+                )
+
+    def check_record(self, given: Mapping[str, Any], record: RecordType, place: _Place) -> None:
+        self.check_named(given, "record" if place.at else "event", place)
+        for part, field in zip(given["fields"], record.fields, strict=True):
+            self.check_field(part, field, record, place.inside(field.name, part))
+
+    def check_field(self, given: Mapping[str, Any], field: Field, record: RecordType, place: _Place) -> None:
+        if not _FIELD.fullmatch(field.name):
+            self.report(place, "field-case", "is not called in snake_case")
+        self.check_doc(given, "it", place)
+        self.check_rules(given, place)
+        if "sensitive" not in given and _sounds_sensitive(field.name):
+            remedy = 'add "sensitive": true, and people see *** in its place, or "sensitive": false if it is none'
+            self.report(place, "sensitive", "sounds like personal data or a secret, and does not say so", remedy)
+        self.check_number(given, field, record, place)
+        if isinstance(field.type, OptionalType) and field.default is MISSING:
+            remedy = 'write ["null", ...] and "default": null'
+            self.report(place, "optional-default", "is optional, and has no default: none can leave it out", remedy)
+        self.check_type(given["type"], field.type, place)
+
+    def check_number(self, given: Mapping[str, Any], field: Field, record: RecordType, place: _Place) -> None:
+        inner = _inmost(field.type)
+        words = field.name.split("_")
+        money = not _MONEY.isdisjoint(words)
+        if isinstance(inner, ScalarType) and inner.kind in ("float", "double") and money:
+            self.report(place, "money-float", f"is money as {inner.kind}, which rounds", "make it a decimal")
+        if isinstance(inner, ScalarType) and inner.kind in ("string", "int", "long") and words[-1] in _TIMES:
+            remedy = "make it a timestamp-millis, a timestamp-micros or a date"
+            self.report(place, "time-type", f"is called like a time and is {describe_type(inner)}", remedy)
+        if not _is_number(inner) or _MEASURES.isdisjoint(words) or not _UNITS.isdisjoint(words[1:]):
+            return
+        told = set(re.findall(r"[a-z]+", str(given.get("doc") or "").lower())) & _UNITS_IN_TEXT
+        if told or (money and any("currency" in other.name.split("_") for other in record.fields)):
+            return
+        example = f"{field.name}_{'eur' if money else 'kg' if 'weight' in words else 's'}"
+        beside = ", in its description, or, as it is money, in a field `currency` beside it" if money else ""
+        where = beside or " or in its description"
+        self.report(place, "unit", "is a measure without a unit", f"say it in its name ({example}){where}")
+
+    def check_type(self, given: Any, type_: Type, place: _Place) -> None:
+        """Look at the records and enums that are defined in a type."""
+        match type_:
+            case OptionalType(inner) if isinstance(given, list):
+                self.check_type(
+                    next(branch for branch in given if branch not in ("null", {"type": "null"})), inner, place
+                )
+            case ArrayType(items) if isinstance(given, dict):
+                self.check_type(given["items"], items, _Place(f"{place.at}[]", place.silenced))
+            case MapType(values) if isinstance(given, dict):
+                self.check_type(given["values"], values, _Place(f"{place.at}{{}}", place.silenced))
+            case RecordType() if isinstance(given, dict):
+                self.check_record(given, type_, place.inside("", given))
+            case EnumType() if isinstance(given, dict):
+                self.check_enum(given, type_, place.inside("", given))
+            case _:
+                return
+
+    def check_enum(self, given: Mapping[str, Any], enum: EnumType, place: _Place) -> None:
+        self.check_named(given, "enum", place)
+        if not any(all(map(case.fullmatch, enum.symbols)) for case in _SYMBOLS):
+            self.report(place, "symbol-case", f"the symbols of {enum.name} are not written alike")
+        if enum.default is None:
+            remedy = 'add "default": one of its symbols, as UNKNOWN; a later version cannot make up for it'
+            self.report(place, "enum-default", f"the enum {enum.name} has no default, so it can get no symbols", remedy)
+
+
+def _silenced(given: Mapping[str, Any]) -> frozenset[str]:
+    """Rules that a record, enum or field is left out of, with all in it."""
+    names = given.get("lint", [])
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+def _inmost(type_: Type) -> Type:
+    """Type of the values themselves, of a field that is optional, or has many."""
+    while isinstance(type_, OptionalType | ArrayType | MapType):
+        match type_:
+            case OptionalType(inner) | ArrayType(inner) | MapType(inner):
+                type_ = inner
+    return type_
+
+
+def _is_number(type_: Type) -> bool:
+    return isinstance(type_, DecimalType) or (
+        isinstance(type_, ScalarType) and type_.kind in ("int", "long", "float", "double")
+    )
+
+
+def _sounds_sensitive(name: str) -> bool:
+    words = name.lower().split("_")
+    return "".join(words[-2:]) in _SENSITIVE or (words[-1] not in _NOT_SENSITIVE and not _SENSITIVE.isdisjoint(words))
+
+
+# -------------------------------------------------------------------- released
+
+
+def read_released(folder: Path) -> dict[str, str] | None:
+    """Digests of released versions, by path; `None` if there is no such file. Raises `ContractError`."""
+    path = folder / RELEASED_FILE
+    if not path.exists():
+        return None
+    try:
+        read, twice = read_json(path.read_text("utf-8"))
+    except (ValueError, OSError, RecursionError) as why:
+        raise _unreadable(path, f"is no JSON: {why}") from why
+    if twice:
+        raise _unreadable(path, f"names {twice[0]!r} twice")
+    if not isinstance(read, dict) or read.get("format") != _FORMAT or not isinstance(read.get("versions"), dict):
+        raise _unreadable(path, f'is no file of format {_FORMAT}, {{"format": {_FORMAT}, "versions": {{...}}}}')
+    versions: dict[str, str] = read["versions"]
+    return versions
+
+
+def check_released(versions: Mapping[str, Version], digests: Mapping[str, str]) -> list[ContractProblem]:
+    """Problems of released versions that have changed, or are gone. `versions`: those there are, by path."""
+    problems = []
+    for path, known in digests.items():
+        file = f"{path}.avsc"
+        if path not in versions:
+            says = "is released, and is gone: messages of it cannot be read any more"
+            problems.append(ContractProblem(rule="released", file=file, says=says, remedy="bring it back"))
+        elif version_digest(versions[path]) != known:
+            says = "is released, and has changed: messages of it, and other services, are of what it was"
+            remedy = "bring back what it was, and make the change in the next version: saga contracts bump"
+            problems.append(ContractProblem(rule="released", file=file, says=says, remedy=remedy))
+    return problems
+
+
+def release(folder: Path, versions: Iterable[Version]) -> list[str]:
+    """Write the file with all of these versions. Returns the paths of those that were not in it before."""
+    known = read_released(folder) or {}
+    digests = known | {version.path: version_digest(version) for version in versions}
+    text = json.dumps({"format": _FORMAT, "versions": dict(sorted(digests.items()))}, indent=2)
+    (folder / RELEASED_FILE).write_text(text + "\n", "utf-8")
+    return sorted(digests.keys() - known.keys())
+
+
+def version_digest(version: Version) -> str:
+    """SHA-256 of all in a version's file that somebody may rely on: also logical types, and our attributes."""
+    text = json.dumps(_without_descriptions(version.schema), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _without_descriptions(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_descriptions(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value if name == "default" else _without_descriptions(value)
+        for name, value in schema.items()
+        if name not in _WORDS
+    }
+
+
+def _unreadable(path: Path, problem: str) -> ContractError:
+    remedy = "bring back the file that is committed"
+    return ContractError("what is released cannot be read:", [f"{path.name}: {problem}; {remedy}"])
+
+
+# -------------------------------------------------------------------- places
+
+
+def find_line(text: str, at: str) -> int:
+    """Line of the file on which the field at this path has its name, `items[].price`; 1 for the whole file, and if
+    there is no such field."""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        return 1
+    named = list(_named_objects(schema))
+    field = _find_field(schema, at, {name: part for name, part in named if "fields" in part})
+    if field is None:
+        return 1
+    name = field["name"]
+    # JSON keeps its order, so the n-th object of that name is the n-th place where the name stands in the text.
+    number = next(i for i, part in enumerate(part for other, part in named if other == name) if part is field)
+    places = [match.start() for match in re.finditer(rf'"name"\s*:\s*"{re.escape(name)}"', text)]
+    return text.count("\n", 0, places[number]) + 1 if number < len(places) else 1
+
+
+def _named_objects(part: Any) -> Iterator[tuple[str, Any]]:
+    """Objects with a name, in the order in which the names stand in the file."""
+    if isinstance(part, list):
+        for one in part:
+            yield from _named_objects(one)
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            if key == "name" and isinstance(value, str):
+                yield value, part
+            yield from _named_objects(value)
+
+
+def _find_field(schema: Any, at: str, records: dict[str, Any]) -> Any:
+    """Field at a path, as the file has it."""
+    field = None
+    inside = schema
+    for name in re.sub(r"\[\]|\{\}", "", at).split("."):
+        record = _find_record(inside, records)
+        field = next((one for one in (record or {}).get("fields", []) if one.get("name") == name), None)
+        if field is None:
+            return None
+        inside = field.get("type")
+    return field
+
+
+def _find_record(type_: Any, records: dict[str, Any]) -> Any:
+    """Record in a type, wherever it is defined."""
+    match type_:
+        case {"fields": list()}:
+            return type_
+        case {"items": inner} | {"values": inner}:
+            return _find_record(inner, records)
+        case list():
+            return next((found for branch in type_ if (found := _find_record(branch, records)) is not None), None)
+        case str():
+            return records.get(type_.rpartition(".")[2], records.get(type_))
+        case _:
+            return None

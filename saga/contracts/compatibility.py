@@ -1,0 +1,666 @@
+"""Compare two versions of a contract: which messages of one version the other cannot read, or misreads.
+
+Avro's resolution says what can be read, but not what bytes mean. So this comparison also covers logical types, digits,
+rounding and changed defaults. Everything is a pure function of two record types. `tests/contracts/changes.py` has the
+table of changes, and each verdict is proved by writing with one version and reading with the other.
+
+`list_changes` lists all changes from one version to the next, and `find_concerns` the services that they affect.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+
+from saga.contracts.contract import DEFAULT_MODE, Contract, Mode, Version
+from saga.contracts.schema import (
+    MISSING,
+    ArrayType,
+    DecimalType,
+    EnumType,
+    Field,
+    ForeignType,
+    MapType,
+    OptionalType,
+    RecordType,
+    ScalarType,
+    Type,
+    describe_type,
+    full_name,
+    meaning_of,
+)
+
+Direction: TypeAlias = Literal["backward", "forward"]
+"""Direction of reading: `backward`, the newer version reads what the older wrote; `forward`, the older what the newer
+wrote."""
+Effect: TypeAlias = Literal["fails", "misread", "default"]
+"""Effect on whoever reads: `fails`, there are messages that cannot be read; `misread`, values come as something else,
+and nothing tells; `default`, the reader's default stands in for what was not written, or is not known to it."""
+
+_PROMOTED: Final = {
+    ("int", "long"),
+    ("int", "float"),
+    ("int", "double"),
+    ("long", "float"),
+    ("long", "double"),
+    ("float", "double"),
+    ("string", "bytes"),
+    ("bytes", "string"),
+}
+"""Primitive types that Avro reads as another: written, read."""
+FOREIGN: Final = "foreign-type"
+"""Rule about types of other people's schemas that contracts cannot have."""
+_ROUNDED: Final = {("int", "float"), ("long", "float"), ("long", "double")}
+
+Kind: TypeAlias = Literal[
+    "added", "removed", "renamed", "order", "type", "symbols", "default", "aliases", "doc", "sensitive", "attribute"
+]
+_KINDS: Final[Mapping[str, tuple[Kind, ...]]] = {
+    "no-default": ("added", "removed", "renamed"),
+    "unwritten": ("added", "removed", "renamed"),
+    "symbols": ("symbols",),
+    "default-changed": ("default", "type"),
+    "alias": ("renamed", "aliases", "added", "removed"),
+}
+"""Kinds of change to which a finding of a rule belongs; of all other rules it is `type`."""
+_ATTRIBUTES: Final = (
+    "topic",
+    "key",
+    "owner",
+    "starts",
+    "outcome",
+    "produced_by",
+    "consumed_by",
+    "principal",
+    "id_header",
+    "id_field",
+    "trusted_time",
+    "namespace",
+    "upcasts",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompatibilityFinding:
+    """Effect that reading with another version has, on one field."""
+
+    rule: str
+    """Name of the rule, as `no-default`."""
+    path: str
+    """Path of the field in the version that reads: `items[].price`."""
+    effect: Effect
+    says: str
+    """Words that go on after the path."""
+    remedy: str = ""
+    """Words for how to change the newer version instead, if there is a common way."""
+
+    @property
+    def breaks(self) -> bool:
+        """True if a message cannot be read, or is taken for something else."""
+        return self.effect != "default"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompatibilityBreak:
+    """Finding that the mode of a version forbids."""
+
+    newer: Version
+    older: Version
+    direction: Direction
+    finding: CompatibilityFinding
+
+
+def compare_schemas(writer: RecordType, reader: RecordType) -> tuple[CompatibilityFinding, ...]:
+    """Effects of reading messages of one version with another; without any, each value comes as it was written."""
+    return tuple(_compare_records(writer, reader, ""))
+
+
+def find_breaks(contract: Contract) -> Iterator[CompatibilityBreak]:
+    """Findings that the modes of a contract's versions forbid: each version against the one before it, or all of
+    them."""
+    for newer in contract.versions[1:]:
+        for older in reversed(contract.versions[: newer.number - 1]):
+            for direction in promised_directions(newer.compatible):
+                if direction == "backward" and older.number in newer.upcasts:
+                    continue
+                writer, reader = (older, newer) if direction == "backward" else (newer, older)
+                for finding in compare_schemas(writer.record, reader.record):
+                    if finding.breaks:
+                        yield CompatibilityBreak(newer=newer, older=older, direction=direction, finding=finding)
+            if not newer.compatible.endswith("_transitive"):
+                break
+
+
+def promised_directions(mode: Mode) -> tuple[Direction, ...]:
+    """Directions in which a mode promises that messages are read."""
+    match mode.removesuffix("_transitive"):
+        case "full":
+            return ("backward", "forward")
+        case "backward":
+            return ("backward",)
+        case "forward":
+            return ("forward",)
+        case _:
+            return ()
+
+
+def _compare_types(writer: Type, reader: Type, at: str) -> Iterator[CompatibilityFinding]:
+    match writer, reader:
+        case OptionalType(one), OptionalType(other):
+            yield from _compare_types(one, other, at)
+        case OptionalType(one), _:
+            yield CompatibilityFinding(
+                rule="optional",
+                path=at,
+                effect="fails",
+                says="may be absent in what is written, and is not optional where it is read",
+                remedy="leave it as optional as it was, or add a new field",
+            )
+            yield from _compare_types(one, reader, at)
+        case _, OptionalType(other):
+            yield from _compare_types(writer, other, at)
+        case ForeignType(), _:
+            yield from _compare_foreign(writer, reader, at)
+        case ArrayType(one), ArrayType(other):
+            yield from _compare_types(one, other, f"{at}[]")
+        case MapType(one), MapType(other):
+            yield from _compare_types(one, other, f"{at}{{}}")
+        case RecordType(), RecordType():
+            yield from _compare_names(writer, reader, at)
+            yield from _compare_records(writer, reader, at)
+        case EnumType(), EnumType():
+            yield from _compare_names(writer, reader, at)
+            yield from _compare_symbols(writer, reader, at)
+        case ((ScalarType() | DecimalType()), (ScalarType() | DecimalType())):
+            yield from _compare_scalars(writer, reader, at)
+        case _:
+            yield _report_other_type(writer, reader, at)
+
+
+def _compare_foreign(writer: ForeignType, reader: Type, at: str) -> Iterator[CompatibilityFinding]:
+    """Finding if a value of a type that contracts cannot have is read as something that it may not be. Text is text,
+    whatever is meant by it."""
+    if writer.is_plain or writer.kind == "string":
+        found = list(_compare_types(ScalarType(writer.kind), reader, at))
+    else:
+        found = [_report_other_type(writer, reader, at)]
+    if any(finding.breaks for finding in found):
+        yield CompatibilityFinding(
+            rule=FOREIGN,
+            path=at,
+            effect="misread",
+            says=f"is written as {describe_type(writer)} and read as {describe_type(reader)}: contracts do not have "
+            "that type, and nobody guesses what it means",
+            remedy="have its sender write a type that contracts have",
+        )
+
+
+def _compare_records(writer: RecordType, reader: RecordType, at: str) -> Iterator[CompatibilityFinding]:
+    taken, clashes = _resolve_fields(writer, reader)
+    written = {field.name: field for field in writer.fields}
+    aliased = any(field.aliases for field in (*writer.fields, *reader.fields))
+    for field in reader.fields:
+        path = f"{at}.{field.name}" if at else field.name
+        source = taken.get(field.name)
+        if aliased:
+            fails = field.name in clashes or (source is None and field.default is MISSING)
+            yield from _check_aliases(field, writer, path, "fails" if fails else "misread")
+        if source is None:
+            if not any(name in written for name in (field.name, *field.aliases)):
+                yield _report_unwritten(field, path)
+            continue
+        found = list(_compare_types(source.type, field.type, path))
+        yield from found
+        if not any(finding.breaks for finding in found) and _default_changed(source, field):
+            yield CompatibilityFinding(
+                rule="default-changed",
+                path=path,
+                effect="misread",
+                says=f"has the default {_show_default(source)} where it is written, and {_show_default(field)} where "
+                "it is read: messages that do not have it mean two things, and equal events of a Client are no longer "
+                "the same one",
+                remedy="leave the default, or add a new field",
+            )
+
+
+def _check_aliases(field: Field, writer: RecordType, path: str, effect: Effect) -> Iterator[CompatibilityFinding]:
+    """Findings of aliases that leave open what a field is read from. `effect`: of reading it as fastavro does.
+    A contract, as which it is read, has no alias that is the name of another field; a schema of others' may."""
+    sources = [source for source in writer.fields if _may_be_read_from(source, field)]
+    if not sources:
+        return
+    if len(sources) > 1:
+        yield _report_ambiguous(sources, path, effect)
+    elif renamed := [f.name for f in writer.fields if field.name == sources[0].name and field.name in f.aliases]:
+        yield CompatibilityFinding(
+            rule="alias",
+            path=path,
+            effect="misread",
+            says=f"is another field where it is written: the aliases there say that it is {renamed[0]} now",
+            remedy="give the new field a name that no version had",
+        )
+
+
+def _resolve_fields(writer: RecordType, reader: RecordType) -> tuple[dict[str, Field], set[str]]:
+    """Field of the writer from which each field of the reader is read, as fastavro finds it; and fields of the reader
+    that it finds twice, which is an error there."""
+    aliases = {alias: field for field in reader.fields for alias in field.aliases}
+    left = {field.name: field for field in reader.fields}
+    taken: dict[str, Field] = {}
+    clashes = set()
+    for source in writer.fields:
+        field = left.get(source.name) or aliases.get(source.name)
+        if field is None:
+            continue
+        if field.name in left:
+            taken[field.name] = source
+            del left[field.name]
+        else:
+            clashes.add(field.name)
+    return taken, clashes
+
+
+def _may_be_read_from(source: Field, field: Field) -> bool:
+    """True if a field of the reader may be read from this one."""
+    return source.name == field.name or source.name in field.aliases
+
+
+def _default_changed(writer: Field, reader: Field) -> bool:
+    if writer.default is MISSING or reader.default is MISSING:
+        return False
+    return not _equal(writer.type, writer.default, reader.type, reader.default)
+
+
+def _equal(writer: Type, one: object, reader: Type, other: object) -> bool:
+    """True if a raw value of one version is what a raw value of the other is, in all that both have."""
+    match writer, one, reader, other:
+        case OptionalType(inner), _, _, _:
+            return _equal(inner, one, reader, other)
+        case _, _, OptionalType(inner), _:
+            return _equal(writer, one, inner, other)
+        case ArrayType(items), list(), ArrayType(others), list():
+            return len(one) == len(other) and all(_equal(items, a, others, b) for a, b in zip(one, other, strict=True))
+        case MapType(values), dict(), MapType(others), dict():
+            return one.keys() == other.keys() and all(_equal(values, one[key], others, other[key]) for key in one)
+        case RecordType(), dict(), RecordType(), dict():
+            pairs = [(a, b) for a in writer.fields for b in reader.fields if _may_be_read_from(a, b)]
+            return all(_equal(a.type, one[a.name], b.type, other[b.name]) for a, b in pairs)
+        case _, bytes(), _, str():
+            return one == other.encode()
+        case _, str(), _, bytes():
+            return one.encode() == other
+        case _:
+            return one == other
+
+
+def _report_unwritten(field: Field, path: str) -> CompatibilityFinding:
+    if field.default is MISSING:
+        return CompatibilityFinding(
+            rule="no-default",
+            path=path,
+            effect="fails",
+            says="is not in what is written, and has no default where it is read",
+            remedy="give it a default in the first version that has it, or an alias if it was renamed",
+        )
+    return CompatibilityFinding(
+        rule="unwritten",
+        path=path,
+        effect="default",
+        says=f"is not in what is written: its default {_show_default(field)} stands in",
+    )
+
+
+def _report_ambiguous(sources: list[Field], path: str, effect: Effect) -> CompatibilityFinding:
+    """Finding for aliases by which one field could be read from several."""
+    names = ", ".join(source.name for source in sources)
+    return CompatibilityFinding(
+        rule="alias",
+        path=path,
+        effect=effect,
+        says=f"could be read from {names}: its name and its aliases do not say from which",
+        remedy="take the alias away, or give the field a name that no version had",
+    )
+
+
+def _compare_names(
+    writer: RecordType | EnumType, reader: RecordType | EnumType, at: str
+) -> Iterator[CompatibilityFinding]:
+    """Finding if a named type has another name, and no alias for the one that is written."""
+    known = {full_name(alias, reader.namespace) for alias in reader.aliases}
+    if writer.name != reader.name and full_name(writer.name, writer.namespace) not in known:
+        yield CompatibilityFinding(
+            rule="type-name",
+            path=at,
+            effect="fails",
+            says=f"is written as {describe_type(writer)} and read as {describe_type(reader)}, which has no alias for "
+            "that name",
+            remedy=f'keep the name, for an alias ("aliases": ["{writer.name}"]) helps in one direction alone',
+        )
+
+
+def _compare_symbols(writer: EnumType, reader: EnumType, at: str) -> Iterator[CompatibilityFinding]:
+    unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+    if unknown and reader.default is None:
+        yield CompatibilityFinding(
+            rule="symbols",
+            path=at,
+            effect="fails",
+            says=f"is written with {', '.join(unknown)}, which is not known where it is read, "
+            f"and {describe_type(reader)} has no default",
+            remedy="keep all symbols; only an enum that has a default from its first version on can have new ones",
+        )
+    elif unknown:
+        yield CompatibilityFinding(
+            rule="symbols",
+            path=at,
+            effect="default",
+            says=f"is written with {', '.join(unknown)}, which is not known where it is read: "
+            f"its default {reader.default} stands in",
+        )
+
+
+def _compare_scalars(
+    writer: ScalarType | DecimalType, reader: ScalarType | DecimalType, at: str
+) -> Iterator[CompatibilityFinding]:
+    if writer == reader:
+        return
+    pair = primitive(writer), primitive(reader)
+    if pair[0] != pair[1] and pair not in _PROMOTED:
+        yield _report_other_type(writer, reader, at)
+        return
+    words = f"is written as {describe_type(writer)} and read as {describe_type(reader)}"
+    new = "give the field another name"
+    match writer, reader:
+        case DecimalType(precision, scale), DecimalType(limit, other) if scale == other:
+            if precision > limit:
+                says = f"{words}: amounts of more than {limit} digits cannot be read"
+                yield CompatibilityFinding(
+                    rule="precision", path=at, effect="fails", says=says, remedy="leave its precision"
+                )
+        case ScalarType("uuid"), ScalarType("string"):
+            return
+        case _, ScalarType("uuid"):
+            says = f"{words}: what is no UUID cannot be read"
+            yield CompatibilityFinding(rule="uuid", path=at, effect="fails", says=says, remedy=new)
+        case _ if meaning_of(writer) != meaning_of(reader):
+            says = f"{words}: the same bytes mean something else, and Avro does not look at logical types"
+            yield CompatibilityFinding(rule="logical-type", path=at, effect="misread", says=says, remedy=new)
+        case ScalarType("bytes"), ScalarType("string"):
+            says = f"{words}: bytes that are no UTF-8 cannot be read"
+            yield CompatibilityFinding(rule="utf-8", path=at, effect="fails", says=says, remedy=new)
+        case _ if pair in _ROUNDED:
+            says = f"{words}, in which great numbers are rounded"
+            yield CompatibilityFinding(rule="rounding", path=at, effect="misread", says=says, remedy=new)
+        case _:
+            return
+
+
+def primitive(type_: ScalarType | DecimalType) -> str:
+    """Primitive type in which a value is written."""
+    match type_:
+        case DecimalType():
+            return "bytes"
+        case ScalarType("uuid"):
+            return "string"
+        case ScalarType("date"):
+            return "int"
+        case ScalarType("timestamp-millis" | "timestamp-micros"):
+            return "long"
+        case ScalarType(kind):
+            return kind
+
+
+def _report_other_type(writer: Type, reader: Type, at: str) -> CompatibilityFinding:
+    return CompatibilityFinding(
+        rule="type",
+        path=at,
+        effect="fails",
+        says=f"is written as {describe_type(writer)} and read as {describe_type(reader)}",
+        remedy="leave its type, and add a field with another name",
+    )
+
+
+def _show_default(field: Field) -> str:
+    return ascii(field.default) if isinstance(field.default, bytes) else repr(field.default)
+
+
+# -------------------------------------------------------------------- differences
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaChange:
+    """Change from one version to another, of one thing."""
+
+    kind: Kind
+    old: str | None
+    """Path of the field in the older version; `None` if it was not there."""
+    new: str | None
+    """Path in the newer version; `None` if it is gone. Of the record itself and its attributes both are empty."""
+    says: str
+    backward: tuple[CompatibilityFinding, ...] = ()
+    """Effects on who reads messages of the older version with the newer."""
+    forward: tuple[CompatibilityFinding, ...] = ()
+    """Effects on who reads messages of the newer version with the older."""
+
+    @property
+    def path(self) -> str:
+        """Path by which people know it."""
+        return (self.old if self.new is None else self.new) or ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consumer:
+    """Service that reads a contract, as its manifest says."""
+
+    service: str
+    fields: frozenset[str] | None
+    """Paths of the fields that its code may read, as `total` or `address.street`; `None`: all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Concern:
+    """Effect of a change on one service."""
+
+    service: str
+    change: SchemaChange
+    direction: Direction
+    """`forward`: until it is deployed with the newer version. `backward`: as soon as it is."""
+    effect: Literal["fails", "misread", "default", "gone"]
+    """Effect of a `CompatibilityFinding`, or `gone`: its code reads a field that the newer version does not have."""
+    says: str
+
+
+def list_changes(old: Version, new: Version) -> tuple[SchemaChange, ...]:
+    """Changes from an older version to a newer one, each with its effects."""
+    changes = [*_compare_attributes(old.schema, new.schema), *_changes_of_record(old.written, new.written, "", "")]
+    for finding in compare_schemas(old.record, new.record):
+        place = _find_change(finding, [change.new for change in changes], changes)
+        changes[place] = replace(changes[place], backward=(*changes[place].backward, finding))
+    for finding in compare_schemas(new.record, old.record):
+        place = _find_change(finding, [change.old for change in changes], changes)
+        changes[place] = replace(changes[place], forward=(*changes[place].forward, finding))
+    return tuple(changes)
+
+
+def find_concerns(changes: Iterable[SchemaChange], consumers: Iterable[Consumer]) -> Iterator[Concern]:
+    """Effects of changes on services.
+
+    A message that cannot be read fails for whoever takes it; a value that is misread, or is a default now, concerns
+    those that may read its field. A field that is gone, or has another name, concerns the code that reads it.
+    """
+    for consumer in consumers:
+        for change in changes:
+            for direction, findings in (("forward", change.forward), ("backward", change.backward)):
+                for finding in findings:
+                    if finding.effect == "fails" or _reads(consumer, finding.path):
+                        yield Concern(
+                            service=consumer.service,
+                            change=change,
+                            direction="forward" if direction == "forward" else "backward",
+                            effect=finding.effect,
+                            says=f"{finding.path} {finding.says}",
+                        )
+            if change.kind in ("removed", "renamed") and change.old is not None and _reads(consumer, change.old):
+                yield Concern(
+                    service=consumer.service,
+                    change=change,
+                    direction="backward",
+                    effect="gone",
+                    says=f"its code may read {change.old}, which the newer version does not have"
+                    + (f": it is {change.new} there" if change.new is not None else ""),
+                )
+
+
+def _reads(consumer: Consumer, path: str) -> bool:
+    """True if the code of a service may read this field, a part of it, or what it is a part of."""
+    if consumer.fields is None:
+        return True
+    plain = path.replace("[]", "").replace("{}", "")
+    return any(f"{read}.".startswith(f"{plain}.") or f"{plain}.".startswith(f"{read}.") for read in consumer.fields)
+
+
+def _find_change(finding: CompatibilityFinding, paths: list[str | None], changes: list[SchemaChange]) -> int:
+    """Index of the change to which a finding belongs: there always is one, as `tests/contracts/test_any_change.py`
+    shows."""
+    kinds = _KINDS.get(finding.rule, ("type",))
+    return next(i for i, path in enumerate(paths) if path == finding.path and changes[i].kind in kinds)
+
+
+def _compare_attributes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[SchemaChange]:
+    pairs = [(name, old.get(name), new.get(name)) for name in _ATTRIBUTES]
+    pairs.append(("compatible", old.get("compatible", DEFAULT_MODE), new.get("compatible", DEFAULT_MODE)))
+    for name, before, after in pairs:
+        if before != after:
+            yield SchemaChange(
+                kind="attribute", old="", new="", says=f'"{name}": {_show_value(before)} -> {_show_value(after)}'
+            )
+
+
+def _show_value(value: object) -> str:
+    return "none" if value is None else repr(value)
+
+
+def _changes_of_record(old: RecordType, new: RecordType, at: str, there: str) -> Iterator[SchemaChange]:
+    """Changes in a record. `at` and `there`: its path in the older and in the newer version."""
+    if old.doc != new.doc:
+        yield SchemaChange(kind="doc", old=at, new=there, says="its description")
+    if old.aliases != new.aliases:
+        yield SchemaChange(
+            kind="aliases", old=at, new=there, says=f"aliases: {_names(old.aliases)} -> {_names(new.aliases)}"
+        )
+    sources = _match_fields(old, new)
+    for field in new.fields:
+        path = _join(there, field.name)
+        source = sources.get(field.name)
+        if source is None:
+            yield SchemaChange(
+                kind="added", old=None, new=path, says=f"added: {describe_type(field.type)}{_describe_default(field)}"
+            )
+        else:
+            yield from _changes_of_field(source, field, _join(at, source.name), path)
+    kept = {source.name for source in sources.values()}
+    for field in old.fields:
+        if field.name not in kept:
+            path = _join(at, field.name)
+            yield SchemaChange(
+                kind="removed",
+                old=path,
+                new=None,
+                says=f"removed: {describe_type(field.type)}{_describe_default(field)}",
+            )
+    order = [sources[field.name].name for field in new.fields if field.name in sources]
+    if order != [field.name for field in old.fields if field.name in kept]:
+        yield SchemaChange(kind="order", old=at, new=there, says="its fields stand in another order")
+
+
+def _match_fields(old: RecordType, new: RecordType) -> dict[str, Field]:
+    """Field of the older record that each field of the newer one was: by an alias, else by its name."""
+    before = {field.name: field for field in old.fields}
+    renamed = {
+        alias: field.name
+        for field in new.fields
+        for alias in field.aliases
+        if alias in before and field.name not in before
+    }
+    sources = {name: before[alias] for alias, name in renamed.items()}
+    for field in new.fields:
+        if field.name in before and field.name not in renamed and field.name not in sources:
+            sources[field.name] = before[field.name]
+    return sources
+
+
+def _changes_of_field(old: Field, new: Field, at: str, there: str) -> Iterator[SchemaChange]:
+    if old.name != new.name:
+        alias = f", alias {old.name}"
+        yield SchemaChange(kind="renamed", old=at, new=there, says=f"renamed: {old.name} -> {new.name}{alias}")
+    elif old.aliases != new.aliases:
+        yield SchemaChange(
+            kind="aliases", old=at, new=there, says=f"aliases: {_names(old.aliases)} -> {_names(new.aliases)}"
+        )
+    yield from _changes_of_type(old.type, new.type, at, there)
+    if _describe_default(old) != _describe_default(new):
+        before, after = (_describe_default(field).removeprefix(", default ") or "none" for field in (old, new))
+        yield SchemaChange(kind="default", old=at, new=there, says=f"default: {before} -> {after}")
+    if old.sensitive != new.sensitive:
+        yield SchemaChange(
+            kind="sensitive", old=at, new=there, says="sensitive" if new.sensitive else "no longer sensitive"
+        )
+
+
+def _changes_of_type(old: Type, new: Type, at: str, there: str) -> Iterator[SchemaChange]:
+    match old, new:
+        case OptionalType(before), OptionalType(after):
+            yield from _changes_of_type(before, after, at, there)
+        case ArrayType(before), ArrayType(after):
+            yield from _changes_of_type(before, after, f"{at}[]", f"{there}[]")
+        case MapType(before), MapType(after):
+            yield from _changes_of_type(before, after, f"{at}{{}}", f"{there}{{}}")
+        case RecordType(), RecordType():
+            if old.name != new.name:
+                yield _change_of_type(old, new, at, there)
+            yield from _changes_of_record(old, new, at, there)
+        case EnumType(), EnumType():
+            if old.name != new.name:
+                yield _change_of_type(old, new, at, there)
+            yield from _changes_of_enum(old, new, at, there)
+        case _ if old != new:
+            yield _change_of_type(old, new, at, there)
+            # What became optional, or no longer is, may have changed inside, too.
+            before, after = (getattr(type_, "inner", type_) for type_ in (old, new))
+            if type(before) is type(after) and isinstance(before, RecordType | EnumType | ArrayType | MapType):
+                yield from _changes_of_type(before, after, at, there)
+        case _:
+            return
+
+
+def _changes_of_enum(old: EnumType, new: EnumType, at: str, there: str) -> Iterator[SchemaChange]:
+    more = [symbol for symbol in new.symbols if symbol not in old.symbols]
+    less = [symbol for symbol in old.symbols if symbol not in new.symbols]
+    if more or less:
+        said = [f"added {', '.join(more)}"] if more else []
+        said += [f"removed {', '.join(less)}"] if less else []
+        yield SchemaChange(kind="symbols", old=at, new=there, says=f"symbols: {'; '.join(said)}")
+    elif old.symbols != new.symbols:
+        yield SchemaChange(kind="order", old=at, new=there, says="its symbols stand in another order")
+    if old.default != new.default:
+        says = f"default of {describe_type(new)}: {old.default or 'none'} -> {new.default or 'none'}"
+        yield SchemaChange(kind="default", old=at, new=there, says=says)
+    if old.aliases != new.aliases:
+        yield SchemaChange(
+            kind="aliases", old=at, new=there, says=f"aliases: {_names(old.aliases)} -> {_names(new.aliases)}"
+        )
+
+
+def _change_of_type(old: Type, new: Type, at: str, there: str) -> SchemaChange:
+    return SchemaChange(kind="type", old=at, new=there, says=f"type: {describe_type(old)} -> {describe_type(new)}")
+
+
+def _describe_default(field: Field) -> str:
+    return "" if field.default is MISSING else f", default {field.default!r}"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _join(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
