@@ -18,11 +18,11 @@ from saga.configuration.wiring import broker_of
 from saga.messages import Topic
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import from_record, line_of, to_records
-from saga.monitor.answers import Answers
-from saga.monitor.folds import Folds
-from saga.monitor.reader import Reader
-from saga.monitor.views import Filter, Page
-from saga.monitor.web.app import app
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import ReadModel
+from saga.monitor.reader import TransitionReader
+from saga.monitor.views import PageRequest, SagaFilter
+from saga.monitor.web.app import create_app
 from saga.support.clock import SystemClock, iso
 
 SAGAS = 1_000_000
@@ -39,10 +39,10 @@ def monitor() -> list[Figure]:
     before = _resident_bytes()
     records = to_records(line_of(each) for n in range(SMALL) for each in told_of(n, _begin_ms()))
     begin_s = time.process_time()
-    small = Folds()
+    small = ReadModel()
     for each in records:
         for told in from_record(record_of(each)):
-            small.take(told, 1 << 50)
+            small.apply(told, 1 << 50)
     folded = small.taken / (time.process_time() - begin_s)
     del small, records
     clock = SystemClock()
@@ -50,14 +50,16 @@ def monitor() -> list[Figure]:
     folds = population(SAGAS, _begin_ms(), clock.now_ms() + DAY_MS)
     built_s = time.perf_counter() - begin_s
     resident = _resident_bytes() - before
-    assert len(folds.known) == SAGAS
-    views, now_ms = Answers(folds), clock.now_ms()
+    assert len(folds.sagas) == SAGAS
+    views, now_ms = Queries(folds), clock.now_ms()
     last = name_of(SAGAS - 1)
     questions: dict[str, Callable[[], object]] = {
-        "first page of sagas": lambda: views.sagas(Filter(), Page()),
-        "sagas without an outcome, longest running first": lambda: views.sagas(Filter(outcome="none"), Page()),
-        "sagas whose id holds a text that none has": lambda: views.sagas(Filter(text="nowhere"), Page()),
-        "sagas of a service that has told of none": lambda: views.sagas(Filter(service="audit"), Page()),
+        "first page of sagas": lambda: views.sagas(SagaFilter(), PageRequest()),
+        "sagas without an outcome, longest running first": lambda: views.sagas(
+            SagaFilter(outcome="none"), PageRequest()
+        ),
+        "sagas whose id holds a text that none has": lambda: views.sagas(SagaFilter(text="nowhere"), PageRequest()),
+        "sagas of a service that has told of none": lambda: views.sagas(SagaFilter(service="audit"), PageRequest()),
         "one saga": lambda: views.saga(last, now_ms),
         "stuck sagas": lambda: views.stuck(now_ms),
         "rates of all handlers": views.rates,
@@ -80,7 +82,7 @@ def monitor() -> list[Figure]:
     return figures
 
 
-async def _pages(settings: Settings, folds: Folds, saga: str) -> list[Figure]:
+async def _pages(settings: Settings, folds: ReadModel, saga: str) -> list[Figure]:
     """Longest time of each page, from the request to its last byte, in this process."""
     paths = (
         "/sagas",
@@ -93,7 +95,7 @@ async def _pages(settings: Settings, folds: Folds, saga: str) -> list[Figure]:
         f"/api/trace/{saga}",
         "/api/stuck",
     )
-    figures, made = [], app(Answers(folds), settings, SystemClock())
+    figures, made = [], create_app(Queries(folds), settings, SystemClock())
     transport = httpx.ASGITransport(app=made)
     async with (
         made.router.lifespan_context(made),
@@ -110,7 +112,7 @@ async def _pages(settings: Settings, folds: Folds, saga: str) -> list[Figure]:
     return figures
 
 
-async def _through(settings: Settings, folds: Folds) -> tuple[float, float]:
+async def _through(settings: Settings, folds: ReadModel) -> tuple[float, float]:
     """Transitions a second through a broker, and seconds until a dead letter that was told is seen."""
     clock = SystemClock()
     lines = [line_of(each) for n in range(THROUGH // len(SHAPE)) for each in told_of(n, _begin_ms())]
@@ -118,16 +120,16 @@ async def _through(settings: Settings, folds: Folds) -> tuple[float, float]:
         await broker.ensure_topics([Topic(TRANSITIONS, 12)])
         for begin in range(0, len(lines), 1000):
             await broker.publish(to_records(lines[begin : begin + 1000]))
-        fresh = Folds()
+        fresh = ReadModel()
         rate = await _until(fresh, settings, lambda: fresh.taken == len(lines))
-        reader = Reader(folds, clock, print)
+        reader = TransitionReader(folds, clock, print)
         following = asyncio.get_running_loop().create_task(reader.follow(settings, clock.now_ms()))
         await clock.sleep(2)
         first = next(told_of(SAGAS + 1, 0))
         dead = replace(first, time=iso(clock.now_ms()), outcome="dead", open=True, error="KeyError")
         begin_s = time.perf_counter()
         await broker.publish(to_records([line_of(dead)]))
-        views = Answers(folds)
+        views = Queries(folds)
         while not any(each.saga == dead.saga for each in views.stuck(clock.now_ms()).sagas):
             await clock.sleep(0.01)
         seen_s = time.perf_counter() - begin_s
@@ -137,11 +139,11 @@ async def _through(settings: Settings, folds: Folds) -> tuple[float, float]:
     return rate, seen_s
 
 
-async def _until(folds: Folds, settings: Settings, holds: Callable[[], bool]) -> float:
+async def _until(folds: ReadModel, settings: Settings, holds: Callable[[], bool]) -> float:
     """Fold until it holds; transitions for each second of the processor."""
     clock = SystemClock()
     begin_s = time.process_time()
-    following = asyncio.get_running_loop().create_task(Reader(folds, clock, print).follow(settings))
+    following = asyncio.get_running_loop().create_task(TransitionReader(folds, clock, print).follow(settings))
     while not holds():
         await clock.sleep(0.01)
     rate = folds.taken / (time.process_time() - begin_s)

@@ -11,9 +11,9 @@ import msgspec
 
 from saga.messages import Outgoing, Record
 from saga.messaging.transition_events import Awaited, Cause, Said, Told, from_record, line_of, to_records
-from saga.monitor.counting import Histogram
-from saga.monitor.folds import Folds
-from saga.monitor.known import PACKING, Known, Standing
+from saga.monitor.counters import TimeHistogram
+from saga.monitor.read_model import ReadModel
+from saga.monitor.saga_index import PACKING, ServiceState, TrackedSaga
 from saga.support.clock import iso
 
 APART_MS = 2
@@ -38,7 +38,7 @@ SHAPE = (
     ("shipping", "dispatch", "handled", "Dispatched"),
 )
 """Transitions of a saga of the example, in the order in which they are told."""
-_standings = msgspec.json.Decoder(tuple[Standing, ...])
+_standings = msgspec.json.Decoder(tuple[ServiceState, ...])
 
 
 def told_of(n: int, begin_ms: int, upto: int = len(SHAPE), due: str | None = None) -> Iterator[Told]:
@@ -75,9 +75,9 @@ def name_of(n: int) -> str:
     return f"order-{n:07}"
 
 
-def population(count: int, begin_ms: int, due_ms: int) -> Folds:
+def population(count: int, begin_ms: int, due_ms: int) -> ReadModel:
     """Folds of so many sagas: one in `RUNNING` still runs, most of these with a deadline, `STUCK` of them without."""
-    folds, originals = Folds(count), dict[tuple[bool, bool], tuple[int, Known]]()
+    folds, originals = ReadModel(count), dict[tuple[bool, bool], tuple[int, TrackedSaga]]()
     for n in range(count):
         kind = n % RUNNING == 0, n < RUNNING * STUCK
         first, original = originals.get(kind, (-GROUP, None))
@@ -85,38 +85,40 @@ def population(count: int, begin_ms: int, due_ms: int) -> Folds:
             _copy(folds, original, name_of(n), (n - first) * APART_MS)
             continue
         fold(folds, n, begin_ms, due_ms)
-        originals[kind] = n, folds.known[name_of(n)]
+        originals[kind] = n, folds.sagas[name_of(n)]
     return folds
 
 
-def fold(folds: Folds, n: int, begin_ms: int, due_ms: int) -> None:
+def fold(folds: ReadModel, n: int, begin_ms: int, due_ms: int) -> None:
     """Fold the n-th saga from its records."""
     is_running, is_stuck = n % RUNNING == 0, n < RUNNING * STUCK
     due = iso(due_ms) if is_running and not is_stuck else None
     told = told_of(n, begin_ms, 5 if is_running else len(SHAPE), due)
     for record in to_records(map(line_of, told)):
         for each in from_record(record_of(record)):
-            folds.take(each, 1 << 50)
+            folds.apply(each, 1 << 50)
 
 
-def _copy(folds: Folds, of: Known, saga: str, later_ms: int) -> None:
+def _copy(folds: ReadModel, of: TrackedSaga, saga: str, later_ms: int) -> None:
     """Take in a saga that is as another one, so much later."""
-    known = Known(saga)
+    known = TrackedSaga(saga)
     known.packed = b"".join(PACKING.pack(*each[:2], each[2] + later_ms, *each[3:]) for each in of)
-    known.began_ms, known.changed_ms, known.whole = of.began_ms + later_ms, of.changed_ms + later_ms, of.whole
+    known.began_ms, known.changed_ms, known.has_start = of.began_ms + later_ms, of.changed_ms + later_ms, of.has_start
     known.kind = of.kind
     if of.ended is not None:
         known.ended = of.ended[0] + later_ms, *of.ended[1:]
-        folds.lives.setdefault(of.kind, Histogram()).add(known.ended[0] - known.began_ms)
+        folds.lives.setdefault(of.kind, TimeHistogram()).add(known.ended[0] - known.began_ms)
     else:
-        folds.unended.add(known, known.began_ms)
-    if of.standings:  # with strings of its own, as decoding makes them
-        known.standings = _standings.decode(msgspec.json.encode(of.standings))
-    known.places = tuple((why, since_ms if why[0] == "overdue" else since_ms + later_ms) for why, since_ms in of.places)
-    for why, since_ms in known.places:
-        folds.places[why].add(known, since_ms)
-    folds.changed.add(known, known.changed_ms)
-    folds.known[saga] = known
+        folds.without_outcome.add(known, known.began_ms)
+    if of.service_states:  # with strings of its own, as decoding makes them
+        known.service_states = _standings.decode(msgspec.json.encode(of.service_states))
+    known.stuck_candidates = tuple(
+        (why, since_ms if why[0] == "overdue" else since_ms + later_ms) for why, since_ms in of.stuck_candidates
+    )
+    for why, since_ms in known.stuck_candidates:
+        folds.stuck_candidates[why].add(known, since_ms)
+    folds.by_change_time.add(known, known.changed_ms)
+    folds.sagas[saga] = known
     folds.taken += known.count
 
 

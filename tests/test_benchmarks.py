@@ -14,9 +14,9 @@ from benchmarks import (
     telling,
     watched,
 )
-from saga.monitor.answers import Answers
-from saga.monitor.folds import Folds
-from saga.monitor.views import Filter, Page
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import ReadModel
+from saga.monitor.views import PageRequest, SagaFilter
 
 
 @pytest.mark.parametrize("part", [parts.messages, parts.hot_saga, parts.chain, parts.one_at_a_time])
@@ -79,22 +79,25 @@ def test_the_part_with_the_monitor_runs(monkeypatch: pytest.MonkeyPatch) -> None
 def test_sagas_that_are_copied_are_as_if_they_had_been_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "STUCK", 1)  # of the others that run each has a deadline
     begin_ms, due_ms, count = 1_795_270_000_000, 1_795_270_060_000, 90
-    copied, folded = watched.population(count, begin_ms, due_ms), Folds()
+    copied, folded = watched.population(count, begin_ms, due_ms), ReadModel()
     for n in range(count):
         watched.fold(folded, n, begin_ms, due_ms)
 
-    def everything(folds: Folds) -> list[object]:
-        views, later_ms = Answers(folds), due_ms + 600_000
+    def everything(folds: ReadModel) -> list[object]:
+        views, later_ms = Queries(folds), due_ms + 600_000
         return [
             *(views.saga(watched.name_of(n), later_ms) for n in range(count)),
-            *(views.sagas(which, Page(limit=7)) for which in (Filter(), Filter(outcome="none"), Filter(open=True))),
+            *(
+                views.sagas(which, PageRequest(limit=7))
+                for which in (SagaFilter(), SagaFilter(outcome="none"), SagaFilter(open=True))
+            ),
             views.stuck(later_ms),
             folds.taken,
         ]
 
     copied.waits = folded.waits  # sums, as rates are: those of the sagas that are folded
     assert everything(copied) == everything(folded)
-    assert len(Answers(copied).stuck(due_ms + 600_000).sagas) == 5
+    assert len(Queries(copied).stuck(due_ms + 600_000).sagas) == 5
 
 
 def test_the_part_with_transitions_that_are_told_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from saga.configuration.wiring import broker_of
 from saga.messages import Topic
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import line_of, to_records
-from saga.monitor.folds import Folds
-from saga.monitor.reader import Reader
+from saga.monitor.read_model import ReadModel
+from saga.monitor.reader import TransitionReader
 from saga.support.clock import SystemClock
 from tests.servers.server import free_ports
 
@@ -57,9 +57,9 @@ async def _tell(ground: Ground) -> None:
 
 async def _alone(ground: Ground) -> float:
     """Transitions a second that a monitor folds which reads everything."""
-    folds = Folds()
+    folds = ReadModel()
     began_s = time.perf_counter()
-    await Reader(folds, clock, print).read_all(ground.settings)
+    await TransitionReader(folds, clock, print).read_all(ground.settings)
     return folds.taken / (time.perf_counter() - began_s)
 
 

@@ -14,7 +14,7 @@ from saga.cli.printing import tell, tell_trouble
 from saga.configuration import wiring
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
-from saga.monitor.folds import SAGAS_MAX
+from saga.monitor.read_model import SAGAS_MAX
 from saga.support.clock import SystemClock
 
 ADDRESS = "127.0.0.1:8642"
@@ -109,11 +109,11 @@ def run(  # a parameter for each option
         _run(_sharing(shared, sagas_max, settings, clock))
         return
     try:
-        from saga.monitor.serving import Serving, serve
+        from saga.monitor.server import ServerOptions, serve
     except ImportError as why:
         problem = f"{why}; pip install 'saga-choreography[monitor]'"
         raise ConfigurationError("the monitor was not started:", [problem]) from why
-    wanted = Serving(
+    wanted = ServerOptions(
         address=settings.monitor or ADDRESS,
         stores=addresses,
         since_ms=None if since is None else since_ms("--since", since, clock),
@@ -126,11 +126,11 @@ def run(  # a parameter for each option
 def _sharing(name: str, sagas_max: int, settings: Settings, clock: SystemClock) -> Serve:
     """Worker of a shared monitor, to be run."""
     try:
-        from saga.monitor.shared.serving import Sharing, serve_shared
+        from saga.monitor.shared.server import SharedOptions, serve_shared
     except ImportError as why:
         problem = f"{why}; pip install 'saga-choreography[faust,kafka,monitor]'"
         raise ConfigurationError("the shared monitor was not started:", [problem]) from why
-    wanted = Sharing(name, settings.monitor or ADDRESS, sagas_max)
+    wanted = SharedOptions(name, settings.monitor or ADDRESS, sagas_max)
     return lambda stop: serve_shared(wanted, settings, stop, clock, _begun, tell_trouble)
 
 

@@ -14,11 +14,21 @@ from saga.cli.printing import tell, tell_json, tell_trouble
 from saga.configuration.settings import Settings
 from saga.errors import SagaError
 from saga.messaging.names import TRANSITIONS
-from saga.monitor.answers import Answers
-from saga.monitor.asking import Asked
-from saga.monitor.folds import Folds
-from saga.monitor.reader import Reader
-from saga.monitor.views import AllStuck, Awaited, ErrorClass, Hot, Line, Rate, Rates, Stuck, Timeline
+from saga.monitor.client import MonitorClient
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import ReadModel
+from saga.monitor.reader import TransitionReader
+from saga.monitor.views import (
+    ErrorClass,
+    HandlerRate,
+    HandlerRates,
+    HotSpots,
+    SagaWait,
+    StuckSaga,
+    StuckSagas,
+    Timeline,
+    TimelineRow,
+)
 from saga.ops.offsets import ServiceOffsets, find_unattended
 from saga.support.clock import SystemClock, iso
 from saga.support.printable import counted
@@ -141,7 +151,7 @@ def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
     Exit code 2: asked wrongly, or neither monitor nor broker can be read.
     """
 
-    def of(views: Asked | Answers) -> tuple[Rates, tuple[ErrorClass, ...], Hot]:
+    def of(views: MonitorClient | Queries) -> tuple[HandlerRates, tuple[ErrorClass, ...], HotSpots]:
         return views.rates(), views.errors(), views.hot()
 
     found, errors, hot = _answer(monitor, broker, of, of)
@@ -156,13 +166,13 @@ def rates(monitor: str | None, broker: str | None, as_json: bool) -> None:
 
 
 def _answer(
-    monitor: str | None, broker: str | None, asks: Callable[[Asked], Answer], reads: Callable[[Answers], Answer]
+    monitor: str | None, broker: str | None, asks: Callable[[MonitorClient], Answer], reads: Callable[[Queries], Answer]
 ) -> Answer:
     """Answer of a monitor that runs, or else out of the topic; it is told which."""
     settings = Settings.from_environment(broker=broker, monitor=monitor)
     if settings.monitor:
         try:
-            answer = asks(Asked(settings.monitor))
+            answer = asks(MonitorClient(settings.monitor))
         except OSError as why:
             reason = f"no monitor answers at {settings.monitor} ({why.strerror or why})"
         else:
@@ -170,12 +180,12 @@ def _answer(
             return answer
     else:
         reason = "SAGA_MONITOR is not set"
-    reader = Reader(Folds(), SystemClock(), tell_trouble)
+    reader = TransitionReader(ReadModel(), SystemClock(), tell_trouble)
     there = asyncio.run(reader.read_all(settings))
     what = counted(reader.folds.taken, "transition") if there else "no service has told anything there yet"
     others = f", {reader.refused} records are none" if reader.refused else ""
     tell(f"{reason}: read from the topic {TRANSITIONS}: {what}{others}", err=True)
-    return reads(Answers(reader.folds))
+    return reads(Queries(reader.folds))
 
 
 def _tell_unanswered(unanswered: Sequence[str]) -> None:
@@ -203,7 +213,7 @@ def _timeline(found: Timeline) -> list[str]:
     return lines
 
 
-def _line(line: Line) -> list[str]:
+def _line(line: TimelineRow) -> list[str]:
     story = line.type + (f" -> {', '.join(line.emitted)}" if line.emitted else "")
     story += f"  [{', '.join(line.steps)}]" if line.steps else ""
     story += f"  attempt {line.attempt}" if line.attempt > 1 else ""
@@ -212,24 +222,24 @@ def _line(line: Line) -> list[str]:
     return [iso(line.time_ms), f"{line.service} {line.number}", line.handler, line.outcome, took, story]
 
 
-def _awaited(each: Awaited) -> str:
+def _awaited(each: SagaWait) -> str:
     who = f"{each.service}.{each.handler}" if each.handler else each.service
     return f"{who} since {iso(each.since_ms)}: {each.ends}"
 
 
-def _stuck(found: AllStuck) -> list[str]:
+def _stuck(found: StuckSagas) -> list[str]:
     if not found.sagas:
         return ["nothing of what could be asked is stuck" if found.unanswered else "nothing is stuck"]
     rows = [["SAGA", "WHY", "SINCE", "WHERE", "WHAT WOULD END IT"], *map(_stuck_row, found.sagas)]
     return [*_table(rows), *(["and more"] if found.more else [])]
 
 
-def _stuck_row(each: Stuck) -> list[str]:
+def _stuck_row(each: StuckSaga) -> list[str]:
     where = f"{each.awaited.service}.{each.awaited.handler}" if each.awaited.handler else each.awaited.service
     return [each.saga, each.why, iso(each.since_ms), where, each.awaited.ends]
 
 
-def _rates(found: Rates) -> list[str]:
+def _rates(found: HandlerRates) -> list[str]:
     told = f"{counted(found.sagas, 'saga')}, {found.in_flight} without an outcome; "
     if not found.handlers:
         return [f"{told}no transition was told"]
@@ -251,7 +261,7 @@ def _rates(found: Rates) -> list[str]:
     return [f"{told}the {found.minutes} minutes up to {newest}", "", *_table([heading, *map(_rate, found.handlers)])]
 
 
-def _rate(each: Rate) -> list[str]:
+def _rate(each: HandlerRate) -> list[str]:
     counts = each.transitions, each.runs, each.retries, each.dead
     times = each.p50_ms, each.p95_ms, each.p99_ms, each.queued_p95_ms
     numbers = [f"{each.per_s:.2f}", *map(str, counts), *(f"{ms:.0f}" for ms in times)]
@@ -266,7 +276,7 @@ def _errors(errors: Sequence[ErrorClass]) -> list[str]:
     return ["", *_table(rows)]
 
 
-def _hot(hot: Hot) -> list[str]:
+def _hot(hot: HotSpots) -> list[str]:
     lines = [f"hot saga {each.saga}: {each.transitions} transitions" for each in hot.sagas]
     for each in hot.partitions:
         times = f"{each.transitions} messages, {each.share:.1f} times the mean of its topic"

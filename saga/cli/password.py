@@ -6,7 +6,7 @@ import click
 
 from saga.cli.printing import tell
 from saga.errors import BadInput
-from saga.monitor.web.users import line_for
+from saga.monitor.web.users import format_user_line
 
 
 @click.command()
@@ -32,7 +32,7 @@ def password(name: str) -> None:
     else:
         given = sys.stdin.readline().rstrip("\r\n")
     try:
-        line = line_for(name, given)
+        line = format_user_line(name, given)
     except BadInput as why:
         raise click.UsageError(str(why)) from why
     tell(line)

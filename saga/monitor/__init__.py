@@ -1,6 +1,7 @@
-"""Monitor: sagas of all services as they run, folded from the topic on which services tell their transitions. It only
-reads: it may die, lag, or begin anew, and no service notices.
+"""Monitor: shows the sagas of all services, from the transition events that they publish. It only reads. It may crash,
+lag or start again, and no service notices.
 
-Reading order: `views.py` (what can be asked), `known.py` (one saga), `standing.py` (when it is stuck), `folds.py` (what
-a transition changes), `answers.py`; then the outside: `reader.py`, `serving.py`, `asking.py`, `web/`.
+Reading order: `views.py` (what can be asked), `saga_index.py` (what is stored of a saga), `stuck_detection.py`,
+`read_model.py` (how a transition event changes it), `queries.py`; then the edges: `reader.py`, `server.py`,
+`client.py`, `web/`, `shared/`.
 """

@@ -12,7 +12,7 @@ from saga.errors import BadInput, BrokerUnavailable
 from saga.messages import Record, StalledPartition
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import from_record
-from saga.monitor.folds import Folds
+from saga.monitor.read_model import ReadModel
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import Clock
 
@@ -25,19 +25,19 @@ POLL_S = 1.0
 LOOK_S = 30.0
 """Time between two looks whether the topic has got more partitions."""
 
-Tell = Callable[[object], None]
+Report = Callable[[object], None]
 """Function that is told what keeps a monitor from reading."""
 
 
-class Reader:
+class TransitionReader:
     """Reader that folds the transitions of a broker."""
 
-    def __init__(self, folds: Folds, clock: Clock, tell: Tell) -> None:
+    def __init__(self, folds: ReadModel, clock: Clock, tell: Report) -> None:
         self.folds = folds
         self.refused = 0
         """Records on the topic that are no transitions."""
         self._clock, self._tell = clock, tell
-        self._told = ""
+        self._reported = ""
 
     # ---------------------------------------------------------------- once
 
@@ -49,7 +49,7 @@ class Reader:
             if TRANSITIONS not in await broker.count_partitions([TRANSITIONS]):
                 return False
             async for record in broker.scan(TRANSITIONS):
-                self._fold(record)
+                self._apply(record)
         return True
 
     # ---------------------------------------------------------------- for ever
@@ -61,20 +61,20 @@ class Reader:
             try:
                 if missing_broker_file(settings) is None:
                     async with open_administration(settings, self._clock) as broker:
-                        await self._topic(broker)
-                        await self._read(broker, since_ms)
-                self._trouble(f"no service has told anything yet: there is no {missing_broker_file(settings)}")
+                        await self._wait_for_topic(broker)
+                        await self._read_partitions(broker, since_ms)
+                self._report(f"no service has told anything yet: there is no {missing_broker_file(settings)}")
             except BrokerUnavailable as why:
-                self._trouble(why)
+                self._report(why)
             await self._clock.sleep(POLL_S)
 
-    async def _topic(self, broker: Administration) -> None:
+    async def _wait_for_topic(self, broker: Administration) -> None:
         """Wait until there is a topic."""
         while TRANSITIONS not in await broker.count_partitions([TRANSITIONS]):
-            self._trouble(f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us")
+            self._report(f"no service has told anything yet: there is no topic {TRANSITIONS}, or it is hidden from us")
             await self._clock.sleep(POLL_S)
 
-    async def _read(self, broker: Administration, since_ms: int | None) -> None:
+    async def _read_partitions(self, broker: Administration, since_ms: int | None) -> None:
         """Read all partitions for ever; when the topic has got more of them, from where it is, and those too."""
         log_ids = await broker.fetch_log_ids([TRANSITIONS])
         bounds = {partition: each.begin for partition, each in (await broker.fetch_bounds([TRANSITIONS])).items()}
@@ -84,38 +84,38 @@ class Reader:
                 look_s = self._clock.monotonic_s() + LOOK_S
                 while self._clock.monotonic_s() < look_s:
                     records = await reading.poll(records_max=RECORDS_MAX, timeout_s=POLL_S)
-                    self._trouble("; ".join(map(_told, reading.stalled_partitions())))
-                    await self._fold_all(records)
+                    self._report("; ".join(map(_describe, reading.stalled_partitions())))
+                    await self._apply_all(records)
                 positions, log_ids = reading.positions(), reading.log_ids()
             more = await broker.fetch_bounds([TRANSITIONS])
             positions = {**{partition: each.begin for partition, each in more.items()}, **positions}
 
-    async def _fold_all(self, records: Sequence[Record]) -> None:
+    async def _apply_all(self, records: Sequence[Record]) -> None:
         folded = 0
         for record in records:
-            self._fold(record)
+            self._apply(record)
             folded += len(record.value or b"")
             if folded > SLICE_BYTES:
                 folded = 0
                 await self._clock.sleep(0)
 
-    def _fold(self, record: Record) -> None:
+    def _apply(self, record: Record) -> None:
         try:
             several = from_record(record)
         except BadInput:  # anybody may write to the topic, and later versions tell other things
             self.refused += 1
             return
         for told in several:
-            self.folds.take(told, record.time_ms)
+            self.folds.apply(told, record.time_ms)
 
-    def _trouble(self, what: object) -> None:
+    def _report(self, what: object) -> None:
         """Tell what keeps it from reading, once."""
         text = str(what)
-        if text and text != self._told:
+        if text and text != self._reported:
             self._tell(text)
-        self._told = text
+        self._reported = text
 
 
-def _told(standstill: StalledPartition) -> str:
+def _describe(standstill: StalledPartition) -> str:
     place = standstill.topic if standstill.partition is None else f"{standstill.topic}/{standstill.partition}"
     return f"{place} cannot be read: {standstill.reason}"

@@ -16,7 +16,7 @@ PAGE_MAX = 1000
 """Most sagas on a page, and most entries of each other answer."""
 
 
-class Filter(Struct, frozen=True, kw_only=True):
+class SagaFilter(Struct, frozen=True, kw_only=True):
     """Choice of sagas: those for which all that is given holds."""
 
     text: str = ""
@@ -35,16 +35,16 @@ class Filter(Struct, frozen=True, kw_only=True):
     """Time at which it is stuck."""
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class PageRequest(Struct, frozen=True, kw_only=True):
     """Part of a long answer."""
 
     limit: int = 50
     """Most sagas on it, up to `PAGE_MAX`."""
     after: str = ""
-    """`Sagas.next` of the page before; empty: the first page."""
+    """`SagaPage.next` of the page before; empty: the first page."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class SagaRow(Struct, frozen=True, kw_only=True):
     """A saga in one line."""
 
     saga: str
@@ -65,19 +65,19 @@ class Row(Struct, frozen=True, kw_only=True):
     """True: a dead letter blocks it somewhere."""
 
 
-class Sagas(Struct, frozen=True, kw_only=True):
+class SagaPage(Struct, frozen=True, kw_only=True):
     """Sagas that were asked for, last changed first."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SagaRow, ...]
     next: str
-    """`Page.after` of the next page; empty: there is none."""
+    """`PageRequest.after` of the next page; empty: there is none."""
     looked: int
     """Number of sagas that were looked at: a page ends, too, when these are very many."""
     known: int
     """Number of sagas that the monitor knows, whatever was asked for."""
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class TimelineRow(Struct, frozen=True, kw_only=True):
     """Transition of a saga, as one line of its timeline."""
 
     service: str
@@ -102,7 +102,7 @@ class Line(Struct, frozen=True, kw_only=True):
     """Time in the handler, and in others of its message before; `None`: nobody saw it."""
 
 
-class Awaited(Struct, frozen=True, kw_only=True):
+class SagaWait(Struct, frozen=True, kw_only=True):
     """Something that a saga waits for in one service."""
 
     service: str
@@ -117,7 +117,7 @@ class Awaited(Struct, frozen=True, kw_only=True):
     """Event, time or command that would end it, in words."""
 
 
-class Stuck(Struct, frozen=True, kw_only=True):
+class StuckSaga(Struct, frozen=True, kw_only=True):
     """A saga that does not go on by itself, or ought to have."""
 
     saga: str
@@ -126,13 +126,13 @@ class Stuck(Struct, frozen=True, kw_only=True):
     """Time since which it is stuck, by the measure of `why`."""
     measure_ms: int
     """Time that was allowed for it before."""
-    awaited: Awaited
+    awaited: SagaWait
 
 
-class AllStuck(Struct, frozen=True, kw_only=True):
+class StuckSagas(Struct, frozen=True, kw_only=True):
     """Sagas that are stuck, longest first."""
 
-    sagas: tuple[Stuck, ...]
+    sagas: tuple[StuckSaga, ...]
     more: bool
     """True: there are more than these."""
     unanswered: tuple[str, ...] = ()
@@ -142,20 +142,20 @@ class AllStuck(Struct, frozen=True, kw_only=True):
 class Timeline(Struct, frozen=True, kw_only=True):
     """All that is known of one saga."""
 
-    row: Row
-    lines: tuple[Line, ...]
+    row: SagaRow
+    lines: tuple[TimelineRow, ...]
     """Transitions by time; those of one service by number."""
     missing: int
     """Number of transitions that were told of no more, or not yet: gaps below the last number of each service."""
     left_out: int
     """Number of the oldest that are not in `lines`: it holds the newest only."""
-    awaited: tuple[Awaited, ...]
-    stuck: tuple[Stuck, ...]
+    awaited: tuple[SagaWait, ...]
+    stuck: tuple[StuckSaga, ...]
     unanswered: tuple[str, ...] = ()
     """Reasons why something is missing: parts that a shared monitor could not ask for."""
 
 
-class Slice(Struct, frozen=True, kw_only=True):
+class MinuteRate(Struct, frozen=True, kw_only=True):
     """Transitions of a handler in one minute."""
 
     minute_ms: int
@@ -164,7 +164,7 @@ class Slice(Struct, frozen=True, kw_only=True):
     """Number of them that tell of a failure."""
 
 
-class Rate(Struct, frozen=True, kw_only=True):
+class HandlerRate(Struct, frozen=True, kw_only=True):
     """Transitions of one handler in the last minutes."""
 
     service: str
@@ -183,11 +183,11 @@ class Rate(Struct, frozen=True, kw_only=True):
     """Time between message and run that 95 % did not exceed."""
     storm: bool
     """True: it retries more than it gets done."""
-    slices: tuple[Slice, ...]
+    slices: tuple[MinuteRate, ...]
     """Minutes in which there was something, oldest first."""
 
 
-class Rates(Struct, frozen=True, kw_only=True):
+class HandlerRates(Struct, frozen=True, kw_only=True):
     """Rates of all handlers, busiest first."""
 
     minutes: int
@@ -199,7 +199,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     """Sagas without an outcome."""
     taken: int
     """Transitions folded since the monitor began to read."""
-    handlers: tuple[Rate, ...]
+    handlers: tuple[HandlerRate, ...]
     unanswered: tuple[str, ...] = ()
     """Reasons why something is missing: parts that a shared monitor could not ask for."""
 
@@ -234,7 +234,7 @@ class HotPartition(Struct, frozen=True, kw_only=True):
     """Factor over the mean of the topic's partitions from which anything came."""
 
 
-class Hot(Struct, frozen=True, kw_only=True):
+class HotSpots(Struct, frozen=True, kw_only=True):
     """Keys and partitions that get more than others, hottest first."""
 
     sagas: tuple[HotSaga, ...]
@@ -247,20 +247,20 @@ class Views(Protocol):
     """Monitor, as those see it who ask. Each answer is bounded, and comes in less than a tenth of a second at a million
     sagas."""
 
-    def sagas(self, which: Filter, page: Page) -> Sagas:
+    def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
         """Page of the sagas that are meant."""
 
     def saga(self, saga: str, now_ms: int) -> Timeline | None:
         """One saga across all services; `None`: nothing was told of it, or it was forgotten since."""
 
-    def rates(self) -> Rates:
+    def rates(self) -> HandlerRates:
         """Rates and times of each handler."""
 
-    def stuck(self, now_ms: int) -> AllStuck:
+    def stuck(self, now_ms: int) -> StuckSagas:
         """Sagas that are stuck now."""
 
     def errors(self) -> tuple[ErrorClass, ...]:
         """Failures by class, most first."""
 
-    def hot(self) -> Hot:
+    def hot(self) -> HotSpots:
         """Hot keys and partitions."""

@@ -14,7 +14,7 @@ import pytest
 from saga.configuration.settings import Settings
 from saga.messages import Topic
 from saga.messaging.transition_events import Told
-from saga.monitor.answers import Answers
+from saga.monitor.queries import Queries
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import Pottery, a_worker, handled, the_broker
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
@@ -174,7 +174,7 @@ def answering(answers: dict[str, bytes], status: int = 200) -> Iterator[str]:
 
 def answers_of(*transitions: Told) -> dict[str, bytes]:
     """Answers of a monitor to which these were told."""
-    views: Answers = Monitor().take(*transitions).answers
+    views: Queries = Monitor().take(*transitions).answers
     now_ms = BEGIN_MS + 60 * MINUTE
     asked = {
         "trace/order-1": views.saga("order-1", now_ms),

@@ -10,7 +10,7 @@ import httpx
 
 from saga.configuration.settings import Settings
 from saga.monitor.views import Views
-from saga.monitor.web.app import app
+from saga.monitor.web.app import create_app
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
@@ -112,7 +112,7 @@ class Browser:
 @asynccontextmanager
 async def browsing(settings: Settings, views: Views | None = None, *addresses: str) -> AsyncIterator[Browser]:
     """Browser in front of a page with these settings."""
-    made = app(views, settings, CLOCK, addresses=addresses)
+    made = create_app(views, settings, CLOCK, addresses=addresses)
     async with made.router.lifespan_context(made):
         transport = httpx.ASGITransport(app=made, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:

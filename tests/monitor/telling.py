@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from saga.messages import Outgoing
 from saga.messaging.transition_events import Awaited, Cause, Result, Said, Told, line_of, to_records
-from saga.monitor.answers import Answers
-from saga.monitor.folds import Folds
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import ReadModel
 from saga.support.clock import iso
 
 BEGIN_MS = 1_795_270_000_000
@@ -75,15 +75,15 @@ def told(  # an argument for each field that tests choose
 class Monitor:
     """Folds, and their answers at times after the beginning of all."""
 
-    folds: Folds = field(default_factory=Folds)
+    folds: ReadModel = field(default_factory=ReadModel)
 
     def __post_init__(self) -> None:
-        self.answers = Answers(self.folds)
+        self.answers = Queries(self.folds)
 
     def take(self, *transitions: Told) -> "Monitor":
         """Fold these."""
         for each in transitions:
-            self.folds.take(each, BEGIN_MS + 1000 * MINUTE)
+            self.folds.apply(each, BEGIN_MS + 1000 * MINUTE)
         return self
 
     def stuck(self, ms: int) -> list[tuple[str, str, int]]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from saga.messaging.transition_events import Told
-from saga.monitor import answers, by_time, folds, known
-from saga.monitor.views import Filter, Page
+from saga.monitor import queries, read_model, saga_index
+from saga.monitor.views import PageRequest, SagaFilter
 from saga.support.clock import iso
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 
@@ -55,7 +55,7 @@ def everything(monitor: Monitor) -> bytes:
     views, now_ms = monitor.answers, BEGIN_MS + 90 * MINUTE
     return msgspec.json.encode(
         [
-            [views.sagas(which, Page(limit=limit)) for which in FILTERS for limit in (2, 100)],
+            [views.sagas(which, PageRequest(limit=limit)) for which in FILTERS for limit in (2, 100)],
             [views.saga(saga, now_ms) for saga in "abc"],
             views.rates(),
             views.stuck(now_ms),
@@ -74,13 +74,13 @@ def usual(monitor: Monitor) -> object:
 
 
 FILTERS = (
-    Filter(),
-    Filter(outcome="none"),
-    Filter(outcome="success"),
-    Filter(open=True, service="payment"),
-    Filter(dead=True),
-    Filter(before_ms=BEGIN_MS + 50 * MINUTE, text="a"),
-    Filter(stuck_ms=BEGIN_MS + 150 * MINUTE),
+    SagaFilter(),
+    SagaFilter(outcome="none"),
+    SagaFilter(outcome="success"),
+    SagaFilter(open=True, service="payment"),
+    SagaFilter(dead=True),
+    SagaFilter(before_ms=BEGIN_MS + 50 * MINUTE, text="a"),
+    SagaFilter(stuck_ms=BEGIN_MS + 150 * MINUTE),
 )
 
 
@@ -104,14 +104,14 @@ def test_of_two_words_by_one_number_the_same_counts_in_any_order(history: list[T
 
 
 def test_a_saga_with_very_many_transitions_keeps_the_newest_and_counts_each_once() -> None:
-    count = known.LINES_MAX + 2 * known.SPARE
+    count = saga_index.LINES_MAX + 2 * saga_index.SPARE
     history = [told("order", number, number * S) for number in range(count)]
     forwards, backwards = Monitor().take(*history, *history), Monitor().take(*reversed(history), *history)
     for monitor in (forwards, backwards):
         timeline = monitor.answers.saga("order-1", BEGIN_MS)
         assert timeline is not None
-        assert [line.number for line in timeline.lines] == list(range(count - known.LINES_MAX, count))
-        assert (timeline.row.transitions, timeline.left_out, timeline.missing) == (count, 2 * known.SPARE, 0)
+        assert [line.number for line in timeline.lines] == list(range(count - saga_index.LINES_MAX, count))
+        assert (timeline.row.transitions, timeline.left_out, timeline.missing) == (count, 2 * saga_index.SPARE, 0)
         assert [(hot.saga, hot.transitions) for hot in monitor.answers.hot().sagas] == [("order-1", count)]
         assert monitor.folds.taken == count
 
@@ -137,11 +137,11 @@ def test_of_a_history_that_was_made_anew_counts_what_was_told_since() -> None:
     assert [(line.service, line.number) for line in timeline.lines] == [("order", 0), ("payment", 0), ("payment", 1)]
     assert (timeline.row.transitions, timeline.missing) == (3, 0)
     alone = Monitor().take(told("payment", 0, S), anew, told("order", 0, 0))
-    assert len(alone.answers.sagas(Filter(), Page()).rows) == 1
+    assert len(alone.answers.sagas(SagaFilter(), PageRequest()).rows) == 1
 
 
 def test_of_a_long_history_that_was_made_anew_the_others_stay() -> None:
-    count = known.LINES_MAX + 2 * known.SPARE
+    count = saga_index.LINES_MAX + 2 * saga_index.SPARE
     long = (told("order", number, number * S) for number in range(count))
     anew = replace(told("order", 0, 0), anew=iso(BEGIN_MS))
     timeline = Monitor().take(told("payment", 0, count * S), *long, anew).answers.saga("order-1", BEGIN_MS)
@@ -151,51 +151,53 @@ def test_of_a_long_history_that_was_made_anew_the_others_stay() -> None:
 
 
 def test_of_too_many_sagas_the_ended_one_goes_that_was_not_heard_of_for_the_longest_time() -> None:
-    monitor = Monitor(folds.Folds(sagas_max=3))
+    monitor = Monitor(read_model.ReadModel(sagas_max=3))
     monitor.take(told("order", 0, 0, saga="runs"))
     for ms, saga in enumerate(("first", "second", "third", "fourth"), start=1):
         monitor.take(told("order", 0, ms * S, saga=saga, result="success", emitted=("OrderConfirmed",)))
-    assert [row.saga for row in monitor.answers.sagas(Filter(), Page()).rows] == ["fourth", "third", "runs"]
+    assert [row.saga for row in monitor.answers.sagas(SagaFilter(), PageRequest()).rows] == ["fourth", "third", "runs"]
     assert monitor.folds.forgotten == 2
-    assert [row.saga for row in monitor.answers.sagas(Filter(outcome="none"), Page()).rows] == ["runs"]
+    assert [row.saga for row in monitor.answers.sagas(SagaFilter(outcome="none"), PageRequest()).rows] == ["runs"]
 
 
 def test_a_saga_that_is_forgotten_is_hot_no_more_and_one_that_is_quiet_takes_no_more_room_than_it_needs() -> None:
-    monitor = Monitor(folds.Folds(sagas_max=1)).take(*(told("order", n, n) for n in range(folds.BUSY_LEAST)))
+    monitor = Monitor(read_model.ReadModel(sagas_max=1)).take(
+        *(told("order", n, n) for n in range(read_model.BUSY_LEAST))
+    )
     assert len(monitor.answers.hot().sagas) == 1
     monitor.take(told("order", 0, S, saga="next"))
     assert monitor.answers.hot().sagas == ()
-    assert monitor.folds.known["next"].standings == ()
+    assert monitor.folds.sagas["next"].service_states == ()
 
 
 def test_where_no_saga_has_ended_the_one_longest_unheard_of_goes() -> None:
-    monitor = Monitor(folds.Folds(sagas_max=2))
+    monitor = Monitor(read_model.ReadModel(sagas_max=2))
     monitor.take(*(told("order", 0, ms * S, "waiting", saga=saga) for ms, saga in enumerate("abc")))
-    assert [row.saga for row in monitor.answers.sagas(Filter(), Page()).rows] == ["c", "b"]
+    assert [row.saga for row in monitor.answers.sagas(SagaFilter(), PageRequest()).rows] == ["c", "b"]
     assert [saga for saga, _, _ in monitor.stuck(60 * MINUTE)] == ["b", "c"]
 
 
-FILTERED: tuple[tuple[Filter, str], ...] = (
-    (Filter(), "dead done failed old open"),
-    (Filter(text="d"), "dead done failed old"),
-    (Filter(outcome="none"), "dead old open"),
-    (Filter(outcome="success"), "done"),
-    (Filter(outcome="failure"), "failed"),
-    (Filter(before_ms=BEGIN_MS), "old"),
-    (Filter(open=True), "dead failed open"),
-    (Filter(service="payment"), "dead failed"),
-    (Filter(service="stock"), ""),
-    (Filter(text="d", service="order"), "done old"),
-    (Filter(dead=True), "dead failed"),
-    (Filter(dead=True, outcome="none"), "dead"),
-    (Filter(dead=True, text="fail"), "failed"),
-    (Filter(stuck_ms=BEGIN_MS + 1000 * MINUTE), "dead failed old open"),
-    (Filter(stuck_ms=BEGIN_MS + 1000 * MINUTE, open=True, service="order"), "open"),
+FILTERED: tuple[tuple[SagaFilter, str], ...] = (
+    (SagaFilter(), "dead done failed old open"),
+    (SagaFilter(text="d"), "dead done failed old"),
+    (SagaFilter(outcome="none"), "dead old open"),
+    (SagaFilter(outcome="success"), "done"),
+    (SagaFilter(outcome="failure"), "failed"),
+    (SagaFilter(before_ms=BEGIN_MS), "old"),
+    (SagaFilter(open=True), "dead failed open"),
+    (SagaFilter(service="payment"), "dead failed"),
+    (SagaFilter(service="stock"), ""),
+    (SagaFilter(text="d", service="order"), "done old"),
+    (SagaFilter(dead=True), "dead failed"),
+    (SagaFilter(dead=True, outcome="none"), "dead"),
+    (SagaFilter(dead=True, text="fail"), "failed"),
+    (SagaFilter(stuck_ms=BEGIN_MS + 1000 * MINUTE), "dead failed old open"),
+    (SagaFilter(stuck_ms=BEGIN_MS + 1000 * MINUTE, open=True, service="order"), "open"),
 )
 
 
 @pytest.mark.parametrize(("which", "names"), FILTERED)
-def test_a_page_shows_the_sagas_for_which_all_holds_that_is_asked_and_no_others(which: Filter, names: str) -> None:
+def test_a_page_shows_the_sagas_for_which_all_holds_that_is_asked_and_no_others(which: SagaFilter, names: str) -> None:
     views = (
         Monitor()
         .take(
@@ -208,18 +210,18 @@ def test_a_page_shows_the_sagas_for_which_all_holds_that_is_asked_and_no_others(
         )
         .answers
     )
-    whole = [row.saga for row in views.sagas(which, Page()).rows]
+    whole = [row.saga for row in views.sagas(which, PageRequest()).rows]
     assert sorted(whole) == names.split()
     found, after = list[str](), ""
     for _ in whole:
-        page = views.sagas(which, Page(limit=1, after=after))
+        page = views.sagas(which, PageRequest(limit=1, after=after))
         found += [row.saga for row in page.rows]
         after = page.next
     assert found == whole, "one after another"
 
 
 def test_of_more_stuck_sagas_than_fit_it_is_said_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "PAGE_MAX", 2)
+    monkeypatch.setattr(queries, "PAGE_MAX", 2)
     monitor = Monitor().take(*(told("order", 0, 0, "dead", saga=f"s{n}", open_=True) for n in range(2)))
     assert (len(monitor.stuck(S)), monitor.answers.stuck(BEGIN_MS + S).more) == (2, False)
     monitor.take(told("order", 0, 0, "dead", saga="s2", open_=True))
@@ -228,10 +230,10 @@ def test_of_more_stuck_sagas_than_fit_it_is_said_that_there_are_more(monkeypatch
 
 def test_pages_follow_one_another_and_miss_nothing() -> None:
     monitor = Monitor().take(*(told("order", 0, ms * 700, saga=f"s{ms}") for ms in range(25)))
-    for which, first in ((Filter(), "s24"), (Filter(outcome="none"), "s0")):
+    for which, first in ((SagaFilter(), "s24"), (SagaFilter(outcome="none"), "s0")):
         seen, after = list[str](), ""
         while True:
-            page = monitor.answers.sagas(which, Page(limit=4, after=after))
+            page = monitor.answers.sagas(which, PageRequest(limit=4, after=after))
             seen += [row.saga for row in page.rows]
             if not (after := page.next):
                 break
@@ -240,26 +242,26 @@ def test_pages_follow_one_another_and_miss_nothing() -> None:
 
 
 def test_a_page_ends_after_so_many_sagas_and_the_next_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "LOOK_MAX", 10)
-    monitor = Monitor().take(*(told("order", 0, n // 5 * by_time.BUCKET_MS, saga=f"s{n:02}") for n in range(30)))
-    views, which = monitor.answers, Filter(text="s03")
-    first = views.sagas(which, Page())
-    second = views.sagas(which, Page(after=first.next))
-    third = views.sagas(which, Page(after=second.next))
+    monkeypatch.setattr(queries, "LOOK_MAX", 10)
+    monitor = Monitor().take(*(told("order", 0, n // 5 * saga_index.BUCKET_MS, saga=f"s{n:02}") for n in range(30)))
+    views, which = monitor.answers, SagaFilter(text="s03")
+    first = views.sagas(which, PageRequest())
+    second = views.sagas(which, PageRequest(after=first.next))
+    third = views.sagas(which, PageRequest(after=second.next))
     assert [(page.rows, page.looked) for page in (first, second)] == [((), 10), ((), 10)]
     assert ([row.saga for row in third.rows], third.looked, third.next) == (["s03"], 10, "")
-    oldest = views.sagas(replace(which, outcome="none"), Page())
+    oldest = views.sagas(replace(which, outcome="none"), PageRequest())
     assert ([row.saga for row in oldest.rows], oldest.looked) == (["s03"], 10)
-    behind = views.sagas(replace(which, outcome="none"), Page(after=oldest.next))
+    behind = views.sagas(replace(which, outcome="none"), PageRequest(after=oldest.next))
     assert (behind.rows, behind.looked) == ((), 10)
 
 
 def test_sagas_are_found_by_the_services_that_told_of_them_though_their_lines_are_kept_no_more() -> None:
-    long = (told("payment", n, n) for n in range(known.LINES_MAX + 2 * known.SPARE))
+    long = (told("payment", n, n) for n in range(saga_index.LINES_MAX + 2 * saga_index.SPARE))
     monitor = Monitor().take(told("order", 0, 0), *long, told("order", 0, 0, saga="other"))
 
     def found(service: str) -> list[str]:
-        return sorted(row.saga for row in monitor.answers.sagas(Filter(service=service), Page()).rows)
+        return sorted(row.saga for row in monitor.answers.sagas(SagaFilter(service=service), PageRequest()).rows)
 
     assert [found(service) for service in ("order", "payment", "stock")] == [["order-1", "other"], ["order-1"], []]
 
@@ -267,7 +269,7 @@ def test_sagas_are_found_by_the_services_that_told_of_them_though_their_lines_ar
 @pytest.mark.parametrize("after", ["", "x", "1", "x:y", f"{'9' * 30}:a", "-1:a"])
 def test_a_cursor_that_is_none_begins_at_the_first_page(after: str) -> None:
     monitor = Monitor().take(told("order", 0, 0))
-    assert len(monitor.answers.sagas(Filter(), Page(after=after)).rows) == 1
+    assert len(monitor.answers.sagas(SagaFilter(), PageRequest(after=after)).rows) == 1
 
 
 def test_rates_tell_runs_times_retries_and_storms() -> None:
@@ -327,15 +329,15 @@ def test_a_partition_that_gets_more_than_its_share_is_hot() -> None:
 
 def test_a_clock_far_ahead_does_not_push_the_others_out_of_the_window() -> None:
     monitor = Monitor()
-    monitor.folds.take(told("payment", 0, 0), BEGIN_MS)
-    monitor.folds.take(told("payment", 0, 10_000 * MINUTE, saga="ahead"), BEGIN_MS)
+    monitor.folds.apply(told("payment", 0, 0), BEGIN_MS)
+    monitor.folds.apply(told("payment", 0, 10_000 * MINUTE, saga="ahead"), BEGIN_MS)
     (rate,) = monitor.answers.rates().handlers
     assert rate.transitions == 2
 
 
 def test_what_is_beyond_all_bounds_is_not_taken() -> None:
-    monitor = Monitor().take(told("order", folds.NUMBER_MAX + 1, 0), told("order", 0, 0, saga="x" * 1001))
-    assert monitor.folds.known == {}
+    monitor = Monitor().take(told("order", read_model.NUMBER_MAX + 1, 0), told("order", 0, 0, saga="x" * 1001))
+    assert monitor.folds.sagas == {}
 
 
 def test_long_names_and_very_many_types_are_cut() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from saga.configuration.settings import Settings
-from saga.monitor import serving
-from saga.monitor.serving import CONNECTIONS_MAX, answering, listening
-from saga.monitor.web.app import app
-from saga.monitor.web.users import line_for
+from saga.monitor import server
+from saga.monitor.server import CONNECTIONS_MAX, open_listener, run_server
+from saga.monitor.web.app import create_app
+from saga.monitor.web.users import format_user_line
 from saga.support.clock import SystemClock
 
 CLOCK = SystemClock()
@@ -37,10 +37,10 @@ async def page(folder: object, users: str = "") -> AsyncIterator[int]:
     async def reading() -> None:
         await asyncio.Event().wait()
 
-    with listening("127.0.0.1:0") as listener:
-        made = app(None, Settings(monitor_users=users), CLOCK)
+    with open_listener("127.0.0.1:0") as listener:
+        made = create_app(None, Settings(monitor_users=users), CLOCK)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(answering(listener, made, reading(), stop, CLOCK, lambda _: begun.set()))
+            tasks.create_task(run_server(listener, made, reading(), stop, CLOCK, lambda _: begun.set()))
             await CLOCK.within(20, begun.wait())
             try:
                 yield int(listener.getsockname()[1])
@@ -76,20 +76,20 @@ async def test_connections_that_keep_us_waiting_lock_nobody_out(kind: str, folde
 
 @pytest.mark.parametrize("kind", SILENT)
 async def test_a_request_has_its_time(kind: str, folder: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "REQUEST_S_MAX", 0.3)
+    monkeypatch.setattr(server, "REQUEST_S_MAX", 0.3)
     async with page(folder) as port, sent(port, SILENT[kind]) as reader:
         with suppress(ConnectionError):
             await CLOCK.within(20, reader.read())
-    assert serving._Connection._open == {}
+    assert server.HttpConnection._open == {}
 
 
 async def test_an_answer_that_nobody_takes_has_its_time(folder: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "ANSWER_S_MAX", 0.3)
+    monkeypatch.setattr(server, "ANSWER_S_MAX", 0.3)
 
     async def never(scope: object, receive: object, send: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("saga.monitor.web.guards.Guarded.__call__", lambda self, scope, receive, send: (
+    monkeypatch.setattr("saga.monitor.web.guards.GuardMiddleware.__call__", lambda self, scope, receive, send: (
         never(scope, receive, send) if scope["type"] == "http" else self._app(scope, receive, send)
     ))  # fmt: skip
     async with page(folder) as port, sent(port, ASK) as reader:
@@ -115,7 +115,7 @@ async def test_whoever_goes_away_in_the_middle_is_no_error_in_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     file = tmp_path / "users"
-    file.write_text(line_for("ada", "correct horse"))
+    file.write_text(format_user_line("ada", "correct horse"))
     async with page(folder, str(file)) as port:
         for first in (SILENT["half of a form"], ASK, SILENT["half of the headers"]):
             async with sent(port, first):

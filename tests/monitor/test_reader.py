@@ -14,9 +14,9 @@ from saga.messages import Outgoing, Topic
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import Told
 from saga.monitor import reader as reader_module
-from saga.monitor.answers import Answers
-from saga.monitor.folds import Folds
-from saga.monitor.reader import Reader
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import ReadModel
+from saga.monitor.reader import TransitionReader
 from saga.ops.sources import missing_broker_file, open_administration
 from saga.support.clock import SystemClock
 from tests.monitor.telling import BEGIN_MS, S, record_of, told
@@ -56,10 +56,12 @@ async def with_topic(broker: Broker) -> None:
 
 
 @asynccontextmanager
-async def following(settings: Settings, since_ms: int | None = None) -> AsyncIterator[tuple[Reader, list[str]]]:
+async def following(
+    settings: Settings, since_ms: int | None = None
+) -> AsyncIterator[tuple[TransitionReader, list[str]]]:
     """Reader that follows the log inside the block, and what it tells."""
     said: list[str] = []
-    reader = Reader(Folds(), CLOCK, lambda what: said.append(str(what)))
+    reader = TransitionReader(ReadModel(), CLOCK, lambda what: said.append(str(what)))
     following = asyncio.get_running_loop().create_task(reader.follow(settings, since_ms))
     try:
         yield reader, said
@@ -76,9 +78,9 @@ async def until(holds: Callable[[], bool]) -> None:
             await CLOCK.sleep(0.02)
 
 
-def sagas(reader: Reader, prefix: str) -> list[str]:
+def sagas(reader: TransitionReader, prefix: str) -> list[str]:
     """Sagas that a reader knows; others may use the same Kafka."""
-    return sorted(saga for saga in reader.folds.known if saga.startswith(prefix))
+    return sorted(saga for saga in reader.folds.sagas if saga.startswith(prefix))
 
 
 def some(prefix: str, numbers: Sequence[int] = (0, 1)) -> list[Told]:
@@ -91,7 +93,7 @@ async def test_it_folds_what_is_there_and_what_comes(either: Settings) -> None:
     async with following(either) as (reader, _):
         await until(lambda: sagas(reader, "comes-") == ["comes-0", "comes-1", "comes-2"])
         await publish(either, told("payment", 0, 5 * S, saga="comes-3"))
-        await until(lambda: "comes-3" in reader.folds.known)
+        await until(lambda: "comes-3" in reader.folds.sagas)
 
 
 async def test_it_begins_anew_at_each_start_and_knows_the_same(either: Settings) -> None:
@@ -100,8 +102,8 @@ async def test_it_begins_anew_at_each_start_and_knows_the_same(either: Settings)
 
     async def known() -> list[object]:
         async with following(either) as (reader, _):
-            await until(lambda: [reader.folds.known[saga].count for saga in sagas(reader, "anew-")] == [2, 2, 2])
-            return [Answers(reader.folds).saga(saga, BEGIN_MS) for saga in sagas(reader, "anew-")]
+            await until(lambda: [reader.folds.sagas[saga].count for saga in sagas(reader, "anew-")] == [2, 2, 2])
+            return [Queries(reader.folds).saga(saga, BEGIN_MS) for saga in sagas(reader, "anew-")]
 
     assert await known() == await known()
 
@@ -125,11 +127,11 @@ async def test_it_reads_partitions_that_the_topic_gets_while_it_reads(
         await broker.ensure_topics([Topic(topic, 1)])
         async with following(either) as (reader, _):
             await broker.publish([record_of(told("order", 0, 0))._replace(topic=topic)])
-            await until(lambda: len(reader.folds.known) == 1)
+            await until(lambda: len(reader.folds.sagas) == 1)
             await broker.add_partitions(topic, 8)
             many = [record_of(told("order", 0, 0, saga=f"s{n}"))._replace(topic=topic) for n in range(50)]
             await broker.publish(many)
-            await until(lambda: len(reader.folds.known) == 51)
+            await until(lambda: len(reader.folds.sagas) == 51)
 
 
 async def test_it_begins_at_a_time_if_it_is_told_to(either: Settings) -> None:
@@ -164,7 +166,7 @@ async def test_it_waits_for_a_log_and_a_topic_and_says_so_once(settings: Setting
 
 
 async def test_reading_all_that_is_there_makes_nothing(settings: Settings) -> None:
-    reader = Reader(Folds(), CLOCK, lambda _: None)
+    reader = TransitionReader(ReadModel(), CLOCK, lambda _: None)
     assert not await reader.read_all(settings)
     assert missing_broker_file(settings) is not None
     async with broker_of(None, CLOCK, settings):

@@ -20,12 +20,12 @@ from saga.errors import SagaError
 from saga.messages import Topic
 from saga.messaging.transition_events import Told, line_of, to_records
 from saga.monitor import reader as reader_module
-from saga.monitor.answers import Answers
-from saga.monitor.asking import Asked
-from saga.monitor.folds import Folds
-from saga.monitor.reader import Reader
-from saga.monitor.shared.parts import POSITION
-from saga.monitor.shared.worker import changes_of
+from saga.monitor.client import MonitorClient
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import ReadModel
+from saga.monitor.reader import TransitionReader
+from saga.monitor.shared.partitions import POSITION
+from saga.monitor.shared.worker import changelog_topic
 from saga.ops.sources import open_administration
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
@@ -65,9 +65,9 @@ class Ground:
 
     def answers(self) -> list[object]:
         """Answers of a monitor that reads everything."""
-        reader = Reader(Folds(), CLOCK, print)
+        reader = TransitionReader(ReadModel(), CLOCK, print)
         asyncio.run(reader.read_all(self.settings))
-        views = Answers(reader.folds)
+        views = Queries(reader.folds)
         traces = [views.saga(saga, CLOCK.now_ms()) for saga in SAGAS[::9]]
         return [views.rates(), views.errors(), views.hot(), views.stuck(CLOCK.now_ms()), *traces]
 
@@ -76,7 +76,7 @@ class Ground:
 
         async def kept() -> int:
             async with open_administration(self.settings, CLOCK) as broker:
-                return len({record.key async for record in broker.scan(changes_of(self.name))} - {POSITION})
+                return len({record.key async for record in broker.scan(changelog_topic(self.name))} - {POSITION})
 
         return asyncio.run(kept())
 
@@ -126,7 +126,7 @@ def some(numbers: Sequence[int]) -> list[Told]:
 
 def seen(port: int) -> Iterator[object]:
     """Answers of a worker."""
-    asked = Asked(f"127.0.0.1:{port}")
+    asked = MonitorClient(f"127.0.0.1:{port}")
     yield asked.rates()
     yield from (asked.errors(), asked.hot(), asked.stuck())
     yield from (asked.saga(saga) for saga in SAGAS[::9])

@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from saga.configuration.settings import Settings
-from saga.monitor.shared.answering import ASKS, Answering
-from saga.monitor.shared.parts import Part
-from saga.monitor.shared.sums import Question, reply_in
-from saga.monitor.shared.web import QUESTION_BYTES_MAX, app
-from saga.monitor.shared.worker import Worker
+from saga.monitor.shared.partitions import PartitionModel
+from saga.monitor.shared.queries import ASKS, SharedQueries, WorkerQuestion, decode_reply
+from saga.monitor.shared.server import QUESTION_BYTES_MAX, create_shared_app
+from saga.monitor.shared.worker import MonitorWorker
 from saga.support.clock import SystemClock
 from tests.cli.conftest import Call
 from tests.monitor.telling import S, told
@@ -28,24 +27,24 @@ async def _no_log_ids(topics: Collection[str]) -> Mapping[str, str]:
     return {}
 
 
-class Known(Worker):
+class Known(MonitorWorker):
     """Worker without Faust: it has one part of four, and others have what they are said to have."""
 
     def __init__(self, others: dict[str, set[int]]) -> None:
         super().__init__("shop", "127.0.0.1:1", 4, 100, CLOCK, _no_log_ids)
-        self.parts, self.ready, self._others = {0: Part(0)}, True, others
+        self.parts, self.ready, self._others = {0: PartitionModel(0)}, True, others
         for each in (told("order", 0, 0, "dead", saga="here", open_=True, error="Late"), told("payment", 0, S)):
-            list(self.parts[0].take(record(each)))
+            list(self.parts[0].apply(record(each)))
 
     def owners(self) -> dict[str, set[int]]:
         return {self.url: set(self.parts), **self._others}
 
 
-def asked(worker: Worker, path: str, method: str = "GET", content: bytes = b"") -> httpx.Response:
+def asked(worker: MonitorWorker, path: str, method: str = "GET", content: bytes = b"") -> httpx.Response:
     """Answer of the application."""
 
     async def ask() -> httpx.Response:
-        made = app(Answering(worker, CLOCK), Settings())
+        made = create_shared_app(SharedQueries(worker, CLOCK), Settings())
         transport = httpx.ASGITransport(made)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
             return await client.request(method, path, content=content, headers={"origin": "http://127.0.0.1:1"})
@@ -75,7 +74,7 @@ def test_a_worker_that_answers_nonsense_is_one_that_does_not_answer() -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
         async def ask() -> tuple[str, ...]:
-            answering = asyncio.create_task(Answering(Known({url: {1, 2, 3}}), CLOCK).rates())  # noqa: TID251
+            answering = asyncio.create_task(SharedQueries(Known({url: {1, 2, 3}}), CLOCK).rates())  # noqa: TID251
             connection, _ = await asyncio.to_thread(listener.accept)
             with connection:
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n\xc1")
@@ -98,8 +97,8 @@ def test_where_all_is_there_an_answer_is_whole() -> None:
 
 def test_a_worker_tells_others_what_its_parts_hold_and_refuses_what_is_no_question() -> None:
     worker = Known({})
-    answer = asked(worker, ASKS, "POST", msgspec.msgpack.encode(Question("sums")))
-    assert reply_in(answer.content).sums[0].taken == 2
+    answer = asked(worker, ASKS, "POST", msgspec.msgpack.encode(WorkerQuestion("sums")))
+    assert decode_reply(answer.content).sums[0].taken == 2
     assert asked(worker, ASKS, "POST", b"\xc1").status_code == 400
     assert asked(worker, ASKS, "POST", b"a" * (QUESTION_BYTES_MAX + 1)).status_code == 413
 

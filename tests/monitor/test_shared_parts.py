@@ -12,12 +12,26 @@ from msgspec.structs import replace
 from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
 from saga.messaging.transition_events import Told
-from saga.monitor.answers import errors_of, hot_of, rates_of
-from saga.monitor.shared import sums as sums_module
-from saga.monitor.shared.kept import Key, encoded_key
-from saga.monitor.shared.parts import Change, Part, Rate, partition_in
-from saga.monitor.shared.sums import Question, Sums, all_stuck, question_in, replied, reply_in, together
-from saga.monitor.views import AllStuck, Rates
+from saga.monitor.queries import compute_rates, find_hot_spots, list_errors
+from saga.monitor.shared import queries as sums_module
+from saga.monitor.shared.partitions import (
+    PartitionModel,
+    RateEntry,
+    TableChange,
+    TransitionKey,
+    encode_key,
+    parse_partition,
+)
+from saga.monitor.shared.queries import (
+    PartitionSums,
+    WorkerQuestion,
+    add_up,
+    answer_question,
+    decode_question,
+    decode_reply,
+    merge_stuck,
+)
+from saga.monitor.views import HandlerRates, StuckSagas
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, record_of, told
 from tests.monitor.test_folds import histories
 
@@ -35,49 +49,49 @@ class Shared:
     """Parts, and their tables as a log would keep them."""
 
     def __init__(self) -> None:
-        self.parts = {number: Part(number) for number in range(PARTITIONS)}
-        self.kept: list[Change] = []
-        self.rates: dict[tuple[str, int], Rate] = {}
+        self.parts = {number: PartitionModel(number) for number in range(PARTITIONS)}
+        self.kept: list[TableChange] = []
+        self.rates: dict[tuple[str, int], RateEntry] = {}
 
     def take(self, history: Sequence[Told], rates: bool = True) -> "Shared":
         """Fold a batch, and keep what comes of it. `rates`: false if the worker dies before these are written."""
         for each in history:
             number = ord(each.saga[-1]) % PARTITIONS
-            self.kept += self.parts[number].take(record(each, number))
+            self.kept += self.parts[number].apply(record(each, number))
         if rates:
             self.write_rates()
         return self
 
     def write_rates(self) -> None:
         for part in self.parts.values():
-            self.rates |= {(rate.name, rate.minute): rate for rate in part.rates()}
+            self.rates |= {(rate.name, rate.minute): rate for rate in part.take_changed_rates()}
 
-    def restarted(self, kept: Sequence[Change] | None = None) -> "Shared":
+    def restarted(self, kept: Sequence[TableChange] | None = None) -> "Shared":
         """The same out of its tables alone."""
         again = Shared()
         again.kept, again.rates = list(self.kept), dict(self.rates)
         for change in self.kept if kept is None else kept:
-            key = msgspec.json.decode(change.key, type=Key)
+            key = msgspec.json.decode(change.key, type=TransitionKey)
             again.parts[key.partition].restore(*change)
         for rate in self.rates.values():
-            number = partition_in(rate.name)
+            number = parse_partition(rate.name)
             assert number is not None
             again.parts[number].restore_rate(rate.name, rate.minute, rate.value)
         return again
 
-    def sums(self) -> Sums:
-        reply = self.reply(Question("sums"))
-        return together(reply.sums.values())
+    def sums(self) -> PartitionSums:
+        reply = self.reply(WorkerQuestion("sums"))
+        return add_up(reply.sums.values())
 
-    def reply(self, question: Question) -> sums_module.Reply:
+    def reply(self, question: WorkerQuestion) -> sums_module.WorkerReply:
         """Answer, by the way that it goes between two workers."""
-        asked = question_in(msgspec.msgpack.encode(question))
-        answer = replied(asked, {number: part.folds for number, part in self.parts.items()})
-        return reply_in(msgspec.msgpack.encode(answer))
+        asked = decode_question(msgspec.msgpack.encode(question))
+        answer = answer_question(asked, {number: part.read_model for number, part in self.parts.items()})
+        return decode_reply(msgspec.msgpack.encode(answer))
 
-    def stuck(self, now_ms: int) -> AllStuck:
-        asked = Question("stuck", now_ms=now_ms, usual=self.sums().usual)
-        return all_stuck(self.reply(asked).stuck.values(), ())
+    def stuck(self, now_ms: int) -> StuckSagas:
+        asked = WorkerQuestion("stuck", now_ms=now_ms, usual=self.sums().usual)
+        return merge_stuck(self.reply(asked).stuck.values(), ())
 
 
 def answers(shared: Shared) -> list[object]:
@@ -85,12 +99,12 @@ def answers(shared: Shared) -> list[object]:
     sums, now_ms = shared.sums(), BEGIN_MS + 90 * MINUTE
     traces = [
         next((each for each in shared.reply(question).trace.values() if each is not None), None)
-        for question in [Question("trace", saga, now_ms, sums.usual) for saga in "abc"]
+        for question in [WorkerQuestion("trace", saga, now_ms, sums.usual) for saga in "abc"]
     ]
     return [
-        rates_of(sums.counts(), sagas=sums.sagas, in_flight=sums.in_flight, taken=sums.taken),
-        errors_of(sums.counts()),
-        hot_of(sums.counts(), sums.busy),
+        compute_rates(sums.to_counts(), sagas=sums.sagas, in_flight=sums.in_flight, taken=sums.taken),
+        list_errors(sums.to_counts()),
+        find_hot_spots(sums.to_counts(), sums.busy),
         shared.stuck(now_ms),
         shared.stuck(now_ms + 200 * MINUTE),
         *traces,
@@ -149,18 +163,18 @@ def test_tables_are_read_in_any_order_with_entries_of_two_owners(history: list[T
 
 
 def test_a_transition_that_is_told_again_is_kept_again_only_if_it_says_more() -> None:
-    part = Part(0)
+    part = PartitionModel(0)
     unseen = told("order", 0, 0, "waiting", handler_ms=None, queued_ms=None, open_=True)
-    assert len([*part.take(record(unseen))]) == 1
-    assert [*part.take(record(unseen))] == []
-    (seen,) = part.take(record(replace(unseen, handler_ms=7, queued_ms=3)))
-    (open_,) = part.take(record(replace(unseen, due=unseen.time)))
-    assert [*part.take(record(unseen))] == []
-    again = Part(0)
+    assert len([*part.apply(record(unseen))]) == 1
+    assert [*part.apply(record(unseen))] == []
+    (seen,) = part.apply(record(replace(unseen, handler_ms=7, queued_ms=3)))
+    (open_,) = part.apply(record(replace(unseen, due=unseen.time)))
+    assert [*part.apply(record(unseen))] == []
+    again = PartitionModel(0)
     for change in (seen, open_):
         again.restore(*change)
-    assert again.folds.known["order-1"].standings == part.folds.known["order-1"].standings
-    assert [*again.folds.known["order-1"]] == [*part.folds.known["order-1"]]
+    assert again.read_model.sagas["order-1"].service_states == part.read_model.sagas["order-1"].service_states
+    assert [*again.read_model.sagas["order-1"]] == [*part.read_model.sagas["order-1"]]
 
 
 def test_the_rates_of_a_saga_that_was_forgotten_are_in_their_table() -> None:
@@ -172,8 +186,8 @@ def test_the_rates_of_a_saga_that_was_forgotten_are_in_their_table() -> None:
     assert shared.kept == []
     rates, errors = answers(shared.restarted())[:2]
     assert errors == before[1]
-    assert isinstance(rates, Rates)
-    assert isinstance(before[0], Rates)
+    assert isinstance(rates, HandlerRates)
+    assert isinstance(before[0], HandlerRates)
     assert rates == replace(before[0], sagas=0, in_flight=0, taken=0, newest_ms=rates.newest_ms)
 
 
@@ -182,13 +196,15 @@ def test_entries_that_are_removed_take_their_saga_along() -> None:
         [told("order", 0, 0, saga="a"), told("payment", 0, S, saga="a"), told("order", 0, 2 * S, saga="c")]
     )
     removed = shared.parts[1].forget_one()
-    again = shared.restarted([*shared.kept, *removed, Change(encoded_key(Key(1, "order", 0, "who")), None)])
-    assert [*again.parts[1].folds.known] == [*shared.parts[1].folds.known] == ["c"]
+    again = shared.restarted(
+        [*shared.kept, *removed, TableChange(encode_key(TransitionKey(1, "order", 0, "who")), None)]
+    )
+    assert [*again.parts[1].read_model.sagas] == [*shared.parts[1].read_model.sagas] == ["c"]
 
 
 def test_of_a_saga_with_very_many_transitions_all_entries_are_removed() -> None:
-    part = Part(0)
-    kept = {change.key for n in range(700) for change in part.take(record(told("order", n, n * S)))}
+    part = PartitionModel(0)
+    kept = {change.key for n in range(700) for change in part.apply(record(told("order", n, n * S)))}
     assert {change.key for change in part.forget_one()} == kept
     assert len(kept) == 700
 
@@ -210,14 +226,14 @@ def test_long_names_and_very_many_types_are_kept_as_they_are_shown() -> None:
         (b"", b""),
         (b"\xff", b""),
         (b"[0,1,2,3]", None),
-        (encoded_key(Key(0, "order", 0, "a")), b""),
-        (encoded_key(Key(0, "order", 0, "a")), b"\x93\x01\x02\x03"),
+        (encode_key(TransitionKey(0, "order", 0, "a")), b""),
+        (encode_key(TransitionKey(0, "order", 0, "a")), b"\x93\x01\x02\x03"),
     ],
 )
 def test_an_entry_that_is_none_is_passed_over_and_counted(key: bytes, value: bytes | None) -> None:
-    part = Part(0)
+    part = PartitionModel(0)
     part.restore(key, value)
-    assert (part.refused, part.folds.known) == (1, {})
+    assert (part.refused, part.read_model.sagas) == (1, {})
 
 
 @pytest.mark.parametrize(
@@ -231,7 +247,7 @@ def test_an_entry_that_is_none_is_passed_over_and_counted(key: bytes, value: byt
     ],
 )
 def test_a_rate_that_is_none_is_passed_over_and_counted(name: str, value: bytes) -> None:
-    part = Part(0)
+    part = PartitionModel(0)
     part.restore_rate(name, 1, value)
     assert part.refused == 1
     assert (part.counts.failures, part.counts.partitions) == ({}, {})
@@ -239,25 +255,25 @@ def test_a_rate_that_is_none_is_passed_over_and_counted(name: str, value: bytes)
 
 @pytest.mark.parametrize("name", ["", "[]", "7", "{", '["a"]', "null"])
 def test_a_name_without_a_partition_is_none_of_ours(name: str) -> None:
-    assert partition_in(name) is None
+    assert parse_partition(name) is None
 
 
 def test_a_record_that_is_no_transition_is_passed_over_and_counted() -> None:
-    part = Part(0)
-    assert [*part.take(Record(TRANSITIONS, 0, 0, b"1", b"{}", (), AFTER_MS))] == []
+    part = PartitionModel(0)
+    assert [*part.apply(Record(TRANSITIONS, 0, 0, b"1", b"{}", (), AFTER_MS))] == []
     assert part.refused == 1
 
 
 def test_rates_are_written_for_the_minutes_in_which_something_was_counted_and_that_are_not_over() -> None:
-    part = Part(0)
-    list(part.take(record(told("order", 0, 0, error="Late"))))
-    assert len(part.rates()) == 3
-    assert part.rates() == []
-    list(part.take(record(told("order", 1, S))))
-    assert [partition_in(rate.name) for rate in part.rates()] == [0, 0]
-    list(part.take(record(told("order", 2, 2 * S))))
-    list(part.take(record(told("order", 3, 100 * MINUTE))))
-    assert {rate.minute for rate in part.rates()} == {(BEGIN_MS + 100 * MINUTE) // MINUTE}
+    part = PartitionModel(0)
+    list(part.apply(record(told("order", 0, 0, error="Late"))))
+    assert len(part.take_changed_rates()) == 3
+    assert part.take_changed_rates() == []
+    list(part.apply(record(told("order", 1, S))))
+    assert [parse_partition(rate.name) for rate in part.take_changed_rates()] == [0, 0]
+    list(part.apply(record(told("order", 2, 2 * S))))
+    list(part.apply(record(told("order", 3, 100 * MINUTE))))
+    assert {rate.minute for rate in part.take_changed_rates()} == {(BEGIN_MS + 100 * MINUTE) // MINUTE}
 
 
 def test_of_what_is_stuck_in_all_parts_the_longest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,4 +291,4 @@ def test_a_history_that_was_made_anew_is_the_new_one_after_a_restart_too() -> No
     new = [replace(told("order", 0, 9 * S, saga="a"), anew=old[3].time), told("order", 1, 10 * S, saga="a")]
     shared, one = Shared().take(old).take(new), Monitor().take(*old, *new)
     assert answers(shared)[5] == answers(shared.restarted())[5] == answers_of_one(one)[5]
-    assert shared.parts[1].folds.known["a"].count == 2
+    assert shared.parts[1].read_model.sagas["a"].count == 2

@@ -11,9 +11,9 @@ from aiokafka.errors import IllegalStateError
 
 from saga.errors import BrokerUnavailable, ConfigurationError, SagaError
 from saga.messaging.names import TRANSITIONS
-from saga.monitor.shared import serving
-from saga.monitor.shared.parts import POSITION, Part
-from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, Worker, changes_of
+from saga.monitor.shared import server
+from saga.monitor.shared.partitions import POSITION, PartitionModel
+from saga.monitor.shared.worker import AGAIN_S, GAPS_MAX, KEPT, RATES, MonitorWorker, changelog_topic
 from saga.support.clock import SystemClock
 from tests.monitor.telling import record_of, told
 
@@ -63,17 +63,17 @@ class HandClock(SystemClock):
         return self.now_s
 
 
-def working(clock: SystemClock | None = None) -> tuple[Worker, Log]:
+def working(clock: SystemClock | None = None) -> tuple[MonitorWorker, Log]:
     log = Log()
-    worker = Worker("told", "127.0.0.1:1", 1, 1000, clock or HandClock(), log.log_ids)
+    worker = MonitorWorker("told", "127.0.0.1:1", 1, 1000, clock or HandClock(), log.log_ids)
     worker._app, worker._windows = log, {}  # type: ignore[assignment] # what it uses of one
-    worker.parts, worker.ready = {0: Part(0)}, True
+    worker.parts, worker.ready = {0: PartitionModel(0)}, True
     return worker, log
 
 
-def fold(worker: Worker, *offsets: int) -> None:
+def fold(worker: MonitorWorker, *offsets: int) -> None:
     sent = [record_of(told("payment", 0, 1, saga=f"order-{offset}")) for offset in offsets]
-    asyncio.run(worker._fold(events_of(offsets, sent)))
+    asyncio.run(worker._apply(events_of(offsets, sent)))
 
 
 def events_of(offsets: Sequence[int], sent: Sequence[Any]) -> list[Any]:
@@ -97,7 +97,7 @@ def test_records_that_are_missing_are_asked_for_again_and_nothing_behind_them_co
     assert (log.sought, log.positions()) == ([(0, 1)], [b"1"])
     fold(worker, 1, 2, 3)
     assert (log.sought, log.positions()) == ([(0, 1)], [b"1", b"4"])
-    assert len(worker.parts[0].folds.known) == 4
+    assert len(worker.parts[0].read_model.sagas) == 4
 
 
 def test_what_was_read_before_it_was_asked_again_is_no_sign_that_it_is_gone() -> None:
@@ -120,7 +120,7 @@ def test_what_is_asked_for_again_and_never_comes_was_removed_and_holds_nobody() 
     fold(worker, 5, 6)
     assert (len(log.sought), log.positions()[-1]) == (GAPS_MAX, b"7")
     fold(worker, 5, 6)
-    assert len(worker.parts[0].folds.known) == 3, "what is here again is known"
+    assert len(worker.parts[0].read_model.sagas) == 3, "what is here again is known"
 
 
 def test_a_partition_that_moves_while_it_is_asked_for_again_is_left_to_whoever_has_it_then() -> None:
@@ -131,47 +131,47 @@ def test_a_partition_that_moves_while_it_is_asked_for_again_is_left_to_whoever_h
     fold(worker, 2, 3)
     assert log.sought == [(0, 1)], "asked at once: nobody has asked before"
     fold(worker, 1, 2, 3)
-    assert len(worker.parts[0].folds.known) == 4
+    assert len(worker.parts[0].read_model.sagas) == 4
 
 
 def test_a_topic_that_is_created_again_is_read_from_its_beginning() -> None:
     worker, log = working()
-    asyncio.run(worker._begin_anew())
+    asyncio.run(worker._restart_recreated())
     fold(worker, 0, 1, 2)
     assert log.positions()[-1] == b"3@one"
     log.log_id = None
-    asyncio.run(worker._begin_anew())
+    asyncio.run(worker._restart_recreated())
     log.log_id = "two"
     fold(worker, 0)
-    assert len(worker.parts[0].folds.known) == 3, "nobody has looked: it seems to be here again"
-    asyncio.run(worker._begin_anew())
+    assert len(worker.parts[0].read_model.sagas) == 3, "nobody has looked: it seems to be here again"
+    asyncio.run(worker._restart_recreated())
     assert log.sought == [(0, 0)]
     fold(worker, 0)
     assert log.positions()[-1] == b"1@two"
-    asyncio.run(worker._begin_anew())
+    asyncio.run(worker._restart_recreated())
     assert log.sought == [(0, 0)], "once"
 
 
 def test_a_position_of_another_log_does_not_count_after_a_restart() -> None:
     worker, log = working()
-    asyncio.run(worker._begin_anew())
+    asyncio.run(worker._restart_recreated())
     fold(worker, 0, 1, 2)
     again, log_again = working()
     for _, key, value in log.wrote:
         again.parts[0].restore(key, value)
     log_again.log_id = "two"
     assert asyncio.run(again._compare_log()) == {0}
-    assert (again.parts[0].position, len(again.parts[0].folds.known)) == (0, 3)
+    assert (again.parts[0].position, len(again.parts[0].read_model.sagas)) == (0, 3)
     fold(again, 0)
     assert log_again.positions() == [b"1@two"]
 
 
 def test_a_worker_ends_whose_table_was_created_again_for_its_memory_is_not_written_there() -> None:
     worker, log = working()
-    asyncio.run(worker._begin_anew())
-    log.others = {changes_of("told"): "two"}
+    asyncio.run(worker._restart_recreated())
+    log.others = {changelog_topic("told"): "two"}
     with pytest.raises(SagaError, match=r"told-transitions-changelog was deleted and created again; start all"):
-        asyncio.run(worker._begin_anew())
+        asyncio.run(worker._restart_recreated())
 
 
 @pytest.mark.parametrize(
@@ -179,15 +179,15 @@ def test_a_worker_ends_whose_table_was_created_again_for_its_memory_is_not_writt
     [(b"7", 7, ""), (b"7@one", 7, "one"), (b"x@one", 0, ""), (b"7@\xff", 0, ""), (None, 0, "")],
 )
 def test_positions_that_are_kept_say_of_which_log_they_are(kept: bytes | None, position: int, log_id: str) -> None:
-    part = Part(0)
+    part = PartitionModel(0)
     part.restore(POSITION, kept)
     assert (part.position, part.log_id) == (position, log_id)
-    assert part.begin_anew("two") == (log_id == "one")
+    assert part.note_log_id("two") == (log_id == "one")
 
 
 def test_tables_with_another_number_of_partitions_are_refused_by_name() -> None:
-    rates = changes_of("told", RATES)
-    counts = {TRANSITIONS: 4, changes_of("told"): 4, rates: 4}
-    assert serving._agreed("told", counts) == serving._agreed("told", {TRANSITIONS: 4}) == 4
+    rates = changelog_topic("told", RATES)
+    counts = {TRANSITIONS: 4, changelog_topic("told"): 4, rates: 4}
+    assert server._check_partitions("told", counts) == server._check_partitions("told", {TRANSITIONS: 4}) == 4
     with pytest.raises(ConfigurationError, match=rf"has 4 partitions, and {rates} .* has 3: choose another name"):
-        serving._agreed("told", {**counts, rates: 3})
+        server._check_partitions("told", {**counts, rates: 3})

@@ -3,9 +3,9 @@
 import pytest
 
 from saga.messaging.transition_events import Told
-from saga.monitor import standing
-from saga.monitor.answers import HELD_UP
-from saga.monitor.folds import Folds
+from saga.monitor import stuck_detection
+from saga.monitor.queries import HELD_UP
+from saga.monitor.read_model import ReadModel
 from saga.support.clock import LATEST_MS
 from tests.monitor.telling import BEGIN_MS, MINUTE, Monitor, S, told
 
@@ -58,7 +58,7 @@ def test_a_dead_letter_is_told_before_a_run_that_fails() -> None:
 
 def test_what_was_due_is_stuck_when_it_is_overdue_and_no_more_when_it_has_run() -> None:
     monitor = Monitor().take(told("order", 0, 0, "waiting", due_ms=20 * MINUTE, awaits=PAID, open_=True))
-    late = 20 * MINUTE + standing.OVERDUE_MS
+    late = 20 * MINUTE + stuck_detection.OVERDUE_MS
     assert monitor.stuck(late - 1) == []
     assert monitor.stuck(late) == [("order-1", "overdue", late)]
     assert "deadline" in monitor.ends(late)
@@ -69,7 +69,7 @@ def test_what_was_due_is_stuck_when_it_is_overdue_and_no_more_when_it_has_run() 
 def test_a_next_attempt_that_does_not_come_is_overdue() -> None:
     monitor = Monitor().take(told("payment", 0, 0, "retrying", parked_ms=MINUTE, open_=True, error="TimeoutError"))
     assert monitor.stuck(MINUTE) == []
-    assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + standing.OVERDUE_MS)]
+    assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + stuck_detection.OVERDUE_MS)]
     assert "next attempt" in monitor.ends(2 * MINUTE)
 
 
@@ -84,9 +84,9 @@ def test_what_a_breaker_or_a_pause_holds_up_is_never_overdue_and_told_as_held_up
 
 def test_a_wait_that_nothing_ends_is_stuck_after_what_is_allowed_where_nothing_is_usual() -> None:
     monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=PAID))
-    assert monitor.stuck(standing.UNKNOWN_MS - 1) == []
-    assert monitor.stuck(standing.UNKNOWN_MS) == [("order-1", "waiting", standing.UNKNOWN_MS)]
-    (stuck,) = monitor.answers.stuck(BEGIN_MS + standing.UNKNOWN_MS).sagas
+    assert monitor.stuck(stuck_detection.UNKNOWN_MS - 1) == []
+    assert monitor.stuck(stuck_detection.UNKNOWN_MS) == [("order-1", "waiting", stuck_detection.UNKNOWN_MS)]
+    (stuck,) = monitor.answers.stuck(BEGIN_MS + stuck_detection.UNKNOWN_MS).sagas
     assert (stuck.awaited.service, stuck.awaited.handler) == ("shipping", "book")
     assert stuck.awaited.for_ == ("PaymentReserved",)
     assert stuck.awaited.since_ms == BEGIN_MS
@@ -97,13 +97,13 @@ def test_a_wait_counts_from_the_first_part_that_waits() -> None:
         told("shipping", 0, 0, "waiting", handler="book", awaits=PAID),
         told("shipping", 1, MINUTE, "waiting", handler="book", awaits=PAID),
     )
-    assert monitor.stuck(standing.UNKNOWN_MS) == [("order-1", "waiting", standing.UNKNOWN_MS)]
+    assert monitor.stuck(stuck_detection.UNKNOWN_MS) == [("order-1", "waiting", stuck_detection.UNKNOWN_MS)]
 
 
-@pytest.mark.parametrize(("usual_ms", "allowed_ms"), [(1 * S, standing.LEAST_MS), (100 * S, 425_980)])
+@pytest.mark.parametrize(("usual_ms", "allowed_ms"), [(1 * S, stuck_detection.LEAST_MS), (100 * S, 425_980)])
 def test_a_wait_is_measured_by_what_is_usual_for_its_handler(usual_ms: int, allowed_ms: int) -> None:
     monitor = Monitor()
-    for n in range(standing.USUAL_LEAST):
+    for n in range(stuck_detection.USUAL_LEAST):
         both = (
             told("shipping", 0, 0, "waiting", saga=f"s{n}", handler="book", awaits=PAID),
             told("shipping", 1, usual_ms, saga=f"s{n}", handler="book", result="success"),
@@ -133,18 +133,18 @@ def test_what_waits_until_a_deadline_is_awaited_once() -> None:
 
 def test_a_saga_of_which_nothing_is_told_is_silent_after_what_sagas_take() -> None:
     monitor = Monitor().take(told("order", 0, 0, emitted=("OrderPlaced",)))
-    assert monitor.stuck(standing.UNKNOWN_MS) == [("order-1", "silent", standing.UNKNOWN_MS)]
-    assert "those that take OrderPlaced run" in monitor.ends(standing.UNKNOWN_MS)
-    for n in range(standing.USUAL_LEAST):
+    assert monitor.stuck(stuck_detection.UNKNOWN_MS) == [("order-1", "silent", stuck_detection.UNKNOWN_MS)]
+    assert "those that take OrderPlaced run" in monitor.ends(stuck_detection.UNKNOWN_MS)
+    for n in range(stuck_detection.USUAL_LEAST):
         monitor.take(told("order", 0, 0, saga=f"s{n}"), told("order", 1, S, saga=f"s{n}", result="success"))
-    assert monitor.stuck(standing.LEAST_MS) == [("order-1", "silent", standing.LEAST_MS)]
+    assert monitor.stuck(stuck_detection.LEAST_MS) == [("order-1", "silent", stuck_detection.LEAST_MS)]
 
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backwards: bool) -> None:
     history = list[Told]()
     for kind, takes_ms in (("Refunded", S), ("Rented", 100 * MINUTE)):
-        for n in range(standing.USUAL_LEAST):
+        for n in range(stuck_detection.USUAL_LEAST):
             saga = f"{kind}-{n}"
             history += [
                 told("order", 0, 0, saga=saga, type_=kind),
@@ -152,8 +152,8 @@ def test_how_long_sagas_of_another_kind_take_says_nothing_about_silence(backward
             ]
         history.append(told("order", 0, 0, saga=kind, type_=kind))
     monitor = Monitor().take(*(reversed(history) if backwards else history))
-    assert monitor.stuck(standing.LEAST_MS) == [("Refunded", "silent", standing.LEAST_MS)]
-    assert monitor.stuck(300 * MINUTE) == [("Refunded", "silent", standing.LEAST_MS)]
+    assert monitor.stuck(stuck_detection.LEAST_MS) == [("Refunded", "silent", stuck_detection.LEAST_MS)]
+    assert monitor.stuck(300 * MINUTE) == [("Refunded", "silent", stuck_detection.LEAST_MS)]
     assert [saga for saga, _, _ in monitor.stuck(450 * MINUTE)] == ["Refunded", "Rented"]
 
 
@@ -166,7 +166,9 @@ def test_after_the_outcome_only_what_is_open_counts() -> None:
     left_over = told("shipping", 0, 0, "waiting", handler="book", awaits=PAID)
     assert Monitor().take(ended, left_over).stuck(1000 * MINUTE) == []
     open_still = told("shipping", 0, 0, "waiting", handler="book", awaits=PAID, open_=True)
-    assert Monitor().take(ended, open_still).stuck(1000 * MINUTE) == [("order-1", "waiting", standing.UNKNOWN_MS)]
+    assert Monitor().take(ended, open_still).stuck(1000 * MINUTE) == [
+        ("order-1", "waiting", stuck_detection.UNKNOWN_MS)
+    ]
 
 
 def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it() -> None:
@@ -180,19 +182,19 @@ def test_a_run_that_goes_on_later_is_awaited_with_its_time_and_overdue_after_it(
     assert awaited.ends == "it goes on at 2026-11-21T15:06:40.000Z, asked for by `Later`; or with PaymentReserved"
     assert (awaited.handler, awaited.for_) == ("book", ("PaymentReserved",))
     assert (awaited.since_ms, awaited.until_ms) == (BEGIN_MS + MINUTE, BEGIN_MS + 60 * MINUTE)
-    late = 60 * MINUTE + standing.OVERDUE_MS
+    late = 60 * MINUTE + stuck_detection.OVERDUE_MS
     assert monitor.stuck(late - 1) == []
     assert monitor.stuck(late) == [("order-1", "overdue", late)]
     (stuck,) = monitor.answers.stuck(BEGIN_MS + late).sagas
     assert (stuck.awaited.service, stuck.awaited.handler) == ("shipping", "book")
     assert "asked for by `Later`, which was due at 2026-11-21T15:06:40.000Z: see whether" in stuck.awaited.ends
     monitor.take(told("shipping", 2, late, handler="book"))
-    assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", late + standing.UNKNOWN_MS)]
+    assert monitor.stuck(1000 * MINUTE) == [("order-1", "silent", late + stuck_detection.UNKNOWN_MS)]
 
 
 def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_run_that_goes_on_later() -> None:
     monitor = Monitor().take(told("shipping", 0, 0, "later", handler="book", later=LATER, due_ms=MINUTE, open_=True))
-    assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + standing.OVERDUE_MS)]
+    assert monitor.stuck(2 * MINUTE) == [("order-1", "overdue", MINUTE + stuck_detection.OVERDUE_MS)]
     assert "its deadline" in monitor.ends(2 * MINUTE)
     timeline = monitor.answers.saga("order-1", BEGIN_MS)
     assert timeline is not None
@@ -201,20 +203,20 @@ def test_of_several_times_the_nearest_counts_and_an_attempt_goes_before_a_run_th
         "its deadline at 2026-11-21T",
     ]
     monitor.take(told("shipping", 1, 1, "retrying", later=LATER, parked_ms=90 * MINUTE, open_=True))
-    assert monitor.stuck(91 * MINUTE) == [("order-1", "overdue", 90 * MINUTE + standing.OVERDUE_MS)]
+    assert monitor.stuck(91 * MINUTE) == [("order-1", "overdue", 90 * MINUTE + stuck_detection.OVERDUE_MS)]
     assert "next attempt" in monitor.ends(91 * MINUTE)
 
 
 def test_two_messages_that_wait_for_one_handler_are_one_wait() -> None:
     twice = (("book", ("PaymentReserved",)), ("book", ("OrderPlaced",)))
     monitor = Monitor().take(told("shipping", 0, 0, "waiting", handler="book", awaits=twice))
-    assert len(monitor.stuck(standing.UNKNOWN_MS)) == 1
+    assert len(monitor.stuck(stuck_detection.UNKNOWN_MS)) == 1
     monitor.take(told("shipping", 1, S, handler="book", result="success"))
     assert monitor.stuck(1000 * MINUTE) == []
 
 
 def test_the_longest_stuck_come_first_and_all_is_gone_with_a_saga_that_is_forgotten() -> None:
-    monitor = Monitor(Folds(sagas_max=2))
+    monitor = Monitor(ReadModel(sagas_max=2))
     monitor.take(
         told("order", 0, 2 * S, "dead", saga="late", open_=True),
         told("order", 0, S, "dead", saga="early", open_=True),

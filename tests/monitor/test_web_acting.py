@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from saga.configuration.settings import Settings
-from saga.monitor.web.users import line_for
+from saga.monitor.web.users import format_user_line
 from tests.cli.conftest import Call
 from tests.cli.pottery_service import CLOCK, Pottery
 from tests.cli.test_dead import blocked, mend, outcomes
@@ -58,14 +58,14 @@ async def shown(browser: Browser, path: str, text: str) -> Seen:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page waits for the service as long as we do: on a busy machine it takes its time."""
-    monkeypatch.setattr("saga.monitor.web.desk.ACTING_S", WITHIN_S)
+    monkeypatch.setattr("saga.monitor.web.operator_console.ACTING_S", WITHIN_S)
 
 
 async def test_dead_letters_are_replayed_resolved_and_discarded_and_controls_switched(
     dead: Running, pottery_on: Pottery, saga: Call, folder: Path
 ) -> None:
     service = pottery_on.service
-    (folder / "users").write_text(line_for("ada", "correct horse"))
+    (folder / "users").write_text(format_user_line("ada", "correct horse"))
     settings = Settings.from_environment()
     async with browsing(Settings(broker=settings.broker, monitor_users="users", options=settings.options)) as browser:
         await letters_of(browser, "cup-", 3)
@@ -131,8 +131,8 @@ def _recorded(saga: Call) -> None:
 async def test_a_service_that_does_not_run_is_told_of_and_does_it_later(
     dead: Running, pottery_on: Pottery, saga: Call, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("saga.monitor.web.desk.ACTING_S", 0.1)
-    (folder / "users").write_text(line_for("ada", "correct horse"))
+    monkeypatch.setattr("saga.monitor.web.operator_console.ACTING_S", 0.1)
+    (folder / "users").write_text(format_user_line("ada", "correct horse"))
     dead.kill()
     dead.wait()
     async with browsing(Settings(monitor_users="users")) as browser:
@@ -146,7 +146,7 @@ async def test_a_service_that_does_not_run_is_told_of_and_does_it_later(
         assert "not yet" in told.text
         assert "does it run?" in told.text
         assert "Now: blocks" in told.text
-        monkeypatch.setattr("saga.monitor.web.desk.REPLAYS_MAX", 0)
+        monkeypatch.setattr("saga.monitor.web.operator_console.REPLAYS_MAX", 0)
         replay = form_to(letter, "/dead/act", wanted="replay")
         done = await browser.send(replay, ("why", "once more"))
         assert "cup-1 had 0 replays in " in (await browser.get(done.headers["location"])).text
@@ -158,7 +158,7 @@ async def test_a_service_that_does_not_run_is_told_of_and_does_it_later(
 async def test_an_answer_for_the_outside_goes_on_and_an_escalation_is_closed(
     baking: Running, pottery_on: Pottery, saga: Call, folder: Path
 ) -> None:
-    (folder / "users").write_text(line_for("ada", "correct horse"))
+    (folder / "users").write_text(format_user_line("ada", "correct horse"))
     async with browsing(Settings(monitor_users="users"), ToldViews("cup-1")) as browser:
         await browser.sign_in("ada", "correct horse")
         [path] = await letters_of(browser, "cup-2")

@@ -10,18 +10,18 @@ from saga.choreography.folder import folder_beside, manifests_in
 from saga.choreography.overview import Overview
 from saga.configuration.settings import Settings
 from saga.contracts.library import find_library
-from saga.monitor.web.graph import CLIENTS, HEAD_Y, LABELS_X, OTHERS, Said, drawn, events_of
+from saga.monitor.web.diagrams import CLIENTS, HEAD_Y, LABELS_X, OTHERS, EventFlow, draw_graph, list_events
 from tests.monitor.asking import browsing
 from tests.monitor.told_views import ToldViews
 
 SERVICES = [f"service-{n}" for n in range(25)]
 WHO = st.lists(st.sampled_from(SERVICES), min_size=1, max_size=4, unique=True).map(tuple)
-SAID = st.builds(Said, st.sampled_from([f"Event{n}" for n in range(40)]), st.none(), WHO, WHO)
+SAID = st.builds(EventFlow, st.sampled_from([f"Event{n}" for n in range(40)]), st.none(), WHO, WHO)
 
 
 @given(st.lists(st.sampled_from(SERVICES), unique=True), st.lists(SAID, max_size=40))
-def test_everything_has_a_place_of_its_own_inside_the_picture(services: list[str], events: list[Said]) -> None:
-    picture = drawn(services, events)
+def test_everything_has_a_place_of_its_own_inside_the_picture(services: list[str], events: list[EventFlow]) -> None:
+    picture = draw_graph(services, events)
     names = [column.name for column in picture.columns]
     assert sorted(names) == sorted({*services, *(name for said in events for name in (*said.says, *said.hears))})
     x = {column.name: column.x for column in picture.columns}
@@ -37,8 +37,8 @@ def test_everything_has_a_place_of_its_own_inside_the_picture(services: list[str
 
 
 def test_those_outside_stand_at_the_edges() -> None:
-    events = [Said("B", None, ("b",), (OTHERS, "c")), Said("A", None, (CLIENTS,), ("a", "b"))]
-    assert [(c.name, c.is_outside) for c in drawn(["d"], events).columns] == [
+    events = [EventFlow("B", None, ("b",), (OTHERS, "c")), EventFlow("A", None, (CLIENTS,), ("a", "b"))]
+    assert [(c.name, c.is_outside) for c in draw_graph(["d"], events).columns] == [
         (CLIENTS, True), ("b", False), ("c", False), ("a", False), ("d", False), (OTHERS, True)
     ]  # fmt: skip
 
@@ -46,10 +46,10 @@ def test_those_outside_stand_at_the_edges() -> None:
 def test_an_event_stands_below_one_that_causes_it() -> None:
     library = find_library(Path(__file__))
     overview = Overview(library, manifests_in(folder_beside(library)))
-    order = [said.event for said in events_of(overview)]
+    order = [said.event for said in list_events(overview)]
     assert order[0] == "OrderPlaced"
     assert len(order) == len({*order}) == len(library.contracts)
-    known = {said.event: said for said in events_of(overview)}
+    known = {said.event: said for said in list_events(overview)}
     assert known["OrderPlaced"].says == (CLIENTS,)
     assert known["OrderConfirmed"].outcome == "success"
     assert set(known["OrderCancelled"].hears) == {"payment", "inventory", "shipping"}

@@ -15,8 +15,8 @@ import uvicorn
 
 from saga.configuration.settings import Settings
 from saga.monitor.views import Views
-from saga.monitor.web.app import app
-from saga.monitor.web.users import line_for
+from saga.monitor.web.app import create_app
+from saga.monitor.web.users import format_user_line
 from tests.monitor.asking import CLOCK
 from tests.monitor.chromium import Tab, a_tab, axe, program
 from tests.monitor.test_web_pages import HOSTILE
@@ -47,7 +47,7 @@ DARK = ("rates", "letter")
 @asynccontextmanager
 async def served(settings: Settings, views: Views) -> AsyncIterator[str]:
     """Address of a page that uvicorn serves."""
-    server = uvicorn.Server(uvicorn.Config(app(views, settings, CLOCK), log_config=None, lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(create_app(views, settings, CLOCK), log_config=None, lifespan="on"))
     listener = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.get_running_loop().create_task(server.serve([listener]))
     try:
@@ -62,7 +62,7 @@ async def served(settings: Settings, views: Views) -> AsyncIterator[str]:
 def script(shop: Path) -> str:
     """Script of axe-core; whoever takes it is left out where there is none, or no Chromium."""
     or_left_out(program)
-    (shop / "users").write_text(line_for("ada", "correct horse"))
+    (shop / "users").write_text(format_user_line("ada", "correct horse"))
     return or_left_out(axe).read_text("utf-8")
 
 

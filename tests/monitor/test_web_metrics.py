@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga.configuration.settings import Settings
-from saga.monitor.web.desk import Desk, Read
+from saga.monitor.web.operator_console import OperatorConsole, Snapshot
 from saga.ops.attention import Attention, AttentionItem
 from saga.ops.dead_letters import DeadLetter
 from tests.monitor.asking import browsing
@@ -19,11 +19,11 @@ def told(what: str, now: str, service: str = "payment", **more: Any) -> Attentio
     return AttentionItem(DeadLetter(service=service, id="1", what=what, time="", reason="", remedy="", **more), now)
 
 
-async def page(letters: Read[Attention], monkeypatch: pytest.MonkeyPatch) -> str:
-    async def read(desk: Desk) -> Read[Attention]:
+async def page(letters: Snapshot[Attention], monkeypatch: pytest.MonkeyPatch) -> str:
+    async def read(desk: OperatorConsole) -> Snapshot[Attention]:
         return letters
 
-    monkeypatch.setattr(Desk, "letters", read)
+    monkeypatch.setattr(OperatorConsole, "letters", read)
     async with browsing(Settings()) as browser:
         answer = await browser.client.get("/metrics")
     assert (answer.status_code, answer.headers["content-type"][:25]) == (200, "text/plain; version=0.0.4")
@@ -37,7 +37,7 @@ async def test_only_what_still_needs_a_person_is_counted(promtool: Path, monkeyp
         *(told("escalation", now) for now in ("goes on", "over", "resolved")),
         *(told("escalation", now, calls=("charge",)) for now in ("-", "resolved")),
     ]
-    text = await page(Read(Attention(letters, [], False), (), 1.25), monkeypatch)
+    text = await page(Snapshot(Attention(letters, [], False), (), 1.25), monkeypatch)
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         "saga_open_letters_age_seconds 1.25",
         'saga_open_dead_letters{service="odd\\"\\\\"} 1',
@@ -50,4 +50,4 @@ async def test_only_what_still_needs_a_person_is_counted(promtool: Path, monkeyp
 
 
 async def test_what_could_not_be_read_is_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "saga_open_dead_letters" not in await page(Read(None, ("no store",)), monkeypatch)
+    assert "saga_open_dead_letters" not in await page(Snapshot(None, ("no store",)), monkeypatch)

@@ -10,9 +10,9 @@ import pytest
 
 from saga.configuration.settings import Settings
 from saga.engine.persistence import dead_letters
-from saga.monitor.views import Filter
-from saga.monitor.web import desk, letter_pages
-from saga.monitor.web.users import line_for
+from saga.monitor.views import SagaFilter
+from saga.monitor.web import operator_console, pages
+from saga.monitor.web.users import format_user_line
 from saga.support.clock import iso
 from tests.cli.conftest import ROOT
 from tests.cli.example_runs import an_order, open_shop
@@ -182,7 +182,7 @@ async def test_sagas_are_searched_filtered_and_paged(folder: Path) -> None:
         page = await browser.get("/sagas?text=order&state=dead&outcome=none&age=1h&service=service-1")
         assert len(page.links("/saga?id=")) == 50
         which, asked = views.asked[-1]
-        assert which == Filter(
+        assert which == SagaFilter(
             text="order", service="service-1", outcome="none", before_ms=which.before_ms, dead=True, open=False
         )
         assert which.before_ms is not None
@@ -257,7 +257,7 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(folder: Path) -> 
 
 @pytest.fixture
 async def signed_in(shop: Path) -> None:
-    (shop / "users").write_text(line_for("ada", "correct horse"))
+    (shop / "users").write_text(format_user_line("ada", "correct horse"))
 
 
 async def act(browser: Browser, *more: tuple[str, str], status: int = 400) -> str:
@@ -276,10 +276,10 @@ async def test_letters_that_are_not_searched_and_readings_that_are_old_are_told(
     await asyncio.to_thread(publish_two, shop)
     async with browsing(Settings()) as browser:
         await shown(browser, "/dead?now=all&text=zzz", "Nothing fits these filters")
-        monkeypatch.setattr(desk, "OLD_S", -1.0)
+        monkeypatch.setattr(operator_console, "OLD_S", -1.0)
         assert "This is as it was 0 seconds ago" in (await browser.get("/dead")).text
-    monkeypatch.setattr(desk, "LETTERS_MAX", 1)
-    monkeypatch.setattr(letter_pages, "LETTERS_MAX", 1)
+    monkeypatch.setattr(operator_console, "LETTERS_MAX", 1)
+    monkeypatch.setattr(pages, "LETTERS_MAX", 1)
     async with browsing(Settings()) as browser:
         await shown(browser, "/dead?now=all&text=zzz", "None of the newest 1 fits, and there are older ones")
 

@@ -10,7 +10,7 @@ from saga.cli.main import main
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, ConfigurationError
 from saga.monitor.web import users
-from saga.monitor.web.users import SESSION_S, SESSIONS_MAX, Sessions, TooMany, line_for, users_in
+from saga.monitor.web.users import SESSION_S, SESSIONS_MAX, Sessions, TooManySignIns, format_user_line, load_users
 from saga.testing.trials import TrialClock
 from tests.monitor.asking import HOST, browsing
 
@@ -26,7 +26,7 @@ def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 def file(tmp_path: Path) -> Path:
     """File in which ada is the only user."""
     path = tmp_path / "users"
-    path.write_text(f"# who may act\n\n{line_for('ada', PASSWORD)}\n")
+    path.write_text(f"# who may act\n\n{format_user_line('ada', PASSWORD)}\n")
     return path
 
 
@@ -40,10 +40,10 @@ def test_the_command_prints_a_line_with_which_one_can_sign_in(tmp_path: Path) ->
     assert PASSWORD not in done.output
     path = tmp_path / "users"
     path.write_text(done.stdout)
-    hashed = users_in(str(path))["ada"]
+    hashed = load_users(str(path))["ada"]
     assert hashed.is_of(PASSWORD)
     assert not hashed.is_of(f"{PASSWORD} ")
-    assert line_for("ada", PASSWORD) != line_for("ada", PASSWORD), "each has a salt of its own"
+    assert format_user_line("ada", PASSWORD) != format_user_line("ada", PASSWORD), "each has a salt of its own"
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_the_command_prints_a_line_with_which_one_can_sign_in(tmp_path: Path) ->
 )
 def test_what_cannot_be_a_user_is_refused(name: str, password: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        line_for(name, password)
+        format_user_line(name, password)
     done = CliRunner().invoke(main, ["monitor", "password", name], input=f"{password}\n", prog_name="saga")
     assert done.exit_code == 2
     assert why in done.output
 
 
 def test_all_that_is_wrong_with_the_file_is_told_at_once_and_none_of_it_shown(file: Path) -> None:
-    good = line_for("ada", PASSWORD)
+    good = format_user_line("ada", PASSWORD)
     greedy = ":".join([*good.replace("ada", "eve").split(":")[:2], str(1 << 24), *good.split(":")[3:]])
     odd = good.replace("ada", "bob").replace(":2:", ":3:")
     bare = "carl:scrypt:2:8:1::"
@@ -72,7 +72,7 @@ def test_all_that_is_wrong_with_the_file_is_told_at_once_and_none_of_it_shown(fi
     assert "ada is there twice" in caught.value.problems[0]
     assert "my password" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="No such file"):
-        users_in(f"{file}-gone")
+        load_users(f"{file}-gone")
 
 
 async def test_a_session_ends_by_time_by_another_password_and_with_its_user(file: Path) -> None:
@@ -81,24 +81,24 @@ async def test_a_session_ends_by_time_by_another_password_and_with_its_user(file
     secrets = [await sessions.begin("ada", PASSWORD) for _ in range(2)]
     assert None not in secrets
     assert len({*secrets}) == 2
-    session = sessions.of(secrets[0])
+    session = sessions.get(secrets[0])
     assert session is not None
     assert session.user == "ada"
-    assert sessions.of("") is None
-    assert sessions.of(None) is None
-    assert sessions.of("another") is None
+    assert sessions.get("") is None
+    assert sessions.get(None) is None
+    assert sessions.get("another") is None
     sessions.end(secrets[0] or "")
-    assert sessions.of(secrets[0]) is None
-    _write(file, line_for("ada", f"{PASSWORD} 2"))
-    assert sessions.of(secrets[1]) is None, "the password is another"
+    assert sessions.get(secrets[0]) is None
+    _write(file, format_user_line("ada", f"{PASSWORD} 2"))
+    assert sessions.get(secrets[1]) is None, "the password is another"
     third = await sessions.begin("ada", f"{PASSWORD} 2")
     await clock.sleep(SESSION_S - 1)
-    assert sessions.of(third) is not None
+    assert sessions.get(third) is not None
     await clock.sleep(2)
-    assert sessions.of(third) is None, "its time is over"
+    assert sessions.get(third) is None, "its time is over"
     fourth = await sessions.begin("ada", f"{PASSWORD} 2")
     _write(file, "damaged")
-    assert sessions.of(fourth) is None, "nobody can tell"
+    assert sessions.get(fourth) is None, "nobody can tell"
 
 
 async def test_a_wrong_password_costs_time_and_a_crowd_is_sent_away(file: Path) -> None:
@@ -110,7 +110,7 @@ async def test_a_wrong_password_costs_time_and_a_crowd_is_sent_away(file: Path) 
     assert await sessions.begin("ada", PASSWORD + "x" * 2000) is None
     assert clock.monotonic_s() - began_s >= 3 * users.WRONG_S
     crowd = await asyncio.gather(*(sessions.begin("ada", "wrong") for _ in range(13)), return_exceptions=True)
-    assert [type(each) for each in crowd].count(TooMany) == 3
+    assert [type(each) for each in crowd].count(TooManySignIns) == 3
     assert await sessions.begin("ada", PASSWORD) is not None
 
 
@@ -124,7 +124,7 @@ async def test_who_guesses_locks_nobody_else_out(file: Path) -> None:
     assert await sessions.begin("ada", PASSWORD, "10.0.0.7") is not None
     clock.may_go_on.set()
     ended = await asyncio.gather(*guesses, return_exceptions=True)
-    assert [type(each) for each in ended].count(TooMany) == 20
+    assert [type(each) for each in ended].count(TooManySignIns) == 20
     assert [each for each in ended[21:] if each is not None] == []
     assert sessions._lines == {}
 
@@ -150,7 +150,7 @@ async def test_of_a_crowd_the_newest_is_let_in_and_the_oldest_sent_away(file: Pa
     clock.may_go_on.set()
     assert await mine is not None
     ended = await asyncio.gather(*crowd, return_exceptions=True)
-    assert [type(each) for each in ended].count(TooMany) == 1
+    assert [type(each) for each in ended].count(TooManySignIns) == 1
     assert isinstance(ended[-1], asyncio.CancelledError)
     assert await sessions.begin("ada", PASSWORD) is not None
 
@@ -159,7 +159,7 @@ async def test_so_many_names_are_tried_at_once_at_most(file: Path, monkeypatch: 
     monkeypatch.setattr(users, "LINES_MAX", 5)
     sessions = Sessions(str(file), TrialClock())
     ended = await asyncio.gather(*(sessions.begin(f"name-{n}", "wrong") for n in range(9)), return_exceptions=True)
-    assert [type(each) for each in ended].count(TooMany) == 4
+    assert [type(each) for each in ended].count(TooManySignIns) == 4
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666, 0o777])
@@ -211,7 +211,7 @@ async def test_sessions_are_so_many_at_most(file: Path, monkeypatch: pytest.Monk
     assert SESSIONS_MAX > 3
     sessions = Sessions(str(file), TrialClock())
     secrets = [await sessions.begin("ada", PASSWORD) for _ in range(5)]
-    assert [sessions.of(secret) is not None for secret in secrets] == [False, False, True, True, True]
+    assert [sessions.get(secret) is not None for secret in secrets] == [False, False, True, True, True]
 
 
 async def test_without_a_file_of_users_the_page_only_shows(folder: Path) -> None:

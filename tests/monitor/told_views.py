@@ -1,22 +1,22 @@
 """Answers of the folds as tests want them: the question is how the page shows them, not how they come about."""
 
 from saga.monitor.views import (
-    AllStuck,
-    Awaited,
     ErrorClass,
-    Filter,
-    Hot,
+    HandlerRate,
+    HandlerRates,
     HotPartition,
     HotSaga,
-    Line,
-    Page,
-    Rate,
-    Rates,
-    Row,
-    Sagas,
-    Slice,
-    Stuck,
+    HotSpots,
+    MinuteRate,
+    PageRequest,
+    SagaFilter,
+    SagaPage,
+    SagaRow,
+    SagaWait,
+    StuckSaga,
+    StuckSagas,
     Timeline,
+    TimelineRow,
 )
 
 NEWEST_MS = 1_795_270_000_000
@@ -28,10 +28,10 @@ class ToldViews:
     def __init__(self, text: str, count: int = 1, services: int = 1, began_ms: int = NEWEST_MS) -> None:
         self.text, self.count, self.began_ms = text, count, began_ms
         self.services = (text,) if services == 1 else tuple(f"service-{n}" for n in range(services))
-        self.asked: list[tuple[Filter, Page]] = []
+        self.asked: list[tuple[SagaFilter, PageRequest]] = []
 
-    def row(self, number: int) -> Row:
-        return Row(
+    def row(self, number: int) -> SagaRow:
+        return SagaRow(
             saga=self.text if self.count == 1 else f"{self.text}{number}",
             began_ms=self.began_ms - 1000 * number,
             changed_ms=self.began_ms,
@@ -44,8 +44,8 @@ class ToldViews:
         )
 
     @property
-    def awaited(self) -> Awaited:
-        return Awaited(
+    def awaited(self) -> SagaWait:
+        return SagaWait(
             service=self.text,
             handler=self.text,
             for_=(self.text,),
@@ -55,20 +55,20 @@ class ToldViews:
         )
 
     @property
-    def one_stuck(self) -> Stuck:
-        return Stuck(saga=self.text, why="waiting", since_ms=self.began_ms, measure_ms=60_000, awaited=self.awaited)
+    def one_stuck(self) -> StuckSaga:
+        return StuckSaga(saga=self.text, why="waiting", since_ms=self.began_ms, measure_ms=60_000, awaited=self.awaited)
 
-    def sagas(self, which: Filter, page: Page) -> Sagas:
+    def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
         self.asked.append((which, page))
         first = int(page.after or 0)
         rows = tuple(self.row(number) for number in range(first, min(self.count, first + page.limit)))
         behind = first + page.limit
-        return Sagas(rows=rows, next=str(behind) if behind < self.count else "", looked=len(rows), known=self.count)
+        return SagaPage(rows=rows, next=str(behind) if behind < self.count else "", looked=len(rows), known=self.count)
 
     def saga(self, saga: str, now_ms: int) -> Timeline | None:
         if not saga.startswith(self.text):
             return None
-        line = Line(
+        line = TimelineRow(
             service=self.text,
             number=0,
             time_ms=self.began_ms,
@@ -88,9 +88,9 @@ class ToldViews:
             row=self.row(0), lines=(line,), missing=1, left_out=2, awaited=(self.awaited,), stuck=(self.one_stuck,)
         )
 
-    def rates(self) -> Rates:
+    def rates(self) -> HandlerRates:
         handlers = tuple(
-            Rate(
+            HandlerRate(
                 service=service,
                 handler=self.text,
                 transitions=600,
@@ -104,16 +104,18 @@ class ToldViews:
                 queued_p95_ms=4.0,
                 storm=number == 0,
                 slices=tuple(
-                    Slice(minute_ms=NEWEST_MS // 60_000 * 60_000 - ago * 60_000, transitions=10 + ago, failures=ago % 4)
+                    MinuteRate(
+                        minute_ms=NEWEST_MS // 60_000 * 60_000 - ago * 60_000, transitions=10 + ago, failures=ago % 4
+                    )
                     for ago in range(15)
                 ),
             )
             for number, service in enumerate(self.services)
         )
-        return Rates(minutes=15, newest_ms=NEWEST_MS, sagas=9, in_flight=4, taken=17, handlers=handlers)
+        return HandlerRates(minutes=15, newest_ms=NEWEST_MS, sagas=9, in_flight=4, taken=17, handlers=handlers)
 
-    def stuck(self, now_ms: int) -> AllStuck:
-        return AllStuck(sagas=(self.one_stuck,) * self.count, more=False)
+    def stuck(self, now_ms: int) -> StuckSagas:
+        return StuckSagas(sagas=(self.one_stuck,) * self.count, more=False)
 
     def errors(self) -> tuple[ErrorClass, ...]:
         each = ErrorClass(
@@ -121,10 +123,10 @@ class ToldViews:
         )
         return (each,) if self.count else ()
 
-    def hot(self) -> Hot:
+    def hot(self) -> HotSpots:
         if not self.count:
-            return Hot(sagas=(), partitions=())
-        return Hot(
+            return HotSpots(sagas=(), partitions=())
+        return HotSpots(
             sagas=(HotSaga(saga=self.text, transitions=9),),
             partitions=(HotPartition(topic=self.text, partition=3, transitions=5, share=2.5),),
         )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from saga.monitor.web.metrics import OPEN_DEAD_LETTERS, OPEN_ESCALATIONS
+from saga.monitor.web.app import OPEN_DEAD_LETTERS, OPEN_ESCALATIONS
 from tests.docs.markdown import ROOT
 from tests.telemetry.promql import labels_in, names_in
 from tests.telemetry.test_metrics import everything, told

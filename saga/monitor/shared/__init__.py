@@ -1,5 +1,5 @@
-"""Monitor that several processes share, on Kafka: each folds some partitions, and any of them answers for all.
+"""Monitor shared by several processes on Kafka: each reads some partitions, and each answers for all of them.
 
-Reading order: `kept.py` (what of a transition is kept), `parts.py` (folds of one partition), `sums.py` (what all make
-together); then the outside: `worker.py` (Faust), `answering.py`, `web.py`, `serving.py`.
+Reading order: `partitions.py` (read model of one partition and its stored entries), `queries.py` (answers for all
+partitions); then the edges: `worker.py` (Faust), `server.py`.
 """

@@ -25,9 +25,9 @@ from saga.broker.adapter import ClientOptions, Copies
 from saga.errors import BrokerUnavailable, SagaError
 from saga.messages import Record
 from saga.messaging.names import TRANSITIONS
-from saga.monitor.counting import MINUTE_MS, MINUTES
-from saga.monitor.folds import Folds
-from saga.monitor.shared.parts import Part, partition_in
+from saga.monitor.counters import MINUTE_MS, MINUTES
+from saga.monitor.read_model import ReadModel
+from saga.monitor.shared.partitions import PartitionModel, parse_partition
 from saga.support.clock import Clock
 
 GAPS_MAX, AGAIN_S = 3, 2.0
@@ -45,20 +45,20 @@ for _name in ("faust", "mode"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)  # what matters comes as an exception, or as a missing answer
 
 
-AskLogIds: TypeAlias = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
+FetchLogIds: TypeAlias = Callable[[Collection[str]], Awaitable[Mapping[str, str]]]
 """Way to the ids of the logs of topics: see `saga.broker.port.Broker.fetch_log_ids`."""
 
 
-class Worker:
+class MonitorWorker:
     """Worker that folds its share."""
 
     def __init__(
-        self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock, log_ids: AskLogIds
+        self, name: str, address: str, partitions: int, sagas_max: int, clock: Clock, log_ids: FetchLogIds
     ) -> None:
         self.name, self.partitions = name, partitions
         self.url = f"http://{address}"
         """Address at which the others ask it."""
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, PartitionModel] = {}
         """Partitions that it has, each with what is folded of it."""
         self.ready = False
         """True if the tables of all of them have been read."""
@@ -81,16 +81,16 @@ class Worker:
         self._taken: asyncio.Queue[Any] = asyncio.Queue(BATCH_RECORDS)
         """Records that Faust has handed over and that are not folded yet."""
 
-    def folds(self) -> dict[int, Folds]:
+    def ready_models(self) -> dict[int, ReadModel]:
         """Folds that are whole, by partition."""
-        return {partition: part.folds for partition, part in self.parts.items()} if self.ready else {}
+        return {partition: part.read_model for partition, part in self.parts.items()} if self.ready else {}
 
     def owners(self) -> dict[str, set[int]]:
         """Partitions that each worker has, by its address, as of the last time that they were shared out."""
         if self._app is None:
             return {}
         found: Mapping[str, Mapping[str, Iterable[int]]] = self._app.router.tables_metadata()
-        topic = changes_of(self.name)
+        topic = changelog_topic(self.name)
         return {url: set(topics[topic]) for url, topics in found.items() if topics.get(topic)}
 
     # ---------------------------------------------------------------- life
@@ -98,8 +98,8 @@ class Worker:
     async def follow(self, options: ClientOptions, copies: Copies) -> None:
         """Fold what is there and what comes, until it is cancelled. Raises `SagaError` if that cannot go on."""
         with tempfile.TemporaryDirectory() as folder:
-            app = self._app = self._made(options, copies, folder)
-            folding = asyncio.get_running_loop().create_task(self._folding(), name="folding")
+            app = self._app = self._create_app(options, copies, folder)
+            folding = asyncio.get_running_loop().create_task(self._run(), name="folding")
             try:
                 await app.start()
                 was_settled = False
@@ -107,34 +107,34 @@ class Worker:
                     await self._clock.sleep(LOOK_S)
                     is_settled = _is_settled(app)
                     if is_settled and was_settled and not self.ready:
-                        self._recovered(app)
+                        self._restore_rates(app)
                         if await self._compare_log() is not None:
                             self.ready = True
                             await self._seek(set(self.parts))
                     elif self.ready and self._clock.monotonic_s() >= self._log_looked_s + LOG_S:
-                        await self._begin_anew()
+                        await self._restart_recreated()
                     was_settled = is_settled
                 over = folding.exception() if folding.done() else app.crash_reason
-                raise self._ended(over) from over
+                raise self._describe_end(over) from over
             except KafkaError as why:
-                raise self._ended(why) from why
+                raise self._describe_end(why) from why
             finally:
                 self.ready = False
                 folding.cancel()
                 await asyncio.wait([folding])
                 await app.stop()
 
-    def _ended(self, why: BaseException | None) -> SagaError:
+    def _describe_end(self, why: BaseException | None) -> SagaError:
         return SagaError(f"the shared monitor {self.name} cannot go on: {type(why).__name__}: {why}")
 
-    def _made(self, options: ClientOptions, copies: Copies, folder: str) -> faust.App:
+    def _create_app(self, options: ClientOptions, copies: Copies, folder: str) -> faust.App:
         """App with its two tables."""
         app = faust.App(
             self.name,
             env={},  # settings are ours alone
             datadir=folder,
             broker=[f"kafka://{server}" for server in options["bootstrap_servers"]],
-            broker_credentials=_credentials(options),
+            broker_credentials=_build_credentials(options),
             broker_session_timeout=SESSION_S,
             broker_heartbeat_interval=HEARTBEAT_S,
             broker_request_timeout=REQUEST_S,
@@ -149,7 +149,7 @@ class Worker:
             stream_wait_empty=False,
             web_enabled=False,
             canonical_url=self.url,
-            Table=_table_of(self),
+            Table=_build_table_class(self),
         )
         config = {"min.insync.replicas": str(copies.in_sync)}
         app.Table(KEPT, key_type=bytes, value_type=bytes, partitions=self.partitions, extra_topic_configs=config)
@@ -172,7 +172,7 @@ class Worker:
 
     # ---------------------------------------------------------------- folding
 
-    async def _folding(self) -> None:
+    async def _run(self) -> None:
         """Fold what is taken, as much at once as there is."""
         while True:
             events = [await self._taken.get()]
@@ -180,9 +180,9 @@ class Worker:
                 events.append(self._taken.get_nowait())
             while not self.ready:  # counts are not whole before
                 await self._clock.sleep(LOOK_S)
-            await self._fold(events)
+            await self._apply(events)
 
-    async def _fold(self, events: Sequence[Any]) -> None:
+    async def _apply(self, events: Sequence[Any]) -> None:
         """Fold these records, and return when all that is new is in the logs of both tables, and then the position."""
         assert self._app is not None
         kept, gaps, moved = self._app.tables[KEPT], set[int](), set[int]()
@@ -200,26 +200,26 @@ class Worker:
             self._gaps[part.partition] = 0
             part.position = message.offset + 1
             moved.add(part.partition)
-            for key, value in part.take(_record(message)):
+            for key, value in part.apply(_to_record(message)):
                 kept.send_changelog(part.partition, key, value, value_serializer="raw")
-            while sum(len(each.folds.known) for each in self.parts.values()) > self._sagas_max:
-                largest = max(self.parts.values(), key=lambda each: len(each.folds.known))
+            while sum(len(each.read_model.sagas) for each in self.parts.values()) > self._sagas_max:
+                largest = max(self.parts.values(), key=lambda each: len(each.read_model.sagas))
                 for key, value in largest.forget_one():
                     kept.send_changelog(largest.partition, key, value, value_serializer="raw")
             await self._clock.sleep(0)
-        await self._acknowledged()
+        await self._wait_acknowledged()
         for part in list(self.parts.values()) if self.ready else ():
-            for rate in part.rates():
+            for rate in part.take_changed_rates():
                 self._minute_s = rate.minute * MINUTE_MS / 1000
                 self._windows[rate.name] = rate.value
         for part in [self.parts[number] for number in moved if number in self.parts]:
-            kept.send_changelog(part.partition, *part.at(), value_serializer="raw")
-        await self._acknowledged()
+            kept.send_changelog(part.partition, *part.encode_position(), value_serializer="raw")
+        await self._wait_acknowledged()
         self._gaps.update(gaps)
         if gaps:
             await self._seek(gaps)
 
-    async def _begin_anew(self) -> None:
+    async def _restart_recreated(self) -> None:
         """Read a topic that was created again from its beginning."""
         if replaced := await self._compare_log():
             await self._seek(replaced)
@@ -228,7 +228,7 @@ class Worker:
         """Ask whether the topic has the log in which positions count, and give the partitions whose positions do not;
         `None`: the broker does not answer. Raises `SagaError` if the tables' changes are gone: only what is in no
         worker's memory yet is written there."""
-        tables = [changes_of(self.name, table) for table in (KEPT, RATES)]
+        tables = [changelog_topic(self.name, table) for table in (KEPT, RATES)]
         try:
             ids = dict(await self._log_ids([TRANSITIONS, *tables]))
         except BrokerUnavailable:
@@ -239,7 +239,7 @@ class Worker:
                 f"the shared monitor {self.name} cannot go on: {' and '.join(gone)} was deleted and created again; "
                 "start all its workers again: they read the topic from its beginning"
             )
-        replaced = {number for number, part in self.parts.items() if log_id and part.begin_anew(log_id)}
+        replaced = {number for number, part in self.parts.items() if log_id and part.note_log_id(log_id)}
         for number in replaced:
             self._gaps[number] = 0
         return replaced
@@ -261,29 +261,29 @@ class Worker:
 
         await asyncio.gather(*(seek(place, part.position) for place, part in mine.items()))
 
-    async def _acknowledged(self) -> None:
+    async def _wait_acknowledged(self) -> None:
         sent, self._sent = self._sent, []
         for each in sent:
             await each
 
-    def _noted(self, sent: asyncio.Future[Any]) -> None:
+    def _add_sent(self, sent: asyncio.Future[Any]) -> None:
         self._sent.append(sent)
 
     # ---------------------------------------------------------------- partitions that come and go
 
-    def _has(self, partitions: set[int]) -> None:
+    def _assign(self, partitions: set[int]) -> None:
         """Begin to read the tables of these partitions: until all are read, nothing is answered."""
         self.ready = False
-        self.parts = {number: self.parts.get(number) or Part(number) for number in sorted(partitions)}
+        self.parts = {number: self.parts.get(number) or PartitionModel(number) for number in sorted(partitions)}
 
-    def _recovered(self, app: faust.App) -> None:
+    def _restore_rates(self, app: faust.App) -> None:
         """Take in the table of rates, when both tables have been read."""
         table: Any = app.tables[RATES]
         rows = table.data
         newest_s = max((part.counts.newest_ms for part in self.parts.values()), default=0) / 1000
         for (name, (begin_s, _)), value in list(rows.items()):
-            part = self.parts.get(partition_in(name) or 0)
-            if part is None or partition_in(name) is None or begin_s < newest_s - EXPIRES_S:
+            part = self.parts.get(parse_partition(name) or 0)
+            if part is None or parse_partition(name) is None or begin_s < newest_s - EXPIRES_S:
                 rows.data.pop((name, (begin_s, _)), None)
             else:
                 part.restore_rate(name, int(begin_s * 1000) // MINUTE_MS, value)
@@ -301,15 +301,15 @@ def _is_settled(app: faust.App) -> bool:
 KEPT, RATES = "transitions", "rates"
 
 
-def changes_of(name: str, table: str = KEPT) -> str:
+def changelog_topic(name: str, table: str = KEPT) -> str:
     """Topic of the changes of a table, of the shared monitor of that name."""
     return f"{name}-{table}-changelog"
 
 
-class _Entries(Store[Any, Any]):
+class TransitionTableStore(Store[Any, Any]):
     """Store of the table of transitions: its entries are in the folds, and nowhere else."""
 
-    def __init__(self, worker: Worker, app: AppT, table: Table[Any, Any]) -> None:
+    def __init__(self, worker: MonitorWorker, app: AppT, table: Table[Any, Any]) -> None:
         super().__init__("memory://", app, table)
         self._worker, self._topic = worker, table.changelog_topic_name
         self._read: dict[Any, int] = {}
@@ -341,7 +341,7 @@ class _Entries(Store[Any, Any]):
         """Begin to have these partitions, and those alone."""
         mine = {tp for tp in assigned if tp.topic == self._topic}
         self._read = {tp: offset for tp, offset in self._read.items() if tp in mine}
-        self._worker._has({tp.partition for tp in mine})
+        self._worker._assign({tp.partition for tp in mine})
 
     def reset_state(self) -> None:
         """Do nothing: there is no state but what is read from the topic."""
@@ -366,31 +366,31 @@ class _Entries(Store[Any, Any]):
         return 0
 
 
-def _table_of(worker: Worker) -> type[Table[Any, Any]]:
+def _build_table_class(worker: MonitorWorker) -> type[Table[Any, Any]]:
     """Class of the tables of a worker: they say in which partition an entry is, and note what is not acknowledged."""
 
-    class Kept(Table[Any, Any]):
+    class ChangelogTable(Table[Any, Any]):
         def _new_store(self) -> Any:
-            return _Entries(worker, self.app, self) if self.name == KEPT else super()._new_store()
+            return TransitionTableStore(worker, self.app, self) if self.name == KEPT else super()._new_store()
 
         def partition_for_key(self, key: Any) -> int | None:
-            return partition_in(key[0])
+            return parse_partition(key[0])
 
         def send_changelog(self, *given: Any, **named: Any) -> Any:
             sent = super().send_changelog(*given, **named)
-            worker._noted(sent)
+            worker._add_sent(sent)
             return sent
 
-    return Kept
+    return ChangelogTable
 
 
-def _record(message: Any) -> Record:
+def _to_record(message: Any) -> Record:
     """Record as the rest of us knows it."""
     time_ms = round(message.timestamp * 1000)
     return Record(TRANSITIONS, message.partition, message.offset, message.key, message.value, (), time_ms)
 
 
-def _credentials(options: ClientOptions) -> Any:
+def _build_credentials(options: ClientOptions) -> Any:
     """Credentials as Faust wants them; `None`: anybody may connect."""
     context = options["ssl_context"]
     if options["sasl_oauth_token_provider"] is not None:

@@ -1,1 +1,1 @@
-"""Web page of the monitor, rendered on the server. Reading order: `app`, `guards`, `desk`, the pages beside them."""
+"""Web page of the monitor, rendered on the server. Reading order: `app`, `guards`, `operator_console`, `pages`."""

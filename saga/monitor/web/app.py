@@ -1,33 +1,37 @@
 """Application that serves the monitor's page and its answers in JSON: routes, and what becomes of errors."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from saga.configuration.settings import Settings
 from saga.errors import BadInput, SagaError
-from saga.monitor.views import Views
-from saga.monitor.web import answers, control_pages, letter_pages, metrics, saga_pages, signing
-from saga.monitor.web.desk import open_desk
-from saga.monitor.web.guards import Guarded
-from saga.monitor.web.site import NotAllowed, Site, Unknown, environment, site_of
-from saga.monitor.web.users import Sessions, TooMany
+from saga.monitor.views import PAGE_MAX, PageRequest, Views
+from saga.monitor.web import pages
+from saga.monitor.web.guards import GuardMiddleware, read_form
+from saga.monitor.web.operator_console import open_console
+from saga.monitor.web.pages import get_views, parse_filter
+from saga.monitor.web.site import NotAllowed, PageNotFound, Site, build_environment, get_site, name_cookie, parse_number
+from saga.monitor.web.users import Sessions, TooManySignIns
+from saga.ops.attention import AttentionItem
 from saga.support.clock import Clock
 
 log = logging.getLogger("saga.monitor")
 ASSETS = Path(__file__).with_name("assets")
 
 
-def app(views: Views | None, settings: Settings, clock: Clock, *, addresses: Sequence[str] = ()) -> Starlette:
+def create_app(views: Views | None, settings: Settings, clock: Clock, *, addresses: Sequence[str] = ()) -> Starlette:
     """The application. `views`: what services told, folded; `None`: the pages that need it are left out. `addresses`:
     stores to read, in the place of the setting.
 
@@ -38,13 +42,13 @@ def app(views: Views | None, settings: Settings, clock: Clock, *, addresses: Seq
 
     @asynccontextmanager
     async def lifespan(made: Starlette) -> AsyncIterator[None]:
-        async with open_desk(settings, clock, addresses) as desk:
-            made.state.site = Site(views, desk, sessions, clock, environment())
+        async with open_console(settings, clock, addresses) as desk:
+            made.state.site = Site(views, desk, sessions, clock, build_environment())
             yield
 
     return Starlette(
-        routes=_routes(views is not None),
-        middleware=[Middleware(Guarded, hosts=hosts)],
+        routes=_list_routes(views is not None),
+        middleware=[Middleware(GuardMiddleware, hosts=hosts)],
         exception_handlers={
             SagaError: _on_error,
             HTTPException: _on_http,
@@ -55,50 +59,50 @@ def app(views: Views | None, settings: Settings, clock: Clock, *, addresses: Seq
     )
 
 
-def _routes(has_views: bool) -> list[BaseRoute]:
+def _list_routes(has_views: bool) -> list[BaseRoute]:
     """Routes; those of what services told only where that is folded."""
-    folded = [*saga_pages.FOLDED, *answers.ROUTES] if has_views else []
+    folded = [*pages.READ_MODEL_ROUTES, *API_ROUTES] if has_views else []
     return [
-        Route("/", _first),
+        Route("/", _redirect_to_first_page),
         *folded,
-        *saga_pages.ROUTES,
-        *letter_pages.ROUTES,
-        *control_pages.ROUTES,
-        *metrics.ROUTES,
-        *signing.ROUTES,
+        *pages.SAGA_ROUTES,
+        *pages.DEAD_LETTER_ROUTES,
+        *pages.CONTROL_ROUTES,
+        *METRICS_ROUTES,
+        *SIGN_IN_ROUTES,
         Mount("/assets", StaticFiles(directory=ASSETS)),
     ]
 
 
-async def _first(request: Request) -> Response:
-    return RedirectResponse("/sagas" if site_of(request).views is not None else "/dead", 303)
+async def _redirect_to_first_page(request: Request) -> Response:
+    return RedirectResponse("/sagas" if get_site(request).views is not None else "/dead", 303)
 
 
-def _told(request: Request, status: int, what: str, *lines: str) -> Response:
-    return site_of(request).page(request, "error.html.j2", status, what=what, lines=lines)
+def _render_error(request: Request, status: int, what: str, *lines: str) -> Response:
+    return get_site(request).render(request, "error.html.j2", status, what=what, lines=lines)
 
 
 async def _on_error(request: Request, why: Exception) -> Response:
     """Page that says what is wrong, and what to do."""
     lines = str(why).split("\n")
     match why:
-        case Unknown():
-            return _told(request, 404, "That is not here", *lines)
+        case PageNotFound():
+            return _render_error(request, 404, "That is not here", *lines)
         case NotAllowed():
-            return _told(request, 403, "That is not allowed", *lines)
-        case TooMany():
-            return _told(request, 429, "Too many at once", *lines)
+            return _render_error(request, 403, "That is not allowed", *lines)
+        case TooManySignIns():
+            return _render_error(request, 429, "Too many at once", *lines)
         case BadInput():
-            return _told(request, 400, "That cannot be done", *lines)
+            return _render_error(request, 400, "That cannot be done", *lines)
         case _:
-            return _told(request, 503, "That cannot be read or done now", *lines)
+            return _render_error(request, 503, "That cannot be read or done now", *lines)
 
 
 async def _on_http(request: Request, why: Exception) -> Response:
     assert isinstance(why, HTTPException)
     if why.status_code == 404:
-        return _told(request, 404, "That is not here", "there is no such page")
-    return _told(request, why.status_code, "That cannot be done", why.detail)
+        return _render_error(request, 404, "That is not here", "there is no such page")
+    return _render_error(request, why.status_code, "That cannot be done", why.detail)
 
 
 async def _on_gone(request: Request, why: Exception) -> Response:
@@ -108,4 +112,158 @@ async def _on_gone(request: Request, why: Exception) -> Response:
 
 async def _on_defect(request: Request, why: Exception) -> Response:
     log.error("the monitor's page failed", exc_info=why)
-    return _told(request, 500, "The page itself has failed", "its log says why; the services know nothing of it")
+    return _render_error(
+        request, 500, "The page itself has failed", "its log says why; the services know nothing of it"
+    )
+
+
+# -------------------------------------------------------------------- answers
+
+
+def _respond(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+async def sagas(request: Request) -> Response:
+    """Page of sagas, by the same filters as the page for people; `limit` and `after` say which part."""
+    site, asked = get_site(request), request.query_params
+    chosen = {name: asked.get(name, "") for name in ("text", "service", "outcome", "age", "state")}
+    if chosen["state"] == "escalated":
+        return _respond({"error": "escalations are no part of what services tell: saga dead list --json has them"}, 400)
+    limit = parse_number(asked, "limit", PAGE_MAX) or 50
+    page = PageRequest(limit=limit, after=asked.get("after", ""))
+    return _respond(get_views(site).sagas(parse_filter(chosen, site.clock.now_ms()), page))
+
+
+async def trace(request: Request) -> Response:
+    """One saga across all services."""
+    site, id_ = get_site(request), request.path_params["saga"]
+    found = get_views(site).saga(id_, site.clock.now_ms())
+    return _respond({"error": "nothing was told of this saga"}, 404) if found is None else _respond(found)
+
+
+async def stuck(request: Request) -> Response:
+    """Sagas that are stuck now."""
+    site = get_site(request)
+    return _respond(get_views(site).stuck(site.clock.now_ms()))
+
+
+async def rates(request: Request) -> Response:
+    """Rates of all handlers."""
+    return _respond(get_views(get_site(request)).rates())
+
+
+async def errors(request: Request) -> Response:
+    """Failures by class."""
+    return _respond(get_views(get_site(request)).errors())
+
+
+async def hot(request: Request) -> Response:
+    """Hot keys and partitions."""
+    return _respond(get_views(get_site(request)).hot())
+
+
+API_ROUTES = [
+    Route("/api/sagas", sagas),
+    Route("/api/trace/{saga:path}", trace),
+    Route("/api/stuck", stuck),
+    Route("/api/rates", rates),
+    Route("/api/errors", errors),
+    Route("/api/hot", hot),
+]
+
+
+# -------------------------------------------------------------------- metrics
+
+
+OPEN_DEAD_LETTERS = "saga_open_dead_letters"
+OPEN_ESCALATIONS = "saga_open_escalations"
+AGE_S = "saga_open_letters_age_seconds"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def is_open_escalation(told: AttentionItem) -> bool:
+    """Return whether an escalation still needs a person: its compensation fails on, or calls are to be put right."""
+    return told.letter.what == "escalation" and (
+        told.state == "goes on" or (told.state == "-" and bool(told.letter.calls))
+    )
+
+
+def count_by_service(letters: Iterable[AttentionItem]) -> Mapping[str, int]:
+    """Count letters by service."""
+    return Counter(each.letter.service for each in letters)
+
+
+async def metrics(request: Request) -> Response:
+    """Answer with the open letters of each service, as they were read last, and how long ago that was."""
+    found = await get_site(request).desk.letters()
+    lines = [*_format_gauge(AGE_S, "Seconds since the letters were read.", {"": round(found.age_s, 3)})]
+    if found.value is not None:
+        told = found.value.items
+        dead = count_by_service(each for each in told if each.state == "blocks")
+        escalated = count_by_service(filter(is_open_escalation, told))
+        lines += _format_gauge(OPEN_DEAD_LETTERS, "Dead letters that block a saga until a person acts.", dead)
+        lines += _format_gauge(OPEN_ESCALATIONS, "What cannot be undone until a person acts.", escalated)
+    return PlainTextResponse("\n".join([*lines, ""]), headers={"content-type": CONTENT_TYPE})
+
+
+def _format_gauge(name: str, meaning: str, values: Mapping[str, float]) -> Iterator[str]:
+    """Lines of one gauge in Prometheus' text format, by service; without a label where the service is empty."""
+    yield f"# HELP {name} {meaning}"
+    yield f"# TYPE {name} gauge"
+    for service, value in sorted(values.items()):
+        escaped = service.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        yield f'{name}{{service="{escaped}"}} {value}' if service else f"{name} {value}"
+
+
+METRICS_ROUTES = [Route("/metrics", metrics)]
+
+
+# -------------------------------------------------------------------- signing
+
+
+async def sign_in(request: Request) -> Response:
+    """Form for name and password; and who has sent it."""
+    site = get_site(request)
+    if not site.sessions.may_begin:
+        raise NotAllowed("nobody can sign in here: SAGA_MONITOR_USERS names no file of users, so this page only shows")
+    if request.method != "POST":
+        return site.render(
+            request, "sign_in.html.j2", wrong=False, back=_accept_own_path(request.query_params.get("back", ""))
+        )
+    form = await read_form(request)
+    cookie, address = name_cookie(request), "" if request.client is None else request.client.host
+    secret = await site.sessions.begin(form.one("name"), form.one("password"), address)
+    back = _accept_own_path(form.one("back"))
+    if secret is None:
+        return site.render(request, "sign_in.html.j2", 403, wrong=True, back=back)
+    if (old := request.cookies.get(cookie)) is not None:
+        site.sessions.end(old)
+    answer = RedirectResponse(back, 303)
+    answer.set_cookie(cookie, secret, httponly=True, samesite="lax", secure=request.url.scheme == "https", path="/")
+    return answer
+
+
+def _accept_own_path(path: str) -> str:
+    r"""Return the path if it is one of this site, else the first page: a link may not lead a user elsewhere.
+
+    >>> paths = "/dead?at=50", "//evil.example/", "https://evil.example", "/\\evil.example"
+    >>> [_accept_own_path(path) for path in paths]
+    ['/dead?at=50', '/', '/', '/']
+    """
+    is_ours = path.startswith("/") and path[1:2] not in ("/", "\\") and path.isascii() and path.isprintable()
+    return path if is_ours else "/"
+
+
+async def sign_out(request: Request) -> Response:
+    """End of a session."""
+    site = get_site(request)
+    await site.read_form(request)
+    cookie = name_cookie(request)
+    site.sessions.end(request.cookies.get(cookie, ""))
+    answer = RedirectResponse("/", 303)
+    answer.delete_cookie(cookie, path="/", secure=request.url.scheme == "https", httponly=True, samesite="lax")
+    return answer
+
+
+SIGN_IN_ROUTES = [Route("/sign-in", sign_in, methods=["GET", "POST"]), Route("/sign-out", sign_out, methods=["POST"])]

@@ -36,7 +36,7 @@ HEADERS = (
 _PORT = re.compile(r":[0-9]{1,5}$")
 
 
-class Guarded:
+class GuardMiddleware:
     """Application behind the guards: middleware of ASGI."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
@@ -56,13 +56,13 @@ class Guarded:
             await send(message)
 
         request = Request(scope)
-        refused = self._refused(request)
+        refused = self._find_refusal(request)
         answer = self._app if refused is None else PlainTextResponse(f"{refused}\n", status_code=403)
         await answer(scope, receive, with_headers)
 
-    def _refused(self, request: Request) -> str | None:
+    def _find_refusal(self, request: Request) -> str | None:
         host = request.headers.get("host", "")
-        if not is_ours(host, self._hosts):
+        if not is_known_host(host, self._hosts):
             return (
                 "this page is not known by that name: ask by its address, or have whoever runs it name the host in "
                 "SAGA_MONITOR_HOSTS"
@@ -74,12 +74,12 @@ class Guarded:
         return None
 
 
-def is_ours(host: str, hosts: Collection[str]) -> bool:
+def is_known_host(host: str, hosts: Collection[str]) -> bool:
     """True if a page may be asked for under this name: an address, which nobody else's name can be, or one of `hosts`.
 
-    >>> is_ours("127.0.0.1:8090", ()), is_ours("[::1]:8090", ()), is_ours("localhost:8090", ())
+    >>> is_known_host("127.0.0.1:8090", ()), is_known_host("[::1]:8090", ()), is_known_host("localhost:8090", ())
     (True, True, True)
-    >>> is_ours("evil.example", ()), is_ours("monitor.example", {"monitor.example"}), is_ours("", ())
+    >>> is_known_host("evil.example", ()), is_known_host("monitor.example", {"monitor.example"}), is_known_host("", ())
     (False, True, False)
     """
     name = _PORT.sub("", host).lower()
@@ -92,7 +92,7 @@ def is_ours(host: str, hosts: Collection[str]) -> bool:
     return True
 
 
-class Form:
+class FormFields:
     """Fields of a form, as they came."""
 
     def __init__(self, fields: Iterable[tuple[str, str]]) -> None:
@@ -107,7 +107,7 @@ class Form:
         return [value for field, value in self._fields if field == name]
 
 
-async def form_of(request: Request) -> Form:
+async def read_form(request: Request) -> FormFields:
     """Form of a request. Raises `BadInput` if it is none, or too large."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         raise BadInput("that is no form of this page")
@@ -117,6 +117,6 @@ async def form_of(request: Request) -> Form:
         if len(body) > FORM_BYTES_MAX:
             raise BadInput(f"the form has more than {FORM_BYTES_MAX} bytes")
     try:
-        return Form(parse_qsl(body.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS_MAX))
+        return FormFields(parse_qsl(body.decode("latin-1"), keep_blank_values=True, max_num_fields=FIELDS_MAX))
     except ValueError as why:
         raise BadInput(f"the form cannot be read: {why}") from why

@@ -16,15 +16,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from saga.errors import BadInput, SagaError
 from saga.monitor.views import Views
-from saga.monitor.web.desk import Desk
-from saga.monitor.web.guards import Form, form_of
+from saga.monitor.web.guards import FormFields, read_form
+from saga.monitor.web.operator_console import OperatorConsole
 from saga.monitor.web.users import Session, Sessions
 from saga.support.clock import LATEST_MS, Clock, from_iso, iso
 from saga.support.printable import printable, shortened
 
 TEMPLATES = Path(__file__).with_name("templates")
 COOKIE = "saga_session"
-"""Beginning of the cookie's name: see `cookie_of`."""
+"""Beginning of the cookie's name: see `name_cookie`."""
 LIVE = "x-live"
 """Header of a page that asks for itself again: what is told once is not for it."""
 CELL_BYTES_MAX = 2000
@@ -32,7 +32,7 @@ CELL_BYTES_MAX = 2000
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 
-class Unknown(SagaError):
+class PageNotFound(SagaError):
     """Raised for something that is not there: the page answers 404."""
 
 
@@ -46,18 +46,18 @@ class Site:
 
     views: Views | None
     """Folds of what services told; `None`: the pages that need them are left out."""
-    desk: Desk
+    desk: OperatorConsole
     sessions: Sessions
     clock: Clock
     environment: Environment
 
-    def session(self, request: Request) -> Session | None:
+    def get_session(self, request: Request) -> Session | None:
         """Session of whoever asks; `None`: nobody has signed in."""
-        return self.sessions.of(request.cookies.get(cookie_of(request)))
+        return self.sessions.get(request.cookies.get(name_cookie(request)))
 
-    def page(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
+    def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
         """Answer with a page."""
-        session = self.session(request)
+        session = self.get_session(request)
         notice = ""
         if session is not None and LIVE not in request.headers:
             notice, session.notice = session.notice, ""
@@ -73,31 +73,31 @@ class Site:
         )
         return HTMLResponse(text, status)
 
-    async def form(self, request: Request) -> tuple[Form, Session]:
+    async def read_form(self, request: Request) -> tuple[FormFields, Session]:
         """Form of somebody who has signed in, sent by a page of this session. Raises `NotAllowed`, `BadInput`."""
-        session = self.session(request)
+        session = self.get_session(request)
         if session is None:
             raise NotAllowed("nobody is signed in here: sign in, then do it again")
-        form = await form_of(request)
-        if not same(form.one("form"), session.form):
+        form = await read_form(request)
+        if not equals_secret(form.one("form"), session.form):
             raise NotAllowed("the form is of another session: load the page anew, then do it again")
         return form, session
 
 
-def site_of(request: Request) -> Site:
+def get_site(request: Request) -> Site:
     """Site of the application that is asked."""
     site = request.app.state.site
     assert isinstance(site, Site)
     return site
 
 
-def seen_after(session: Session, notice: str, url: str) -> Response:
+def redirect_with_notice(session: Session, notice: str, url: str) -> Response:
     """Answer that leads to another page, which shows the notice once."""
     session.notice = notice
     return RedirectResponse(url, 303)
 
 
-def same(one: str, other: str) -> bool:
+def equals_secret(one: str, other: str) -> bool:
     """True if two secrets are the same; takes as long if they are not."""
     return compare_digest(one.encode("utf-8", "replace"), other.encode())
 
@@ -105,38 +105,38 @@ def same(one: str, other: str) -> bool:
 # ---------------------------------------------------------------- templates
 
 
-def environment() -> Environment:
+def build_environment() -> Environment:
     """Templates: everything that stands in them is escaped, whoever wrote it."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"link": link, "key": key_of, "LONGEST": CELL_BYTES_MAX}
+    made.globals |= {"link": link, "key": format_letter_key, "LONGEST": CELL_BYTES_MAX}
     made.filters |= {
-        "when": when,
-        "ago": ago,
-        "span": span,
-        "ms": from_iso_or_none,
-        "list_twice": _twice,
-        "json": _json,
+        "when": format_time,
+        "ago": format_age,
+        "span": format_duration,
+        "ms": parse_time,
+        "list_twice": _to_option,
+        "json": _to_json,
     }
     return made
 
 
-def _twice(value: str) -> tuple[str, str]:
+def _to_option(value: str) -> tuple[str, str]:
     """Option of a list whose text is its value."""
     return value, value
 
 
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _shown(value: object) -> object:
+def _finalize(value: object) -> object:
     """Text as pages have it: on one line, without characters that nobody sees, and not too long."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(shortened(_SPACES.sub(" ", value), CELL_BYTES_MAX))
@@ -150,21 +150,21 @@ def link(path: str, **query: object) -> Markup:
     Markup('/saga?id=a%26b%2F%C3%BC')
     """
     asked = "&amp;".join(
-        f"{name}={_quoted(str(value))}" for name, value in query.items() if value not in ("", None, False)
+        f"{name}={_quote(str(value))}" for name, value in query.items() if value not in ("", None, False)
     )
     return Markup(path + (f"?{asked}" if asked else ""))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(text, safe="", errors="backslashreplace")
 
 
-def key_of(service: str, id_: str) -> Markup:
+def format_letter_key(service: str, id_: str) -> Markup:
     """Name of a letter in forms and links."""
-    return Markup(f"{_quoted(service)}/{_quoted(id_)}")
+    return Markup(f"{_quote(service)}/{_quote(id_)}")
 
 
-def letter_named(key: str) -> tuple[str, str]:
+def parse_letter_key(key: str) -> tuple[str, str]:
     """Service and id that a key names. Raises `BadInput` if it is none."""
     service, separator, id_ = key.partition("/")
     if not separator or not service or not id_:
@@ -172,7 +172,7 @@ def letter_named(key: str) -> tuple[str, str]:
     return unquote(service), unquote(id_)
 
 
-def from_iso_or_none(text: str | None) -> int | None:
+def parse_time(text: str | None) -> int | None:
     """Milliseconds of an RFC 3339 text; `None` for any other."""
     try:
         return None if not text else from_iso(text)
@@ -180,10 +180,10 @@ def from_iso_or_none(text: str | None) -> int | None:
         return None
 
 
-def when(ms: int | None) -> Markup:
+def format_time(ms: int | None) -> Markup:
     """Time for people, to the second, with the milliseconds for machines.
 
-    >>> when(1_795_270_000_123)
+    >>> format_time(1_795_270_000_123)
     Markup('<time datetime="2026-11-21T14:06:40.123Z">2026-11-21 14:06:40</time>')
     """
     if ms is None or not 0 <= ms <= LATEST_MS:
@@ -192,10 +192,10 @@ def when(ms: int | None) -> Markup:
     return Markup(f'<time datetime="{text}">{text[:10]} {text[11:19]}</time>')
 
 
-def span(ms: float | None) -> str:
+def format_duration(ms: float | None) -> str:
     """Length of time for people, in its largest unit.
 
-    >>> [span(each) for each in (0, 4.31, 1500, 90_000, 7_200_000, 200_000_000, None)]
+    >>> [format_duration(each) for each in (0, 4.31, 1500, 90_000, 7_200_000, 200_000_000, None)]
     ['0 ms', '4.3 ms', '1.5 s', '90 s', '2.0 h', '2.3 d', '-']
     """
     if ms is None:
@@ -208,34 +208,34 @@ def span(ms: float | None) -> str:
     return f"{ms / 86_400_000:.1f} d"
 
 
-def ago(ms: int | None, now_ms: int) -> str:
+def format_age(ms: int | None, now_ms: int) -> str:
     """Age for people.
 
-    >>> ago(1000, 61_000), ago(2000, 1000)
+    >>> format_age(1000, 61_000), format_age(2000, 1000)
     ('60 s ago', 'in the future')
     """
     if ms is None:
         return "-"
-    return f"{span(now_ms - ms)} ago" if ms <= now_ms else "in the future"
+    return f"{format_duration(now_ms - ms)} ago" if ms <= now_ms else "in the future"
 
 
-def number_in(values: Mapping[str, str] | Any, name: str, most: int) -> int:
+def parse_number(values: Mapping[str, str] | Any, name: str, most: int) -> int:
     """Whole number of a query, 0 if it is none or too large."""
     text = str(values.get(name, ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else 0
 
 
-def portion(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], int | None, int | None]:
+def slice_page(items: Sequence[Any], at: int, size: int) -> tuple[Sequence[Any], int | None, int | None]:
     """Part of a list, and where the parts before and behind it begin.
 
-    >>> portion("abcdefg", 3, 3)
+    >>> slice_page("abcdefg", 3, 3)
     ('def', 0, 6)
     """
     before = max(0, at - size) if at else None
     return items[at : at + size], before, at + size if at + size < len(items) else None
 
 
-def cookie_of(request: Request) -> str:
+def name_cookie(request: Request) -> str:
     """Name of the cookie of a session. Browsers send the cookies of a host to all of its ports: so the port is in the
     name, and over TLS a prefix by which browsers take it from this host alone, and over TLS alone."""
     port = f"_{request.url.port}" if request.url.port else ""

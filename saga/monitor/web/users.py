@@ -46,7 +46,7 @@ LINES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Hashed:
+class HashedPassword:
     """Password as the file has it."""
 
     cost: int
@@ -69,7 +69,7 @@ class Hashed:
         return secrets.compare_digest(made, self.digest)
 
 
-def line_for(name: str, password: str) -> str:
+def format_user_line(name: str, password: str) -> str:
     """Line of the file for a user. Raises `BadInput` for a name or a password that cannot be one."""
     if NAME.fullmatch(name) is None:
         raise BadInput(f"{name!r} cannot be a name: 1 to 64 letters, digits, and . _ @ + - behind the first")
@@ -78,10 +78,10 @@ def line_for(name: str, password: str) -> str:
     salt = secrets.token_bytes(16)
     plain = password.encode("utf-8", "backslashreplace")
     digest = hashlib.scrypt(plain, salt=salt, n=COST, r=BLOCK, p=LANES, maxmem=MEMORY_MAX, dklen=32)
-    return f"{name}:scrypt:{COST}:{BLOCK}:{LANES}:{_text(salt)}:{_text(digest)}"
+    return f"{name}:scrypt:{COST}:{BLOCK}:{LANES}:{_encode_base64(salt)}:{_encode_base64(digest)}"
 
 
-def users_in(file: str) -> Mapping[str, Hashed]:
+def load_users(file: str) -> Mapping[str, HashedPassword]:
     """Users in a file, by name; none if no file is named. Raises `ConfigurationError` with all that is wrong."""
     if not file:
         return {}
@@ -95,13 +95,13 @@ def users_in(file: str) -> Mapping[str, Hashed]:
     if mode & WRITABLE:
         problem = f"SAGA_MONITOR_USERS is {file}: others may write it, and so sign in as anybody; chmod go-w {file}"
         raise ConfigurationError("the monitor's users cannot be used:", [problem])
-    found: dict[str, Hashed] = {}
+    found: dict[str, HashedPassword] = {}
     problems = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         name, _, rest = line.strip().partition(":")
-        hashed = _hashed(rest)
+        hashed = _parse_password(rest)
         if NAME.fullmatch(name) is None or hashed is None:  # nothing of the line is shown: it may be a password
             problems.append(f"{file}, line {number}: it is no user; `saga monitor password NAME` prints such a line")
         elif name in found:
@@ -113,7 +113,7 @@ def users_in(file: str) -> Mapping[str, Hashed]:
     return found
 
 
-def _hashed(text: str) -> Hashed | None:
+def _parse_password(text: str) -> HashedPassword | None:
     """Password as a line has it; `None` if it is none."""
     words = text.split(":")
     if len(words) != 6 or words[0] != "scrypt":
@@ -126,17 +126,17 @@ def _hashed(text: str) -> Hashed | None:
     is_power = cost > 1 and cost & (cost - 1) == 0
     within = cost <= COST_MAX and 1 <= block <= BLOCK_MAX and 1 <= lanes <= LANES_MAX
     return (
-        Hashed(cost, block, lanes, salt, digest)
+        HashedPassword(cost, block, lanes, salt, digest)
         if is_power and within and len(salt) >= 8 and len(digest) >= 16
         else None
     )
 
 
-def _text(value: bytes) -> str:
+def _encode_base64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
-NOBODY = Hashed(COST, BLOCK, LANES, bytes(16), bytes(32))
+NOBODY = HashedPassword(COST, BLOCK, LANES, bytes(16), bytes(32))
 """Password of nobody: so that a name which is not there takes as long as one that is."""
 
 
@@ -145,7 +145,7 @@ class Session:
     """Time in which somebody is signed in."""
 
     user: str
-    hashed: Hashed
+    hashed: HashedPassword
     """Password with which it began: another one ends it."""
     form: str
     """Secret that each form of this session carries."""
@@ -154,11 +154,11 @@ class Session:
     """Sentence for the next page."""
 
 
-class TooMany(BadInput):
+class TooManySignIns(BadInput):
     """Raised if more people sign in at once than are let wait."""
 
 
-class _Line:
+class SignInQueue:
     """Those of one name and address who sign in: one after another."""
 
     def __init__(self) -> None:
@@ -172,12 +172,12 @@ class _Line:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Have a turn inside the block. Raises `TooMany`."""
+        """Have a turn inside the block. Raises `TooManySignIns`."""
         if self._is_taken:
             mine: Future[None] = get_running_loop().create_future()
             self._waiting.append(mine)
             if len(self._waiting) >= WAITING_MAX:
-                self._waiting.popleft().set_exception(TooMany(COME_AGAIN))
+                self._waiting.popleft().set_exception(TooManySignIns(COME_AGAIN))
             try:
                 await mine
             except BaseException:
@@ -206,8 +206,8 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._one = Lock()
         """Held while a password is looked at: it takes much memory."""
-        self._lines: dict[tuple[str, str], _Line] = {}
-        users_in(file)
+        self._lines: dict[tuple[str, str], SignInQueue] = {}
+        load_users(file)
         if file and Path(file).stat().st_mode & stat.S_IROTH:
             log.warning("others may read %s, and try passwords on what they read: chmod o-r %s", file, file)
 
@@ -217,56 +217,62 @@ class Sessions:
         return bool(self._file)
 
     async def begin(self, name: str, password: str, address: str = "") -> str | None:
-        """Secret of a new session; `None`: there is no such user, or the password is another. `address`: from which
-        somebody signs in. Whoever guesses keeps only those of the same name and address waiting. Raises `TooMany`, and
-        `ConfigurationError`: the file cannot be read any more."""
+        """Sign in, and return the secret of the new session; `None`: no such user, or a wrong password.
+
+        Sign-ins of one name from one address (`address`) wait in a queue of their own, so somebody who guesses
+        passwords delays only those.
+
+        Raises:
+            TooManySignIns: Too many wait already.
+            ConfigurationError: The file of users cannot be read any more.
+        """
         at = name[:NAME_MAX], address
         line = self._lines.get(at)
         if line is None:
             if len(self._lines) >= LINES_MAX:
-                raise TooMany(COME_AGAIN)
-            line = self._lines[at] = _Line()
+                raise TooManySignIns(COME_AGAIN)
+            line = self._lines[at] = SignInQueue()
         try:
             async with line.turn():
-                hashed = await self._looked_at(name, password)
+                hashed = await self._check_password(name, password)
                 if hashed is None:
                     await self._clock.sleep(WRONG_S)
                     return None
         finally:
             if not line.is_there:
                 self._lines.pop(at, None)
-        self._sweep()
+        self._drop_expired()
         secret, until_s = secrets.token_urlsafe(32), self._clock.monotonic_s() + SESSION_S
         self._sessions[secret] = Session(name, hashed, secrets.token_urlsafe(32), until_s)
         return secret
 
-    async def _looked_at(self, name: str, password: str) -> Hashed | None:
+    async def _check_password(self, name: str, password: str) -> HashedPassword | None:
         """Password of the user as the file has it, if this is it."""
-        hashed, fits = users_in(self._file).get(name), len(password) <= PASSWORD_MAX
+        hashed, fits = load_users(self._file).get(name), len(password) <= PASSWORD_MAX
         async with self._one:
             right = await to_thread((hashed or NOBODY).is_of, password if fits else "")
         return hashed if fits and right else None
 
-    def _sweep(self) -> None:
+    def _drop_expired(self) -> None:
         """Forget what is over; and the oldest, if there are too many."""
         now_s = self._clock.monotonic_s()
         self._sessions = {secret: each for secret, each in self._sessions.items() if each.until_s > now_s}
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
 
-    def of(self, secret: str | None) -> Session | None:
+    def get(self, secret: str | None) -> Session | None:
         """Session with this secret, if it goes on: the user is still in the file, with the same password."""
         session = self._sessions.get(secret or "")
         if session is None or secret is None:
             return None
-        if session.until_s <= self._clock.monotonic_s() or not self._is_there(session):
+        if session.until_s <= self._clock.monotonic_s() or not self._is_unchanged(session):
             self.end(secret)
             return None
         return session
 
-    def _is_there(self, session: Session) -> bool:
+    def _is_unchanged(self, session: Session) -> bool:
         try:
-            return users_in(self._file).get(session.user) == session.hashed
+            return load_users(self._file).get(session.user) == session.hashed
         except ConfigurationError:
             return False
 

@@ -14,10 +14,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from saga.configuration.settings import Settings
 from saga.errors import ConfigurationError
-from saga.monitor.answers import Answers
-from saga.monitor.folds import SAGAS_MAX, Folds
-from saga.monitor.reader import Reader, Tell
-from saga.monitor.web.app import app
+from saga.monitor.queries import Queries
+from saga.monitor.read_model import SAGAS_MAX, ReadModel
+from saga.monitor.reader import Report, TransitionReader
+from saga.monitor.web.app import create_app
 from saga.support.clock import Clock
 
 HEAD_BYTES_MAX = 16_384
@@ -34,7 +34,7 @@ END_S = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
+class ServerOptions:
     """Choices of whoever starts a monitor."""
 
     address: str
@@ -46,11 +46,11 @@ class Serving:
     sagas_max: int = SAGAS_MAX
 
 
-class _Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """Connection with one who asks. Whoever reaches the port may open connections and send nothing, or slowly, or read
     no answer: each has its time, and they lock nobody out."""
 
-    _open: ClassVar[dict["_Connection", asyncio.TimerHandle]] = {}
+    _open: ClassVar[dict["HttpConnection", asyncio.TimerHandle]] = {}
     """Connections with the ends of their times, the one first whose time began first."""
     _is_asking = True
     """True until all of a request is there."""
@@ -80,7 +80,7 @@ class _Connection(H11Protocol):
         self.connections.discard(self)
         self.transport.abort()
 
-    def _oldest(self) -> "_Connection | None":
+    def _oldest(self) -> "HttpConnection | None":
         """Connection of this server that has kept us waiting for longest."""
         return next((each for each in self._open if each._is_asking and each.server_state is self.server_state), None)
 
@@ -107,18 +107,23 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    wanted: Serving, settings: Settings, stop: asyncio.Event, clock: Clock, begun: Callable[[str], None], tell: Tell
+    wanted: ServerOptions,
+    settings: Settings,
+    stop: asyncio.Event,
+    clock: Clock,
+    begun: Callable[[str], None],
+    tell: Report,
 ) -> None:
     """Read, fold and answer until `stop`. `begun` is told the address once it answers, `tell` what keeps it from
     reading. Raises `SagaError` for what keeps it from starting, or ends it."""
-    folds = Folds(wanted.sagas_max)
-    reader = Reader(folds, clock, tell)
-    made = app(Answers(folds), settings, clock, addresses=wanted.stores)
-    with listening(wanted.address) as listener:
-        await answering(listener, made, reader.follow(settings, wanted.since_ms), stop, clock, begun)
+    folds = ReadModel(wanted.sagas_max)
+    reader = TransitionReader(folds, clock, tell)
+    made = create_app(Queries(folds), settings, clock, addresses=wanted.stores)
+    with open_listener(wanted.address) as listener:
+        await run_server(listener, made, reader.follow(settings, wanted.since_ms), stop, clock, begun)
 
 
-async def answering(
+async def run_server(
     listener: socket.socket,
     made: Starlette,
     follow: Coroutine[None, None, None],
@@ -135,7 +140,7 @@ async def answering(
             server_header=False,
             lifespan="on",
             ws="none",
-            http=_Connection,
+            http=HttpConnection,
             limit_concurrency=CONNECTIONS_MAX + 1,
             timeout_graceful_shutdown=END_S,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
@@ -149,7 +154,7 @@ async def answering(
         while not (server.started or serving.done()):
             await clock.sleep(0.01)
         if not serving.done():
-            begun(address_of(listener))
+            begun(format_address(listener))
         await asyncio.wait([reading, serving, stopped], return_when=asyncio.FIRST_COMPLETED)
     finally:
         server.should_exit = True
@@ -162,14 +167,14 @@ async def answering(
             raise why
 
 
-def address_of(listener: socket.socket) -> str:
+def format_address(listener: socket.socket) -> str:
     """Host and port at which it listens."""
     host, port = listener.getsockname()[:2]
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @contextmanager
-def listening(address: str) -> Iterator[socket.socket]:
+def open_listener(address: str) -> Iterator[socket.socket]:
     """Socket that listens at host:port."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

@@ -5,27 +5,44 @@ from heapq import nlargest
 from itertools import islice
 from typing import Protocol
 
-from saga.monitor.by_time import Part
-from saga.monitor.counting import MINUTE_MS, MINUTES, Counts, Histogram, Minute, is_storm, per_second, together
-from saga.monitor.folds import Folds
-from saga.monitor.known import Goes, Known, Words
-from saga.monitor.standing import OVERDUE_MS, Blocked, Reason, Wait, dead_in, failing_in, measure_of, waits_of
+from saga.monitor.counters import (
+    MINUTE_MS,
+    MINUTES,
+    MinuteCounts,
+    RecentCounts,
+    TimeHistogram,
+    add_up_minutes,
+    compute_rate_per_s,
+    is_storm,
+)
+from saga.monitor.read_model import ReadModel
+from saga.monitor.saga_index import IndexSlice, InternTable, NextRun, TrackedSaga
+from saga.monitor.stuck_detection import (
+    OVERDUE_MS,
+    BlockedHandler,
+    OpenWait,
+    Reason,
+    compute_allowed_ms,
+    find_dead,
+    find_failing,
+    find_waits,
+)
 from saga.monitor.views import (
     PAGE_MAX,
-    AllStuck,
-    Awaited,
     ErrorClass,
-    Filter,
-    Hot,
+    HandlerRate,
+    HandlerRates,
     HotPartition,
     HotSaga,
-    Page,
-    Rate,
-    Rates,
-    Row,
-    Sagas,
-    Slice,
-    Stuck,
+    HotSpots,
+    MinuteRate,
+    PageRequest,
+    SagaFilter,
+    SagaPage,
+    SagaRow,
+    SagaWait,
+    StuckSaga,
+    StuckSagas,
     Timeline,
     Why,
 )
@@ -43,189 +60,201 @@ SHOWN_MAX = 100
 """Most hot sagas, hot partitions and classes of errors that are shown."""
 
 
-class Usual(Protocol):
+class UsualTimes(Protocol):
     """Times that are usual: folds, or several of them together."""
 
     @property
-    def waits(self) -> Mapping[tuple[str, str], Histogram]:
+    def waits(self) -> Mapping[tuple[str, str], TimeHistogram]:
         """Waits, by service and handler."""
 
     @property
-    def lives(self) -> Mapping[str, Histogram]:
+    def lives(self) -> Mapping[str, TimeHistogram]:
         """Times from beginning to outcome, by kind of saga."""
 
 
-class Answers:
+class Queries:
     """Monitor that answers from folds: `saga.monitor.views.Views`. `usual`: times by which sagas are stuck, if these
     are not those of the folds alone."""
 
-    def __init__(self, folds: Folds, usual: Usual | None = None) -> None:
+    def __init__(self, folds: ReadModel, usual: UsualTimes | None = None) -> None:
         self.folds = folds
-        self._usual: Usual = folds if usual is None else usual
+        self._usual: UsualTimes = folds if usual is None else usual
 
     # ---------------------------------------------------------------- sagas
 
-    def sagas(self, which: Filter, page: Page) -> Sagas:
+    def sagas(self, which: SagaFilter, page: PageRequest) -> SagaPage:
         """Page of the sagas that are meant. Those without an outcome come longest running first."""
         limit = max(1, min(page.limit, PAGE_MAX))
-        rows, looked, end = list[Row](), 0, (0, "")
-        for part in self._parts(which, _cursor(page.after)):
+        rows, looked, end = list[SagaRow](), 0, (0, "")
+        for part in self._scan(which, _parse_cursor(page.after)):
             if looked >= LOOK_MAX:
-                return self._page(rows, looked, end)
+                return self._build_page(rows, looked, end)
             looked += part.looked
             for ms, known in part.found:
                 if len(rows) == limit:
-                    return self._page(rows, looked, end)
-                rows.append(self._row(known))
+                    return self._build_page(rows, looked, end)
+                rows.append(self._build_row(known))
                 end = ms, known.saga
             end = part.end
-        return self._page(rows, looked, None)
+        return self._build_page(rows, looked, None)
 
-    def _page(self, rows: list[Row], looked: int, end: tuple[int, str] | None) -> Sagas:
+    def _build_page(self, rows: list[SagaRow], looked: int, end: tuple[int, str] | None) -> SagaPage:
         following = "" if end is None else f"{end[0]}:{end[1]}"
-        return Sagas(rows=tuple(rows), next=following, looked=looked, known=len(self.folds.known))
+        return SagaPage(rows=tuple(rows), next=following, looked=looked, known=len(self.folds.sagas))
 
-    def _parts(self, which: Filter, after: tuple[int, str] | None) -> Iterator[Part[Known]]:
+    def _scan(self, which: SagaFilter, after: tuple[int, str] | None) -> Iterator[IndexSlice[TrackedSaga]]:
         """Sagas that are meant, in parts."""
-        folds, holds = self.folds, _holding(which, self.folds.words)
+        folds, holds = self.folds, _build_predicate(which, self.folds.intern_table)
         if which.stuck_ms is not None or which.dead:
-            stuck = self._stuck_until(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
+            stuck = self._find_stuck(LATEST_MS if which.stuck_ms is None else which.stuck_ms, which.dead)
             mine = {(known.changed_ms, known.saga): known for _, _, known in stuck}
             places = sorted((each for each in mine if after is None or each < after), reverse=True)
-            yield Part([(place[0], mine[place]) for place in places if holds(mine[place])], len(places), (0, ""))
+            yield IndexSlice([(place[0], mine[place]) for place in places if holds(mine[place])], len(places), (0, ""))
         elif which.outcome == "none":
-            yield from folds.unended.parts(holds, latest_first=False, after=after)
+            yield from folds.without_outcome.scan(holds, latest_first=False, after=after)
         else:
-            yield from folds.changed.parts(holds, latest_first=True, after=after)
+            yield from folds.by_change_time.scan(holds, latest_first=True, after=after)
 
-    def _row(self, known: Known) -> Row:
-        names, ended = self.folds.words.names, known.ended
-        return Row(
+    def _build_row(self, known: TrackedSaga) -> SagaRow:
+        names, ended = self.folds.intern_table.services_and_workers, known.ended
+        return SagaRow(
             saga=known.saga,
             began_ms=known.began_ms,
             changed_ms=known.changed_ms,
             result="" if ended is None else "success" if ended[1] == "success" else "failure",
             outcome="" if ended is None else ended[2],
             transitions=known.count,
-            services=tuple(sorted(names[number] for number in known.lasts)),
-            open=tuple(sorted(names[each.service] for each in known.standings if each.open)),
-            dead=any(dead_in(known, self.folds.words)),
+            services=tuple(sorted(names[number] for number in known.last_numbers)),
+            open=tuple(sorted(names[each.service] for each in known.service_states if each.open)),
+            dead=any(find_dead(known, self.folds.intern_table)),
         )
 
     # ---------------------------------------------------------------- one saga
 
     def saga(self, saga: str, now_ms: int) -> Timeline | None:
         """One saga across all services."""
-        known = self.folds.known.get(saga)
+        known = self.folds.sagas.get(saga)
         if known is None:
             return None
-        packed = known.newest()
-        lines = sorted(map(self.folds.words.line, packed), key=lambda line: (line.time_ms, line.service, line.number))
+        packed = known.list_newest()
+        lines = sorted(
+            map(self.folds.intern_table.to_timeline_entry, packed),
+            key=lambda line: (line.time_ms, line.service, line.number),
+        )
         stuck = [
-            self._stuck(known, reason, since_ms)
-            for reason, since_ms in known.places
-            if since_ms + self._measure(reason) <= now_ms
+            self._build_stuck(known, reason, since_ms)
+            for reason, since_ms in known.stuck_candidates
+            if since_ms + self._get_allowed_ms(reason) <= now_ms
         ]
         return Timeline(
-            row=self._row(known),
+            row=self._build_row(known),
             lines=tuple(lines),
             missing=known.missing,
             left_out=known.count - len(packed),
-            awaited=tuple(self._awaited(known)),
+            awaited=tuple(self._list_waits(known)),
             stuck=tuple(stuck),
         )
 
-    def _awaited(self, known: Known) -> Iterator[Awaited]:
+    def _list_waits(self, known: TrackedSaga) -> Iterator[SagaWait]:
         """All that a saga waits for."""
-        names = self.folds.words.names
-        for each in sorted(dead_in(known, self.folds.words), key=lambda each: (each.since_ms, names[each.service])):
-            yield _by_hand(names[each.service], each)
-        for standing in sorted(known.standings, key=lambda each: names[each.service]):
+        names = self.folds.intern_table.services_and_workers
+        for each in sorted(
+            find_dead(known, self.folds.intern_table), key=lambda each: (each.since_ms, names[each.service])
+        ):
+            yield _wait_for_person(names[each.service], each)
+        for standing in sorted(known.service_states, key=lambda each: names[each.service]):
             service, is_held_up = names[standing.service], standing.due_ms >= LATEST_MS
             until_ms = None if is_held_up else standing.due_ms or None
-            for wait in waits_of(known, self.folds.words, standing):
-                yield Awaited(
+            for wait in find_waits(known, self.folds.intern_table, standing):
+                yield SagaWait(
                     service=service,
                     handler=wait.handler,
                     for_=wait.types,
                     since_ms=wait.since_ms,
                     until_ms=wait.until_ms or until_ms,
-                    ends=_later(wait) if wait.until_ms else _events(wait, until_ms),
+                    ends=_describe_later(wait) if wait.until_ms else _describe_events(wait, until_ms),
                 )
-            if standing.due_ms and standing.goes != "later" and all(each.until_ms for each in standing.awaits):
-                ends = f"{_GOES[standing.goes]} {HELD_UP if until_ms is None else f'at {_time(until_ms)}'}"
-                yield Awaited(
+            if standing.due_ms and standing.next_run != "later" and all(each.until_ms for each in standing.awaits):
+                ends = f"{_GOES[standing.next_run]} {HELD_UP if until_ms is None else f'at {_format_time(until_ms)}'}"
+                yield SagaWait(
                     service=service, handler="", for_=(), since_ms=known.changed_ms, until_ms=until_ms, ends=ends
                 )
 
     # ---------------------------------------------------------------- what is stuck
 
-    def stuck(self, now_ms: int) -> AllStuck:
+    def stuck(self, now_ms: int) -> StuckSagas:
         """Sagas that are stuck now, longest first."""
-        found = sorted(self._stuck_until(now_ms), key=lambda each: (each[0], _rank(each[1]), each[2].saga))
+        found = sorted(self._find_stuck(now_ms), key=lambda each: (each[0], _rank(each[1]), each[2].saga))
         shown = found[:PAGE_MAX]
-        return AllStuck(
-            sagas=tuple(self._stuck(known, reason, since_ms) for since_ms, reason, known in shown),
+        return StuckSagas(
+            sagas=tuple(self._build_stuck(known, reason, since_ms) for since_ms, reason, known in shown),
             more=len(found) > PAGE_MAX,
         )
 
-    def _stuck_until(self, now_ms: int, only_dead: bool = False) -> Iterable[tuple[int, Reason, Known]]:
+    def _find_stuck(self, now_ms: int, only_dead: bool = False) -> Iterable[tuple[int, Reason, TrackedSaga]]:
         """Sagas that are stuck, of each reason those that are it for the longest time, bounded."""
-        found: list[tuple[int, Reason, Known]] = []
-        for reason, index in self.folds.places.items():
+        found: list[tuple[int, Reason, TrackedSaga]] = []
+        for reason, index in self.folds.stuck_candidates.items():
             if only_dead and reason[0] != "dead":
                 continue
-            measure_ms = self._measure(reason)
-            for since_ms, known in islice(index.oldest(now_ms - measure_ms), PAGE_MAX + 1):
+            measure_ms = self._get_allowed_ms(reason)
+            for since_ms, known in islice(index.iterate_oldest(now_ms - measure_ms), PAGE_MAX + 1):
                 found.append((since_ms, reason, known))
         return found
 
-    def _measure(self, reason: Reason) -> int:
+    def _get_allowed_ms(self, reason: Reason) -> int:
         if reason[0] == "waiting":
-            return measure_of(self._usual.waits.get((reason[1], reason[2]), _NOTHING))
+            return compute_allowed_ms(self._usual.waits.get((reason[1], reason[2]), _NOTHING))
         if reason[0] == "silent":
-            return measure_of(self._usual.lives.get(reason[1], _NOTHING))
+            return compute_allowed_ms(self._usual.lives.get(reason[1], _NOTHING))
         return OVERDUE_MS if reason[0] == "overdue" else 0
 
-    def _stuck(self, known: Known, reason: Reason, since_ms: int) -> Stuck:
-        measure_ms = self._measure(reason)
-        return Stuck(
+    def _build_stuck(self, known: TrackedSaga, reason: Reason, since_ms: int) -> StuckSaga:
+        measure_ms = self._get_allowed_ms(reason)
+        return StuckSaga(
             saga=known.saga,
             why=_WHYS[reason[0]],
             since_ms=since_ms + measure_ms,
             measure_ms=measure_ms,
-            awaited=self._awaited_for(known, reason, since_ms),
+            awaited=self._find_wait(known, reason, since_ms),
         )
 
-    def _awaited_for(self, known: Known, reason: Reason, since_ms: int) -> Awaited:
+    def _find_wait(self, known: TrackedSaga, reason: Reason, since_ms: int) -> SagaWait:
         """Event, time or person for which it waits, for that reason."""
-        names = self.folds.words.names
+        names = self.folds.intern_table.services_and_workers
         if reason[0] == "dead":
-            return next(self._awaited(known))
+            return next(self._list_waits(known))
         if reason[0] == "failing":
-            each = min(failing_in(known, self.folds.words), key=lambda each: (each.since_ms, names[each.service]))
+            each = min(
+                find_failing(known, self.folds.intern_table), key=lambda each: (each.since_ms, names[each.service])
+            )
             ends = f"a release that mends {each.handler}, or a roll back: its own code fails on {each.type}"
             service = names[each.service]
-            return Awaited(service=service, handler=each.handler, for_=(), since_ms=since_ms, until_ms=None, ends=ends)
+            return SagaWait(service=service, handler=each.handler, for_=(), since_ms=since_ms, until_ms=None, ends=ends)
         if reason[0] == "waiting":
-            return next(each for each in self._awaited(known) if (each.service, each.handler) == (reason[1], reason[2]))
+            return next(
+                each for each in self._list_waits(known) if (each.service, each.handler) == (reason[1], reason[2])
+            )
         if reason[0] == "overdue":
             late = min(
-                (each for each in known.standings if each.due_ms), key=lambda each: (each.due_ms, names[each.service])
+                (each for each in known.service_states if each.due_ms),
+                key=lambda each: (each.due_ms, names[each.service]),
             )
             service = names[late.service]
             at = (
-                f"due at {_time(late.due_ms)}: see whether {service} runs and keeps up; if so its timer is lost, and "
-                f"`saga sagas repair` with the module of {service} sends it again"
+                f"due at {_format_time(late.due_ms)}: see whether {service} runs and keeps up; if so its timer is "
+                f"lost, and `saga sagas repair` with the module of {service} sends it again"
             )
-            ends = f"{_GOES[late.goes]}, which was {at}"
-            goes_on = [each.handler for each in late.awaits if late.goes == "later" and each.until_ms == late.due_ms]
+            ends = f"{_GOES[late.next_run]}, which was {at}"
+            goes_on = [
+                each.handler for each in late.awaits if late.next_run == "later" and each.until_ms == late.due_ms
+            ]
             handler = min(goes_on, default="")
-            return Awaited(service=service, handler=handler, for_=(), since_ms=since_ms, until_ms=since_ms, ends=ends)
+            return SagaWait(service=service, handler=handler, for_=(), since_ms=since_ms, until_ms=since_ms, ends=ends)
         last = max(known, key=lambda each: (each.time_ms, names[each.service], each.number))
-        said = self.folds.words.whats[last.what].emitted
+        said = self.folds.intern_table.facts[last.what].emitted
         who = f"those that take {' and '.join(said)}" if said else f"{names[last.service]} and the others"
-        return Awaited(
+        return SagaWait(
             service=names[last.service],
             handler="",
             for_=said,
@@ -236,25 +265,27 @@ class Answers:
 
     # ---------------------------------------------------------------- counts
 
-    def rates(self) -> Rates:
+    def rates(self) -> HandlerRates:
         """Rates and times of each handler, busiest first."""
         folds = self.folds
-        return rates_of(folds.counts, sagas=len(folds.known), in_flight=len(folds.unended), taken=folds.taken)
+        return compute_rates(
+            folds.counts, sagas=len(folds.sagas), in_flight=len(folds.without_outcome), taken=folds.taken
+        )
 
     def errors(self) -> tuple[ErrorClass, ...]:
         """Failures by class, most first."""
-        return errors_of(self.folds.counts)
+        return list_errors(self.folds.counts)
 
-    def hot(self) -> Hot:
+    def hot(self) -> HotSpots:
         """Hot keys and partitions, hottest first."""
-        return hot_of(self.folds.counts, self.folds.busy)
+        return find_hot_spots(self.folds.counts, self.folds.busy)
 
 
-def rates_of(counts: Counts, *, sagas: int, in_flight: int, taken: int) -> Rates:
+def compute_rates(counts: RecentCounts, *, sagas: int, in_flight: int, taken: int) -> HandlerRates:
     """Rates and times of each handler, busiest first."""
-    recent = counts.recent()
-    handlers = [_rate(key, minutes, recent) for key, minutes in counts.handlers.items()]
-    return Rates(
+    recent = counts.list_recent_minutes()
+    handlers = [_compute_rate(key, minutes, recent) for key, minutes in counts.handlers.items()]
+    return HandlerRates(
         minutes=MINUTES,
         newest_ms=counts.newest_ms,
         sagas=sagas,
@@ -264,7 +295,7 @@ def rates_of(counts: Counts, *, sagas: int, in_flight: int, taken: int) -> Rates
     )
 
 
-def errors_of(counts: Counts) -> tuple[ErrorClass, ...]:
+def list_errors(counts: RecentCounts) -> tuple[ErrorClass, ...]:
     """Failures by class, most first."""
     found = [
         ErrorClass(
@@ -280,7 +311,7 @@ def errors_of(counts: Counts) -> tuple[ErrorClass, ...]:
     return tuple(sorted(found, key=lambda each: (-each.count, each.service, each.handler, each.error))[:SHOWN_MAX])
 
 
-def hot_of(counts: Counts, busy: Mapping[str, int]) -> Hot:
+def find_hot_spots(counts: RecentCounts, busy: Mapping[str, int]) -> HotSpots:
     """Hot keys and partitions, hottest first."""
     sums = {at: sum(minutes.values()) for at, minutes in counts.partitions.items()}
     topics: dict[str, list[int]] = {}
@@ -292,7 +323,7 @@ def hot_of(counts: Counts, busy: Mapping[str, int]) -> Hot:
         if count >= HOT_TRANSITIONS_LEAST and (share := count * len(topics[topic]) / sum(topics[topic])) >= HOT_LEAST
     ]
     most = nlargest(SHOWN_MAX, busy.items(), key=lambda each: (each[1], each[0]))
-    return Hot(
+    return HotSpots(
         sagas=tuple(HotSaga(saga=saga, transitions=count) for saga, count in most),
         partitions=tuple(
             sorted(partitions, key=lambda each: (-each.transitions, each.topic, each.partition))[:SHOWN_MAX]
@@ -300,29 +331,29 @@ def hot_of(counts: Counts, busy: Mapping[str, int]) -> Hot:
     )
 
 
-_NOTHING = Histogram()
+_NOTHING = TimeHistogram()
 _WHYS: dict[str, Why] = {
     "dead": "dead", "failing": "failing", "overdue": "overdue", "waiting": "waiting", "silent": "silent"
 }  # fmt: skip
 
 
-def _rate(key: tuple[str, str], minutes: dict[int, Minute], recent: range) -> Rate:
-    whole = together(minutes)
-    return Rate(
+def _compute_rate(key: tuple[str, str], minutes: dict[int, MinuteCounts], recent: range) -> HandlerRate:
+    whole = add_up_minutes(minutes)
+    return HandlerRate(
         service=key[0],
         handler=key[1],
         transitions=whole.transitions,
-        per_s=round(per_second(minutes, recent), 3),
+        per_s=round(compute_rate_per_s(minutes, recent), 3),
         runs=whole.runs,
         retries=whole.retries,
         dead=whole.dead,
-        p50_ms=whole.handler.below(0.5),
-        p95_ms=whole.handler.below(0.95),
-        p99_ms=whole.handler.below(0.99),
-        queued_p95_ms=whole.queued.below(0.95),
+        p50_ms=whole.handler.percentile(0.5),
+        p95_ms=whole.handler.percentile(0.95),
+        p99_ms=whole.handler.percentile(0.99),
+        queued_p95_ms=whole.queued.percentile(0.95),
         storm=is_storm(minutes, recent),
         slices=tuple(
-            Slice(minute_ms=minute * MINUTE_MS, transitions=each.transitions, failures=each.failures)
+            MinuteRate(minute_ms=minute * MINUTE_MS, transitions=each.transitions, failures=each.failures)
             for minute, each in sorted(minutes.items())
         ),
     )
@@ -333,8 +364,8 @@ def _rank(reason: Reason) -> Reason:
     return reason[:1] if reason[0] == "silent" else reason
 
 
-def _by_hand(service: str, blocked: Blocked) -> Awaited:
-    return Awaited(
+def _wait_for_person(service: str, blocked: BlockedHandler) -> SagaWait:
+    return SagaWait(
         service=service,
         handler=blocked.handler,
         for_=(),
@@ -344,33 +375,33 @@ def _by_hand(service: str, blocked: Blocked) -> Awaited:
     )
 
 
-def _time(ms: int) -> str:
+def _format_time(ms: int) -> str:
     return iso(min(ms, LATEST_MS))
 
 
-_GOES: dict[Goes, str] = {
+_GOES: dict[NextRun, str] = {
     "attempt": "its next attempt",
     "deadline": "its deadline",
     "later": "the time that it asked for by `Later`",
 }
 
 
-def _later(wait: Wait) -> str:
+def _describe_later(wait: OpenWait) -> str:
     """Words for a run that goes on later."""
     by = " or ".join(wait.types)
-    return f"it goes on at {_time(wait.until_ms)}, asked for by `Later`{f'; or with {by}' if by else ''}"
+    return f"it goes on at {_format_time(wait.until_ms)}, asked for by `Later`{f'; or with {by}' if by else ''}"
 
 
-def _events(wait: Wait, until_ms: int | None) -> str:
+def _describe_events(wait: OpenWait, until_ms: int | None) -> str:
     """Words for a handler that waits for events."""
-    or_at = "" if until_ms is None else f"; or the time {_time(until_ms)}"
+    or_at = "" if until_ms is None else f"; or the time {_format_time(until_ms)}"
     return f"{' and '.join(wait.types) or 'an event'}, published to its topic{or_at}"
 
 
-def _holding(which: Filter, words: Words) -> Callable[[Known], bool]:
+def _build_predicate(which: SagaFilter, words: InternTable) -> Callable[[TrackedSaga], bool]:
     """Question whether a saga is meant, but for what chooses the candidates. Asked of very many: each condition that is
     not given costs nothing."""
-    asked = list[Callable[[Known], bool]]()
+    asked = list[Callable[[TrackedSaga], bool]]()
     if text := which.text:
         asked.append(lambda known: text in known.saga)
     if (outcome := which.outcome) == "none":
@@ -380,10 +411,10 @@ def _holding(which: Filter, words: Words) -> Callable[[Known], bool]:
     if (before_ms := which.before_ms) is not None:
         asked.append(lambda known: known.began_ms < before_ms)
     if which.open:
-        asked.append(lambda known: any(each.open for each in known.standings))
+        asked.append(lambda known: any(each.open for each in known.service_states))
     if which.service:
-        number = words.known(which.service)
-        asked.append(lambda known: number is not None and known.has(number))
+        number = words.find_name(which.service)
+        asked.append(lambda known: number is not None and known.involves(number))
     match asked:
         case []:
             return lambda known: True
@@ -393,7 +424,7 @@ def _holding(which: Filter, words: Words) -> Callable[[Known], bool]:
             return lambda known: all(each(known) for each in asked)
 
 
-def _cursor(after: str) -> tuple[int, str] | None:
+def _parse_cursor(after: str) -> tuple[int, str] | None:
     """Place of a page: what is none begins at the first one."""
     ms, colon, saga = after.partition(":")
     return (int(ms), saga) if colon and ms.isascii() and ms.isdigit() and len(ms) < 20 else None

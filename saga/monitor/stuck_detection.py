@@ -20,8 +20,8 @@ ended before.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from saga.monitor.counting import Histogram
-from saga.monitor.known import Known, Standing, Words
+from saga.monitor.counters import TimeHistogram
+from saga.monitor.saga_index import InternTable, ServiceState, TrackedSaga
 
 OVERDUE_MS = 10_000
 LEAST_MS = 60_000
@@ -39,7 +39,7 @@ handler."""
 DEAD, FAILING, OVERDUE = ("dead",), ("failing",), ("overdue",)
 
 
-class Blocked(NamedTuple):
+class BlockedHandler(NamedTuple):
     """Dead letter that blocks a saga in a service, or a run that fails of the service's own code."""
 
     service: int
@@ -48,52 +48,52 @@ class Blocked(NamedTuple):
     since_ms: int
 
 
-def measure_of(usual: Histogram) -> int:
+def compute_allowed_ms(usual: TimeHistogram) -> int:
     """Time that is allowed where so much is usual.
 
-    >>> usual = Histogram()
-    >>> measure_of(usual)
+    >>> usual = TimeHistogram()
+    >>> compute_allowed_ms(usual)
     300000
     >>> usual.add(60_000, 100)
-    >>> measure_of(usual)
+    >>> compute_allowed_ms(usual)
     245756
     """
     if usual.count < USUAL_LEAST:
         return UNKNOWN_MS
-    return max(LEAST_MS, FACTOR * usual.below(SHARE))
+    return max(LEAST_MS, FACTOR * usual.percentile(SHARE))
 
 
-def dead_in(known: Known, words: Words) -> Iterator[Blocked]:
+def find_dead(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler]:
     """Dead letters that block a saga, one for each service and handler."""
-    for standing in known.standings:
+    for standing in known.service_states:
         if not standing.open:
             continue
-        blocked: dict[str, Blocked] = {}
-        for each in known.of(standing.service):
-            what = words.whats[each.what]
+        blocked: dict[str, BlockedHandler] = {}
+        for each in known.list_transitions(standing.service):
+            what = words.facts[each.what]
             if what.outcome == "dead":
-                blocked.setdefault(what.handler, Blocked(each.service, what.handler, what.type, each.time_ms))
+                blocked.setdefault(what.handler, BlockedHandler(each.service, what.handler, what.type, each.time_ms))
             elif what.outcome in BY_HAND or what.outcome in RUNS:
                 blocked.pop(what.handler, None)
         yield from blocked.values()
 
 
-def failing_in(known: Known, words: Words) -> Iterator[Blocked]:
+def find_failing(known: TrackedSaga, words: InternTable) -> Iterator[BlockedHandler]:
     """Runs that are tried again and failed of the service's own code, one for each service and handler."""
-    for standing in known.standings:
-        if standing.goes != "attempt":
+    for standing in known.service_states:
+        if standing.next_run != "attempt":
             continue
-        failing: dict[str, Blocked] = {}
-        for each in known.of(standing.service):
-            what = words.whats[each.what]
+        failing: dict[str, BlockedHandler] = {}
+        for each in known.list_transitions(standing.service):
+            what = words.facts[each.what]
             if what.outcome == "retrying" and what.is_code:
-                failing.setdefault(what.handler, Blocked(each.service, what.handler, what.type, each.time_ms))
+                failing.setdefault(what.handler, BlockedHandler(each.service, what.handler, what.type, each.time_ms))
             elif what.outcome in RUNS or what.outcome in ("retrying", "dead", "ignored"):
                 failing.pop(what.handler, None)
         yield from failing.values()
 
 
-class Wait(NamedTuple):
+class OpenWait(NamedTuple):
     """Handler that waits in a service."""
 
     handler: str
@@ -103,50 +103,52 @@ class Wait(NamedTuple):
     """Time at which it goes on by itself, as it asked for by `Later`; 0: it waits for events alone."""
 
 
-def waits_of(known: Known, words: Words, standing: Standing) -> Iterator[Wait]:
+def find_waits(known: TrackedSaga, words: InternTable, standing: ServiceState) -> Iterator[OpenWait]:
     """Handlers of a service that wait, with the types for which each does and the time since when."""
-    transitions = known.of(standing.service)
+    transitions = known.list_transitions(standing.service)
     last_ms = next((each.time_ms for each in transitions if each.number == standing.number), known.changed_ms)
     for handler, types, until_ms in standing.awaits:
         since_ms = None
         for each in transitions:
-            what = words.whats[each.what]
+            what = words.facts[each.what]
             if what.handler != handler:
                 continue
             if what.outcome == "waiting":
                 since_ms = each.time_ms if since_ms is None else since_ms
             elif what.outcome in RUNS:
                 since_ms = each.time_ms if what.outcome == "later" else None
-        yield Wait(handler, types, last_ms if since_ms is None else since_ms, until_ms)
+        yield OpenWait(handler, types, last_ms if since_ms is None else since_ms, until_ms)
 
 
-def places_of(known: Known, words: Words) -> tuple[tuple[Reason, int], ...]:
+def find_stuck_candidates(known: TrackedSaga, words: InternTable) -> tuple[tuple[Reason, int], ...]:
     """Reasons for which a saga may be stuck one day if nothing more is told of it, each with the time from which its
     measure counts."""
-    if known.ended is not None and not known.standings:
+    if known.ended is not None and not known.service_states:
         return ()
-    dead = [(DEAD, each.since_ms) for each in dead_in(known, words)]
+    dead = [(DEAD, each.since_ms) for each in find_dead(known, words)]
     if dead:
         return (min(dead),)
-    failing = [(FAILING, each.since_ms) for each in failing_in(known, words)]
+    failing = [(FAILING, each.since_ms) for each in find_failing(known, words)]
     if failing:
         return (min(failing),)
-    expecting = [each for each in known.standings if each.open or (known.ended is None and not each.is_quiet)]
+    expecting = [each for each in known.service_states if each.open or (known.ended is None and not each.is_idle)]
     if due := [each.due_ms for each in expecting if each.due_ms]:
         return ((OVERDUE, min(due)),)
     waiting: dict[Reason, int] = {}
     for standing in expecting:
-        for wait in waits_of(known, words, standing):
-            reason = ("waiting", words.names[standing.service], wait.handler)
+        for wait in find_waits(known, words, standing):
+            reason = ("waiting", words.services_and_workers[standing.service], wait.handler)
             waiting[reason] = min(wait.since_ms, waiting.get(reason, wait.since_ms))
     if waiting:
         return tuple(sorted(waiting.items()))
-    if (known.ended is None or expecting) and known.whole:
+    if (known.ended is None or expecting) and known.has_start:
         return ((("silent", known.kind), known.changed_ms),)
     return ()
 
 
-def waits_between(known: Known, words: Words, handler: str, service: int, time_ms: int, outcome: str) -> Iterable[int]:
+def measure_waits(
+    known: TrackedSaga, words: InternTable, handler: str, service: int, time_ms: int, outcome: str
+) -> Iterable[int]:
     """Waits that a transition ends or begins, together with those of its handler that are known: in milliseconds."""
     ends = outcome in RUNS
     if not ends and outcome != "waiting":
@@ -154,7 +156,7 @@ def waits_between(known: Known, words: Words, handler: str, service: int, time_m
     for each in known:
         if each.service != service:
             continue
-        what = words.whats[each.what]
+        what = words.facts[each.what]
         if what.handler != handler:
             continue
         if ends and what.outcome == "waiting":

@@ -47,7 +47,7 @@ TROUBLES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Generic[T]):
+class Snapshot(Generic[T]):
     """Result of the last reading."""
 
     value: T | None = None
@@ -67,12 +67,12 @@ class Read(Generic[T]):
         return self.value is not None and self.age_s > OLD_S
 
 
-class Reading(Generic[T]):
+class CachedRead(Generic[T]):
     """Reading of one thing, never twice at once; what was read is kept for a moment."""
 
     def __init__(self, read: Callable[[list[str]], Awaitable[T]], clock: Clock) -> None:
         self._read, self._clock = read, clock
-        self._last: Read[T] | None = None
+        self._last: Snapshot[T] | None = None
         self._at_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self._is_stale = False
@@ -81,15 +81,15 @@ class Reading(Generic[T]):
         """Have it read anew before it is shown again: somebody has acted."""
         self._is_stale = True
 
-    async def get(self, patience_s: float = PATIENCE_S) -> Read[T]:
+    async def get(self, patience_s: float = PATIENCE_S) -> Snapshot[T]:
         """Result, read anew if it is old, as far as that takes no longer than `patience_s`."""
         if self._task is None and (self._last is None or self._is_stale or self._age_s() > FRESH_S):
             self._is_stale = False
-            self._task = asyncio.get_running_loop().create_task(self._once(), name="reading")
+            self._task = asyncio.get_running_loop().create_task(self._refresh(), name="reading")
         if self._task is not None:
             await asyncio.wait([self._task], timeout=patience_s)
-        last: Read[T] = self._last if self._last is not None else Read()
-        return Read(last.value, last.troubles, self._age_s() if self._last is not None else 0.0)
+        last: Snapshot[T] = self._last if self._last is not None else Snapshot()
+        return Snapshot(last.value, last.troubles, self._age_s() if self._last is not None else 0.0)
 
     async def end(self) -> None:
         """Return when nothing is being read any more: what has begun in a thread has to come to its end."""
@@ -99,11 +99,11 @@ class Reading(Generic[T]):
     def _age_s(self) -> float:
         return self._clock.monotonic_s() - self._at_s
 
-    async def _once(self) -> None:
+    async def _refresh(self) -> None:
         troubles: list[str] = []
         value = None
         try:
-            value = await asyncio.to_thread(asyncio.run, self._in_thread(troubles))  # the page answers meanwhile
+            value = await asyncio.to_thread(asyncio.run, self._call(troubles))  # the page answers meanwhile
         except SagaError as why:
             troubles.append(str(why))
         except Exception:
@@ -113,14 +113,14 @@ class Reading(Generic[T]):
             self._task = None
         more = len(troubles) - TROUBLES_MAX
         told = [*troubles[:TROUBLES_MAX], *([f"and {more} more"] if more > 0 else [])]
-        self._last, self._at_s = Read(value, tuple(told)), self._clock.monotonic_s()
+        self._last, self._at_s = Snapshot(value, tuple(told)), self._clock.monotonic_s()
 
-    async def _in_thread(self, troubles: list[str]) -> T:
+    async def _call(self, troubles: list[str]) -> T:
         return await self._read(troubles)
 
 
 @dataclass(frozen=True, slots=True)
-class Controls:
+class ServiceControls:
     """Book of one service, for people."""
 
     service: str
@@ -136,7 +136,7 @@ class Controls:
 
 
 @dataclass(frozen=True, slots=True)
-class SagaSeen:
+class StoredSaga:
     """One saga, with everything that is still open, and the fields of its events."""
 
     saga: str
@@ -148,14 +148,14 @@ class SagaSeen:
     troubles: tuple[str, ...]
 
 
-class Desk:
-    """Everything that the page reads and does. Used inside `open_desk`."""
+class OperatorConsole:
+    """Everything that the page reads and does. Used inside `open_console`."""
 
     def __init__(self, settings: Settings, clock: Clock, addresses: Sequence[str]) -> None:
         self._settings, self.clock, self._addresses = settings, clock, tuple(addresses)
-        self._letters: Reading[Attention] = Reading(self._read_letters, clock)
-        self._controls: Reading[tuple[Controls, ...]] = Reading(self._read_controls, clock)
-        self._overview: Reading[Overview] = Reading(self._read_overview, clock)
+        self._letters: CachedRead[Attention] = CachedRead(self._read_letters, clock)
+        self._controls: CachedRead[tuple[ServiceControls, ...]] = CachedRead(self._read_controls, clock)
+        self._overview: CachedRead[Overview] = CachedRead(self._read_overview, clock)
 
     async def end(self) -> None:
         """Return when nothing is being read any more."""
@@ -165,29 +165,29 @@ class Desk:
 
     # ---------------------------------------------------------------- reading
 
-    async def letters(self) -> Read[Attention]:
+    async def letters(self) -> Snapshot[Attention]:
         """Everything that needs a person, newest first."""
         return await self._letters.get()
 
-    async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Read[Attention]]:
+    async def letter(self, service: str, id_: str) -> tuple[AttentionItem | None, Snapshot[Attention]]:
         """One letter, if it is among those."""
         found = await self.letters()
         told = found.value.items if found.value is not None else ()
         return next((each for each in told if (each.letter.service, each.letter.id) == (service, id_)), None), found
 
-    async def controls(self) -> Read[tuple[Controls, ...]]:
+    async def controls(self) -> Snapshot[tuple[ServiceControls, ...]]:
         """Books of all services."""
         return await self._controls.get()
 
-    async def overview(self) -> Read[Overview]:
+    async def overview(self) -> Snapshot[Overview]:
         """Contracts of the current folder and manifests beside them, joined."""
         return await self._overview.get()
 
-    async def saga(self, saga: str) -> SagaSeen:
+    async def saga(self, saga: str) -> StoredSaga:
         """One saga in all services. Raises `SagaError` if there is no store, or what is there cannot be read."""
-        return await asyncio.to_thread(asyncio.run, self._saga(saga))
+        return await asyncio.to_thread(asyncio.run, self._load_saga(saga))
 
-    async def _saga(self, saga: str) -> SagaSeen:
+    async def _load_saga(self, saga: str) -> StoredSaga:
         troubles: list[str] = []
 
         def warn(why: object) -> None:
@@ -202,39 +202,39 @@ class Desk:
             for what in describe_open_work(history.progress, status, seen.failing)
         ]
         values = {(h.service, n): said for h in seen.histories for n, said in read_event_fields(h).items()}
-        return SagaSeen(saga, seen, tuple(left), values, tuple(troubles))
+        return StoredSaga(saga, seen, tuple(left), values, tuple(troubles))
 
     @property
-    def _stores(self) -> Sequence[str]:
+    def _addresses_or_default(self) -> Sequence[str]:
         return self._addresses or (self._settings.store,)
 
     def _deployment(self, warn: Warn = log.warning) -> Deployment:
-        return Deployment(stores=self._stores, settings=self._settings, clock=self.clock, warn=warn)
+        return Deployment(stores=self._addresses_or_default, settings=self._settings, clock=self.clock, warn=warn)
 
     async def _read_letters(self, troubles: list[str]) -> Attention:
         selection = Selection(limit=LETTERS_MAX, only_dead=True)
         return await find_attention(selection, self._deployment(lambda why: troubles.append(str(why))))
 
-    async def _read_controls(self, troubles: list[str]) -> tuple[Controls, ...]:
+    async def _read_controls(self, troubles: list[str]) -> tuple[ServiceControls, ...]:
         try:
-            async with open_stores(self._stores, self.clock) as sources:
+            async with open_stores(self._addresses_or_default, self.clock) as sources:
                 services = [source.service for source in sources]
         except NoStore:
             return ()
-        return tuple([await self._book(service) for service in dict.fromkeys(services)])
+        return tuple([await self._read_control_log(service) for service in dict.fromkeys(services)])
 
     async def _read_overview(self, _: list[str]) -> Overview:
         library = find_library()
         return Overview(library, manifests_in(folder_beside(library)))
 
-    async def _book(self, service: str) -> Controls:
+    async def _read_control_log(self, service: str) -> ServiceControls:
         try:
             book = await operator_commands.read_control_log(service, self._deployment())
         except SagaError as why:
-            return Controls(service, wrong=str(why))
+            return ServiceControls(service, wrong=str(why))
         now_ms, now = self.clock.now_ms(), active_controls.in_force(book)
         flags = (*now.flags.for_all.values(), *now.flags.for_one.values())
-        return Controls(
+        return ServiceControls(
             service,
             tuple(switch for switch in flags if switch.until is None or from_iso(switch.until) > now_ms),
             active_controls.active(now, now_ms),
@@ -250,27 +250,27 @@ class Desk:
         """Have services do what a person wants with these letters, by service and id. Sentences that say what became of
         each. Raises `SagaError` if nothing could be sent."""
         try:
-            letters, sentences = await self._meant(keys, wish, again)
+            letters, sentences = await self._select(keys, wish, again)
             if not letters:
                 return sentences
             sent = await operator_commands.send_commands(letters, wish, self._deployment())
             return sentences + [
-                _sentence(answer, wish)
+                _describe_answer(answer, wish)
                 async for answer in operator_commands.wait_for_answers(sent, self._deployment(), ACTING_S)
             ]
         finally:
             self._letters.forget()
 
-    async def _meant(
+    async def _select(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool
     ) -> tuple[list[DeadLetter], list[str]]:
         """Letters that are to be told of, and sentences about the others."""
         troubles: list[str] = []
         sentences: list[tuple[tuple[str, str], str]] = []
         if wish.wanted == "resolve" and wish.answered is None:
-            letters = await self._escalations(keys)
+            letters = await self._find_escalations(keys)
         else:
-            letters, sentences = await self._blocking(keys, wish, again, troubles)
+            letters, sentences = await self._find_blocking(keys, wish, again, troubles)
         known = {(letter.service, letter.id) for letter in letters}
         looping = {key for key, _ in sentences}
         gone = [
@@ -280,11 +280,11 @@ class Desk:
         ]
         return letters, [*(text for _, text in sentences), *gone, *troubles[:TROUBLES_MAX]]
 
-    async def _blocking(
+    async def _find_blocking(
         self, keys: Sequence[tuple[str, str]], wish: CommandRequest, again: bool, troubles: list[str]
     ) -> tuple[list[DeadLetter], list[tuple[tuple[str, str], str]]]:
         """Dead letters that block sagas now, as the stores have them; and those that had too many replays."""
-        sagas = await self._sagas_of(keys)
+        sagas = await self._find_sagas(keys)
         letters: dict[tuple[str, str], DeadLetter] = {}
         looping = []
         for saga in sagas:
@@ -300,7 +300,7 @@ class Desk:
                     letters[key] = each.letter
         return [*letters.values()], looping
 
-    async def _sagas_of(self, keys: Sequence[tuple[str, str]]) -> list[str]:
+    async def _find_sagas(self, keys: Sequence[tuple[str, str]]) -> list[str]:
         """Sagas of these letters."""
         found = (await self._letters.get(ACTING_S)).value
         told = found.items if found is not None else ()
@@ -308,7 +308,7 @@ class Desk:
         sagas = (each.letter.saga for each in told if (each.letter.service, each.letter.id) in wanted)
         return [*dict.fromkeys(saga for saga in sagas if saga)]
 
-    async def _escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetter]:
+    async def _find_escalations(self, keys: Sequence[tuple[str, str]]) -> list[DeadLetter]:
         """Escalations that a person may close. One of a compensation that fails is over when that has succeeded."""
         found = (await self._letters.get(ACTING_S)).value
         told = found.items if found is not None else ()
@@ -331,16 +331,18 @@ class Desk:
         return f"{service}: {active_controls.in_words(wanted)}"
 
 
-def _sentence(answer: CommandAnswer, wish: CommandRequest) -> str:
+def _describe_answer(answer: CommandAnswer, wish: CommandRequest) -> str:
     letter = answer.sent.dead_letter
     done = answer.outcome == OUTCOMES[wish.wanted] and answer.after != "dead"
     return f"{letter.service}, {letter.saga}: {describe_answer(answer)}" + ("" if done else f" - {answer.reason}")
 
 
 @asynccontextmanager
-async def open_desk(settings: Settings, clock: Clock, addresses: Sequence[str] = ()) -> AsyncIterator[Desk]:
+async def open_console(
+    settings: Settings, clock: Clock, addresses: Sequence[str] = ()
+) -> AsyncIterator[OperatorConsole]:
     """Desk, until the end of the block."""
-    desk = Desk(settings, clock, addresses)
+    desk = OperatorConsole(settings, clock, addresses)
     try:
         yield desk
     finally:

@@ -7,7 +7,10 @@ a picture of many services is as easy to read as one of few: it is only larger.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from saga.choreography.overview import Overview
+from saga.monitor.views import MinuteRate
 
 CLIENTS, OTHERS = "clients", "others outside"
 """Columns of those who are no services: who publishes from outside, and who listens there."""
@@ -15,7 +18,7 @@ LABELS_X, COLUMN_X, ROW_Y, HEAD_Y = 210, 120, 28, 56
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EventFlow:
     """An event: who says it, and who hears it."""
 
     event: str
@@ -26,7 +29,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ServiceColumn:
     """Service, or those outside, with the middle of its column."""
 
     name: str
@@ -35,10 +38,10 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EventRow:
     """Event with the height of its row, and its marks: where it is said, and where it is heard."""
 
-    said: Said
+    said: EventFlow
     y: int
     begins: tuple[int, ...]
     ends: tuple[int, ...]
@@ -53,11 +56,11 @@ class Drawing:
 
     width: int
     height: int
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[ServiceColumn, ...]
+    rows: tuple[EventRow, ...]
 
 
-def events_of(overview: Overview) -> list[Said]:
+def list_events(overview: Overview) -> list[EventFlow]:
     """Events that anybody says or hears, in order of causes."""
     found = {}
     for contract in overview.contracts.values():
@@ -65,16 +68,16 @@ def events_of(overview: Overview) -> list[Said]:
         hears = [each.service for each in overview.hearings(contract.name) if each.from_log]
         hears += [each.service for each in overview.undone_on(contract.name)]
         if says or hears:
-            found[contract.name] = Said(
+            found[contract.name] = EventFlow(
                 contract.name,
                 contract.outcome,
                 ((CLIENTS,) if contract.produced_externally else ()) + tuple(dict.fromkeys(says)),
                 tuple(dict.fromkeys(hears)) + ((OTHERS,) if contract.consumed_externally else ()),
             )
-    return [found[name] for name in _by_cause(overview, list(found))]
+    return [found[name] for name in _sort_by_cause(overview, list(found))]
 
 
-def _by_cause(overview: Overview, names: Sequence[str]) -> list[str]:
+def _sort_by_cause(overview: Overview, names: Sequence[str]) -> list[str]:
     """Names of events, each behind those that its handlers wait for: of several handlers behind those of the first."""
     never = len(names) + 1
     ranks = {name: 0 if overview.contracts[name].produced_externally else never for name in names}
@@ -91,10 +94,10 @@ def _by_cause(overview: Overview, names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: ranks[name])
 
 
-def drawn(services: Sequence[str], events: Sequence[Said]) -> Drawing:
+def draw_graph(services: Sequence[str], events: Sequence[EventFlow]) -> Drawing:
     """Place services and events.
 
-    >>> picture = drawn(["payment", "order"], [Said("OrderPlaced", None, ("clients",), ("order", "payment"))])
+    >>> picture = draw_graph(["payment", "order"], [EventFlow("OrderPlaced", None, ("clients",), ("order", "payment"))])
     >>> [(column.name, column.x) for column in picture.columns]
     [('clients', 270), ('order', 390), ('payment', 510)]
     >>> [(row.y, row.begins, row.ends, row.left, row.right) for row in picture.rows]
@@ -108,6 +111,46 @@ def drawn(services: Sequence[str], events: Sequence[Said]) -> Drawing:
     for at, said in enumerate(events):
         begins, ends = tuple(x[name] for name in said.says), tuple(x[name] for name in said.hears)
         both = [*begins, *ends]
-        rows.append(Row(said, HEAD_Y + ROW_Y // 2 + at * ROW_Y, begins, ends, min(both), max(both)))
-    columns = tuple(Column(name, x[name], name in (CLIENTS, OTHERS)) for name in names)
+        rows.append(EventRow(said, HEAD_Y + ROW_Y // 2 + at * ROW_Y, begins, ends, min(both), max(both)))
+    columns = tuple(ServiceColumn(name, x[name], name in (CLIENTS, OTHERS)) for name in names)
     return Drawing(LABELS_X + len(names) * COLUMN_X, HEAD_Y + len(events) * ROW_Y + ROW_Y // 2, columns, tuple(rows))
+
+
+# -------------------------------------------------------------------- plots
+
+
+WIDTH, HEIGHT = 120, 24
+MINUTE_MS = 60_000
+
+
+def draw_bars(slices: Sequence[MinuteRate], newest_ms: int, minutes: int) -> Markup:
+    """Plot of transitions a minute, oldest left: a bar for each, its lower part for failures. Numbers alone are in it.
+
+    >>> print(draw_bars([MinuteRate(minute_ms=60_000, transitions=4, failures=1)], 60_001, 2))
+    <svg class="plot" width="120" height="24" viewBox="0 0 120 24" role="img" aria-label="transitions a minute, \
+the last 2 minutes: at most 4, now 4, failures 1"><rect class="bar" x="60.0" y="0.0" width="59.0" height="24.0"/>\
+<rect class="bar bad" x="60.0" y="18.0" width="59.0" height="6.0"/></svg>
+    """
+    last = newest_ms - newest_ms % MINUTE_MS
+    known = {(last - each.minute_ms) // MINUTE_MS: each for each in slices}
+    shown = [known[ago] for ago in range(minutes) if ago in known]
+    most = max((each.transitions for each in shown), default=0)
+    width = WIDTH / max(1, minutes)
+    parts = []
+    for ago in range(minutes - 1, -1, -1):
+        each = known.get(ago)
+        if each is None or not each.transitions:
+            continue
+        x = (minutes - 1 - ago) * width
+        for kind, count in (("bar", each.transitions), ("bar bad", min(each.failures, each.transitions))):
+            height = HEIGHT * count / most
+            if count:
+                parts.append(
+                    f'<rect class="{kind}" x="{x:.1f}" y="{HEIGHT - height:.1f}" width="{max(0.5, width - 1):.1f}" '
+                    f'height="{height:.1f}"/>'
+                )
+    now = known[0].transitions if 0 in known else 0
+    failures = sum(each.failures for each in shown)
+    label = f"transitions a minute, the last {minutes} minutes: at most {most}, now {now}, failures {failures}"
+    head = f'<svg class="plot" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+    return Markup(f'{head} aria-label="{label}">{"".join(parts)}</svg>')

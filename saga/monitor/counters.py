@@ -24,10 +24,10 @@ _FINE = 8
 """Parts into which a histogram divides each doubling: a percentile is wrong by at most a twelfth."""
 
 
-def bin_of(ms: int) -> int:
+def find_bin(ms: int) -> int:
     """Number of the bin for a time.
 
-    >>> [bin_of(ms) for ms in (0, 1, 7, 8, 9, 100, 1000)]
+    >>> [find_bin(ms) for ms in (0, 1, 7, 8, 9, 100, 1000)]
     [0, 1, 7, 8, 9, 36, 63]
     """
     if ms < _FINE:
@@ -36,10 +36,10 @@ def bin_of(ms: int) -> int:
     return (doublings << 3) + (ms >> doublings)
 
 
-def upper_of(number: int) -> int:
+def find_bin_end(number: int) -> int:
     """Longest time that falls into a bin.
 
-    >>> [upper_of(bin_of(ms)) for ms in (0, 1, 9, 100, 1000)]
+    >>> [find_bin_end(find_bin(ms)) for ms in (0, 1, 9, 100, 1000)]
     [0, 1, 9, 103, 1023]
     """
     if number < 2 * _FINE:
@@ -49,7 +49,7 @@ def upper_of(number: int) -> int:
 
 
 @dataclass(slots=True)
-class Histogram:
+class TimeHistogram:
     """Times, counted in bins that grow with the time."""
 
     bins: dict[int, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Histogram:
 
     def add(self, ms: int, times: int = 1) -> None:
         """Count a time so often; less often than not at all takes it away."""
-        number = bin_of(ms)
+        number = find_bin(ms)
         left = self.bins.get(number, 0) + times
         if left:
             self.bins[number] = left
@@ -65,37 +65,37 @@ class Histogram:
             self.bins.pop(number, None)
         self.count += times
 
-    def merge(self, other: "Histogram") -> None:
+    def merge(self, other: "TimeHistogram") -> None:
         """Count all that the other one has, too."""
         for number, times in other.bins.items():
             self.bins[number] = self.bins.get(number, 0) + times
         self.count += other.count
 
-    def at_least(self, other: "Histogram") -> None:
+    def raise_to(self, other: "TimeHistogram") -> None:
         """Count in each bin what the other one has, where that is more."""
         for number, times in other.bins.items():
             self.bins[number] = max(times, self.bins.get(number, 0))
         self.count = sum(self.bins.values())
 
-    def below(self, share: float) -> int:
+    def percentile(self, share: float) -> int:
         """Time that this share of what was counted did not exceed; 0 if there is none.
 
-        >>> times = Histogram()
+        >>> times = TimeHistogram()
         >>> for ms in range(1, 101):
         ...     times.add(ms)
-        >>> times.below(0.5), times.below(0.99)
+        >>> times.percentile(0.5), times.percentile(0.99)
         (51, 103)
         """
         left = ceil(share * self.count)
         for number in sorted(self.bins):
             left -= self.bins[number]
             if left <= 0:
-                return upper_of(number)
+                return find_bin_end(number)
         return 0
 
 
 @dataclass(slots=True)
-class Minute:
+class MinuteCounts:
     """Transitions of one handler in one minute."""
 
     transitions: int = 0
@@ -103,10 +103,10 @@ class Minute:
     runs: int = 0
     retries: int = 0
     dead: int = 0
-    handler: Histogram = field(default_factory=Histogram)
-    queued: Histogram = field(default_factory=Histogram)
+    handler: TimeHistogram = field(default_factory=TimeHistogram)
+    queued: TimeHistogram = field(default_factory=TimeHistogram)
 
-    def merge(self, other: "Minute") -> None:
+    def merge(self, other: "MinuteCounts") -> None:
         """Count all that the other one has, too."""
         self.transitions += other.transitions
         self.failures += other.failures
@@ -116,19 +116,19 @@ class Minute:
         self.handler.merge(other.handler)
         self.queued.merge(other.queued)
 
-    def at_least(self, other: "Minute") -> None:
+    def raise_to(self, other: "MinuteCounts") -> None:
         """Count what the other one has, where that is more."""
         self.transitions = max(self.transitions, other.transitions)
         self.failures = max(self.failures, other.failures)
         self.runs = max(self.runs, other.runs)
         self.retries = max(self.retries, other.retries)
         self.dead = max(self.dead, other.dead)
-        self.handler.at_least(other.handler)
-        self.queued.at_least(other.queued)
+        self.handler.raise_to(other.handler)
+        self.queued.raise_to(other.queued)
 
 
 @dataclass(slots=True)
-class Failures:
+class FailureCounts:
     """Failures of one class in one handler."""
 
     minutes: dict[int, int] = field(default_factory=dict)
@@ -136,19 +136,19 @@ class Failures:
     """Time and saga of the last one."""
 
 
-class Counts:
+class RecentCounts:
     """Counts of the last minutes, as far as the newest transition."""
 
     def __init__(self) -> None:
         self.newest_ms = 0
-        self.handlers: dict[tuple[str, str], dict[int, Minute]] = {}
-        self.failures: dict[tuple[str, str, str], Failures] = {}
+        self.handlers: dict[tuple[str, str], dict[int, MinuteCounts]] = {}
+        self.failures: dict[tuple[str, str, str], FailureCounts] = {}
         self.partitions: dict[tuple[str, int], dict[int, int]] = {}
         self._oldest = 0
 
-    def minute_of(self, service: str, handler: str, time_ms: int) -> Minute | None:
+    def get_minute(self, service: str, handler: str, time_ms: int) -> MinuteCounts | None:
         """Minute of a handler to count in; `None`: it is over, and no longer counted."""
-        minute = self._minute(time_ms)
+        minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return None
         key = (service, handler)
@@ -157,89 +157,89 @@ class Counts:
             minutes = self.handlers.setdefault(key if len(self.handlers) < KEYS_MAX else (OTHERS, OTHERS), {})
         found = minutes.get(minute)
         if found is None:
-            found = minutes[minute] = Minute()
+            found = minutes[minute] = MinuteCounts()
         return found
 
-    def failed(self, key: tuple[str, str, str], saga: str, time_ms: int) -> None:
+    def count_failure(self, key: tuple[str, str, str], saga: str, time_ms: int) -> None:
         """Count a failure: of a service, in a handler, of a class."""
-        minute = self._minute(time_ms)
+        minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return
-        found = self._failures_of(key)
+        found = self._get_failures(key)
         found.minutes[minute] = found.minutes.get(minute, 0) + 1
         found.last = max(found.last, (time_ms, saga))
 
-    def came_from(self, topic: str, partition: int, time_ms: int) -> None:
+    def count_message(self, topic: str, partition: int, time_ms: int) -> None:
         """Count a message of a partition."""
-        minute = self._minute(time_ms)
+        minute = self._advance_to(time_ms)
         if minute < self._oldest:
             return
-        minutes = self._messages_of((topic, partition))
+        minutes = self._get_messages((topic, partition))
         minutes[minute] = minutes.get(minute, 0) + 1
 
-    def failed_at_least(self, key: tuple[str, str, str], minute: int, count: int, last: tuple[int, str]) -> None:
+    def raise_failures_to(self, key: tuple[str, str, str], minute: int, count: int, last: tuple[int, str]) -> None:
         """Count so many failures in a minute, if fewer are counted."""
-        if self._minute(minute * MINUTE_MS) >= self._oldest:
-            found = self._failures_of(key)
+        if self._advance_to(minute * MINUTE_MS) >= self._oldest:
+            found = self._get_failures(key)
             found.minutes[minute] = max(count, found.minutes.get(minute, 0))
             found.last = max(found.last, last)
 
-    def came_at_least(self, key: tuple[str, int], minute: int, count: int) -> None:
+    def raise_messages_to(self, key: tuple[str, int], minute: int, count: int) -> None:
         """Count so many messages of a partition in a minute, if fewer are counted."""
-        if self._minute(minute * MINUTE_MS) >= self._oldest:
-            minutes = self._messages_of(key)
+        if self._advance_to(minute * MINUTE_MS) >= self._oldest:
+            minutes = self._get_messages(key)
             minutes[minute] = max(count, minutes.get(minute, 0))
 
-    def merge(self, other: "Counts") -> None:
+    def merge(self, other: "RecentCounts") -> None:
         """Count all that the other one has, too, as far as it is not over."""
-        self._minute(other.newest_ms)
+        self._advance_to(other.newest_ms)
         for handler, minutes in other.handlers.items():
             for number, minute in minutes.items():
-                if (mine := self.minute_of(*handler, number * MINUTE_MS)) is not None:
+                if (mine := self.get_minute(*handler, number * MINUTE_MS)) is not None:
                     mine.merge(minute)
         for key, failures in other.failures.items():
             for number, count in failures.minutes.items():
                 if number >= self._oldest:
-                    found = self._failures_of(key)
+                    found = self._get_failures(key)
                     found.minutes[number] = found.minutes.get(number, 0) + count
                     found.last = max(found.last, failures.last)
         for source, counts in other.partitions.items():
             for number, count in counts.items():
                 if number >= self._oldest:
-                    into = self._messages_of(source)
+                    into = self._get_messages(source)
                     into[number] = into.get(number, 0) + count
 
-    def recent(self) -> range:
+    def list_recent_minutes(self) -> range:
         """Whole minutes behind us that count as recent, and the one that is not over."""
         newest = self.newest_ms // MINUTE_MS
         return range(newest - RECENT, newest + 1)
 
-    def _failures_of(self, key: tuple[str, str, str]) -> Failures:
+    def _get_failures(self, key: tuple[str, str, str]) -> FailureCounts:
         found = self.failures.get(key)
         if found is None:
             others = (OTHERS, OTHERS, OTHERS)
-            found = self.failures.setdefault(key if len(self.failures) < KEYS_MAX else others, Failures())
+            found = self.failures.setdefault(key if len(self.failures) < KEYS_MAX else others, FailureCounts())
         return found
 
-    def _messages_of(self, key: tuple[str, int]) -> dict[int, int]:
+    def _get_messages(self, key: tuple[str, int]) -> dict[int, int]:
         found = self.partitions.get(key)
         if found is None:
             found = self.partitions.setdefault(key if len(self.partitions) < KEYS_MAX else (OTHERS, 0), {})
         return found
 
-    def _minute(self, time_ms: int) -> int:
+    def _advance_to(self, time_ms: int) -> int:
         """Minute of a time. The first of a new minute takes those away that are too old by then."""
         minute = time_ms // MINUTE_MS
         if time_ms > self.newest_ms:
             self.newest_ms = time_ms
             if minute - MINUTES + 1 > self._oldest:
                 self._oldest = minute - MINUTES + 1
-                self._forget()
+                self._drop_old_minutes()
         return minute
 
-    def _forget(self) -> None:
+    def _drop_old_minutes(self) -> None:
         """Take away all minutes that are too old, and what has none left."""
-        counted: list[dict[int, Minute] | dict[int, int]] = [*self.handlers.values(), *self.partitions.values()]
+        counted: list[dict[int, MinuteCounts] | dict[int, int]] = [*self.handlers.values(), *self.partitions.values()]
         counted += [failures.minutes for failures in self.failures.values()]
         for each in counted:
             for old in [minute for minute in each if minute < self._oldest]:
@@ -249,24 +249,24 @@ class Counts:
         self.failures = {key: failures for key, failures in self.failures.items() if failures.minutes}
 
 
-def together(minutes: Mapping[int, Minute]) -> Minute:
+def add_up_minutes(minutes: Mapping[int, MinuteCounts]) -> MinuteCounts:
     """Sum of all these minutes."""
-    whole = Minute()
+    whole = MinuteCounts()
     for each in minutes.values():
         whole.merge(each)
     return whole
 
 
-def is_storm(minutes: Mapping[int, Minute], recent: range) -> bool:
+def is_storm(minutes: Mapping[int, MinuteCounts], recent: range) -> bool:
     """True if a handler retries more than it gets done."""
-    retries = sum(minute.retries for minute in _those(minutes, recent))
-    return retries >= STORM_LEAST and retries > sum(minute.runs for minute in _those(minutes, recent))
+    retries = sum(minute.retries for minute in _select_minutes(minutes, recent))
+    return retries >= STORM_LEAST and retries > sum(minute.runs for minute in _select_minutes(minutes, recent))
 
 
-def per_second(minutes: Mapping[int, Minute], recent: range) -> float:
+def compute_rate_per_s(minutes: Mapping[int, MinuteCounts], recent: range) -> float:
     """Transitions a second in those of these minutes that are over."""
-    return sum(minute.transitions for minute in _those(minutes, recent[:-1])) / (60 * RECENT)
+    return sum(minute.transitions for minute in _select_minutes(minutes, recent[:-1])) / (60 * RECENT)
 
 
-def _those(minutes: Mapping[int, Minute], which: range) -> Iterator[Minute]:
+def _select_minutes(minutes: Mapping[int, MinuteCounts], which: range) -> Iterator[MinuteCounts]:
     return (minutes[minute] for minute in which if minute in minutes)

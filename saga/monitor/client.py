@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from saga.errors import SagaError
-from saga.monitor.views import AllStuck, ErrorClass, Hot, Rates, Timeline
+from saga.monitor.views import ErrorClass, HandlerRates, HotSpots, StuckSagas, Timeline
 from saga.support.printable import shortened
 
 TIMEOUT_S = 10.0
@@ -19,7 +19,7 @@ SAID_MAX = 1000
 Answer = TypeVar("Answer")
 
 
-class Asked:
+class MonitorClient:
     """Monitor at an address, host and port."""
 
     def __init__(self, address: str) -> None:
@@ -29,23 +29,23 @@ class Asked:
         """One saga across all services."""
         return self._ask(f"/api/trace/{quote(saga, safe='')}", Timeline)
 
-    def stuck(self) -> AllStuck:
+    def stuck(self) -> StuckSagas:
         """Sagas that are stuck now."""
-        return self._needed("/api/stuck", AllStuck)
+        return self._ask_required("/api/stuck", StuckSagas)
 
-    def rates(self) -> Rates:
+    def rates(self) -> HandlerRates:
         """Rates and times of each handler."""
-        return self._needed("/api/rates", Rates)
+        return self._ask_required("/api/rates", HandlerRates)
 
     def errors(self) -> tuple[ErrorClass, ...]:
         """Failures by class."""
-        return self._needed("/api/errors", tuple[ErrorClass, ...])
+        return self._ask_required("/api/errors", tuple[ErrorClass, ...])
 
-    def hot(self) -> Hot:
+    def hot(self) -> HotSpots:
         """Hot keys and partitions."""
-        return self._needed("/api/hot", Hot)
+        return self._ask_required("/api/hot", HotSpots)
 
-    def _needed(self, path: str, kind: type[Answer]) -> Answer:
+    def _ask_required(self, path: str, kind: type[Answer]) -> Answer:
         answer = self._ask(path, kind)
         if answer is None:
             raise SagaError(f"what answers at {self._address} is no monitor: it has no {path}; mend SAGA_MONITOR")
@@ -63,7 +63,7 @@ class Asked:
             if response.status == 404:
                 return None
             if response.status == 503:
-                raise SagaError(f"the monitor at {self._address} cannot say: {_error_in(content)}")
+                raise SagaError(f"the monitor at {self._address} cannot say: {_find_error(content)}")
             if response.status not in (200, 206):  # 206: what is not in it, it says itself
                 raise SagaError(f"the monitor at {self._address} answers {response.status} to {path}; see its log")
             return msgspec.json.decode(content, type=kind)
@@ -73,13 +73,13 @@ class Asked:
             connection.close()
 
 
-class _Refused(Struct, frozen=True):
+class _ErrorAnswer(Struct, frozen=True):
     error: str
 
 
-def _error_in(content: bytes) -> str:
+def _find_error(content: bytes) -> str:
     """Error that an answer tells of, shortened."""
     try:
-        return shortened(msgspec.json.decode(content, type=_Refused).error, SAID_MAX)
+        return shortened(msgspec.json.decode(content, type=_ErrorAnswer).error, SAID_MAX)
     except msgspec.DecodeError:
         return "it is not ready, or has too many to answer; ask again"

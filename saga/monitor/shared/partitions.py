@@ -1,0 +1,409 @@
+"""Transition as the table of a shared monitor keeps it: all that folds make use of, without ids and hashes.
+
+Folds know no order and count nothing twice, so a table is folded again by telling it all that was kept.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from saga.errors import BadInput
+from saga.messages import Record
+from saga.messaging.transition_events import Awaited, Cause, Result, Said, Told, from_record
+from saga.monitor.counters import MINUTE_MS, OTHERS, MinuteCounts, RecentCounts
+from saga.monitor.read_model import TYPES_MAX, ReadModel, bound_time, to_service_state, truncate
+from saga.monitor.saga_index import UNSEEN_MS, NextRun, PackedTransition, ServiceState, TrackedSaga
+from saga.support.clock import LATEST_MS, iso
+
+
+class FirstNames(Struct, frozen=True, array_like=True, gc=False):
+    """Names, of many the first."""
+
+    first: tuple[str, ...]
+    more: int = 0
+    """Number of those that are left out."""
+
+
+class StoredWait(Struct, frozen=True, array_like=True, gc=False):
+    """Handler that waits, and for what."""
+
+    handler: str
+    types: FirstNames
+    until_ms: int = 0
+    """Time at which it goes on by itself; 0: it does not."""
+
+
+class StoredTransition(Struct, frozen=True, array_like=True, gc=False):
+    """Transition as it is kept, under its service, saga and number."""
+
+    time_ms: int
+    handler: str
+    outcome: str
+    type: str
+    source: str
+    topic: str | None
+    partition: int | None
+    attempt: int
+    worker: str
+    emitted: FirstNames
+    steps: FirstNames
+    error: str
+    queued_ms: int | None
+    handler_ms: int | None
+    open: bool
+    due_ms: int
+    """Time at which the saga goes on by itself here; 0: no time is set."""
+    next_run: NextRun
+    """Kind of what happens then."""
+    awaits: tuple[StoredWait, ...]
+    result: Result | None
+    restarted_by: str | None
+    parked: bool
+    """True if an attempt is to come, before or after that time."""
+    is_code: bool = False
+    """True for a failure of the service's own code."""
+
+    def to_event(self, key: "TransitionKey") -> Told:
+        """Tell it again."""
+        due = iso(self.due_ms) if self.due_ms else None
+        return Told(
+            service=key.service,
+            saga=key.saga,
+            number=key.number,
+            time=iso(self.time_ms),
+            handler=self.handler,
+            outcome=self.outcome,
+            error=self.error or None,
+            blame="code" if self.is_code else None,
+            message=Cause(id="", type=self.type, source=self.source, topic=self.topic, partition=self.partition),
+            attempt=self.attempt,
+            worker=self.worker,
+            emitted=tuple(Said(id="", type=type_) for type_ in _expand(self.emitted)),
+            steps=_expand(self.steps),
+            queued_ms=self.queued_ms,
+            handler_ms=self.handler_ms,
+            open=self.open,
+            awaits=tuple(
+                Awaited(
+                    handler=each.handler,
+                    types=_expand(each.types),
+                    until=iso(each.until_ms) if each.until_ms else None,
+                )
+                for each in self.awaits
+            ),
+            parked_until=due if self.next_run == "attempt" else iso(LATEST_MS) if self.parked else None,
+            due=due if self.next_run == "deadline" else None,
+            result=self.result,
+            anew=self.restarted_by,
+            hash="",
+            previous="",
+        )
+
+
+class TransitionKey(Struct, frozen=True, array_like=True, gc=False):
+    """Key of a transition in the table."""
+
+    partition: int
+    """Partition of the topic of transitions, and of the table's changes."""
+    service: str
+    number: int
+    saga: str
+
+
+_key_decoder = msgspec.json.Decoder(TransitionKey)
+_decoder = msgspec.msgpack.Decoder(StoredTransition)
+
+
+def encode_key(key: TransitionKey) -> bytes:
+    """Key as bytes: text that people can read."""
+    return msgspec.json.encode(key)
+
+
+def encode_transition(kept: StoredTransition) -> bytes:
+    """Transition as bytes."""
+    return msgspec.msgpack.encode(kept)
+
+
+def decode_key(content: bytes) -> TransitionKey:
+    """Key out of bytes. Raises `BadInput`: anybody may write to the topic of changes."""
+    try:
+        return _key_decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeError) as why:
+        raise BadInput(f"it is no key of a transition: {why}") from why
+
+
+def decode_transition(content: bytes) -> StoredTransition:
+    """Transition out of bytes. Raises `BadInput`."""
+    try:
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeError) as why:
+        raise BadInput(f"it is no kept transition: {why}") from why
+
+
+def to_stored(
+    told: Told, packed: PackedTransition | None, standing: ServiceState | None, appended_ms: int
+) -> StoredTransition:
+    """Transition as it is kept. `packed`, `standing`: what folds know of it, from all times that it was told: how long
+    it took, and the last word of its service; `None` if they have no more than this telling."""
+    said = to_service_state(told, 0) if standing is None else standing
+    queued_ms, handler_ms = told.queued_ms, told.handler_ms
+    time_ms = bound_time(told.time, appended_ms)
+    if packed is not None:
+        time_ms, queued_ms, handler_ms = packed.time_ms, _unpack_ms(packed.queued_ms), _unpack_ms(packed.handler_ms)
+    return StoredTransition(
+        time_ms=time_ms,
+        handler=truncate(told.handler),
+        outcome=truncate(told.outcome),
+        type=truncate(told.message.type),
+        source=truncate(told.message.source),
+        topic=None if told.message.topic is None else truncate(told.message.topic),
+        partition=told.message.partition,
+        attempt=min(told.attempt, 0xFFFF),
+        worker=truncate(told.worker),
+        emitted=_take_first(tuple(each.type for each in told.emitted)),
+        steps=_take_first(told.steps),
+        error=truncate(told.error or ""),
+        queued_ms=queued_ms,
+        handler_ms=handler_ms,
+        open=said.open,
+        due_ms=said.due_ms,
+        next_run=said.next_run,
+        awaits=_to_stored_waits(told, said) if standing is None else _restore_waits(standing),
+        result=told.result,
+        restarted_by=told.anew,
+        parked=told.parked_until is not None,
+        is_code=told.blame == "code",
+    )
+
+
+def _to_stored_waits(told: Told, said: ServiceState) -> tuple[StoredWait, ...]:
+    pairs = zip(told.awaits, said.awaits, strict=False)
+    return tuple(StoredWait(truncate(each.handler), _take_first(each.types), known.until_ms) for each, known in pairs)
+
+
+def _restore_waits(standing: ServiceState) -> tuple[StoredWait, ...]:
+    """Handlers that wait by the last word: of types that are too many the last name says how many more."""
+    waiting = []
+    for handler, types, until_ms in standing.awaits:
+        more = int(types[-1].split()[1]) if len(types) > TYPES_MAX else 0
+        waiting.append(StoredWait(handler, FirstNames(types[:TYPES_MAX], more), until_ms))
+    return tuple(waiting)
+
+
+def _take_first(names: tuple[str, ...]) -> FirstNames:
+    return FirstNames(tuple(map(truncate, names[:TYPES_MAX])), max(0, len(names) - TYPES_MAX))
+
+
+def _expand(names: FirstNames) -> tuple[str, ...]:
+    """Names again, as many as there were: of those that were left out only the number matters."""
+    return names.first + ("",) * min(names.more, 1 << 20)
+
+
+def _unpack_ms(ms: int) -> int | None:
+    return None if ms == UNSEEN_MS else ms
+
+
+# -------------------------------------------------------------------- parts
+
+
+UNBOUNDED = 1 << 62
+POSITION = b"position"
+"""Key of the position, in each partition of the table's changes."""
+
+
+class TableChange(NamedTuple):
+    """Entry of the table of transitions to write; without a value it is to be removed."""
+
+    key: bytes
+    value: bytes | None
+
+
+class RateEntry(NamedTuple):
+    """Entry of the table of rates to write: of a name, in a minute."""
+
+    name: str
+    minute: int
+    value: bytes
+
+
+class TouchedCounts(RecentCounts):
+    """Counts that note in which minutes something was counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.touched: set[tuple[tuple[str | int, ...], int]] = set()
+        """Names, each with a minute, in which something was counted since it was emptied."""
+
+    def get_minute(self, service: str, handler: str, time_ms: int) -> MinuteCounts | None:
+        """Minute of a handler to count in."""
+        found = super().get_minute(service, handler, time_ms)
+        if found is not None:
+            key = (service, handler)
+            self.touched.add((("rate", *(key if key in self.handlers else (OTHERS, OTHERS))), time_ms // MINUTE_MS))
+        return found
+
+    def count_failure(self, key: tuple[str, str, str], saga: str, time_ms: int) -> None:
+        """Count a failure."""
+        super().count_failure(key, saga, time_ms)
+        named = key if key in self.failures else (OTHERS, OTHERS, OTHERS)
+        self.touched.add((("failures", *named), time_ms // MINUTE_MS))
+
+    def count_message(self, topic: str, partition: int, time_ms: int) -> None:
+        """Count a message of a partition."""
+        super().count_message(topic, partition, time_ms)
+        named = (topic, partition) if (topic, partition) in self.partitions else (OTHERS, 0)
+        self.touched.add((("messages", *named), time_ms // MINUTE_MS))
+
+    def _drop_old_minutes(self) -> None:
+        """Take away all minutes that are too old."""
+        super()._drop_old_minutes()
+        self.touched = {each for each in self.touched if each[1] >= self._oldest}
+
+
+class PartitionModel:
+    """Folds of one partition."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.counts = TouchedCounts()
+        self.read_model = ReadModel(UNBOUNDED, self.counts)
+        """Folds without a bound: whoever has several parts has one for all of them."""
+        self.refused = 0
+        """Records, and entries of tables, that are none."""
+        self.position = 0
+        """Offset of the next record to fold: all before it are in the tables, or will be before this is."""
+        self.log_id = ""
+        """Id of the log in which the position counts; empty: it is not known."""
+
+    # ---------------------------------------------------------------- what services tell
+
+    def apply(self, record: Record) -> Iterator[TableChange]:
+        """Fold a record, and give what of it is new and has to be kept."""
+        try:
+            several = from_record(record)
+        except BadInput:  # anybody may write to the topic, and later versions tell other things
+            self.refused += 1
+            return
+        for told in several:
+            change = self._apply(told, record.time_ms)
+            if change is not None:
+                yield change
+
+    def _apply(self, told: Told, appended_ms: int) -> TableChange | None:
+        before = self._find_current(told)
+        is_new = self.read_model.apply(told, appended_ms)
+        packed, standing = after = self._find_current(told)
+        if not is_new and before == after:
+            return None
+        key = TransitionKey(self.partition, truncate(told.service), told.number, told.saga)
+        return TableChange(encode_key(key), encode_transition(to_stored(told, packed, standing, appended_ms)))
+
+    def _find_current(self, told: Told) -> tuple[PackedTransition | None, ServiceState | None]:
+        """Transition as folds have it from all tellings, and the last word of its service if that came with it."""
+        known = self.read_model.sagas.get(told.saga)
+        if known is None:
+            return None, None
+        service = self.read_model.intern_table.intern_name(truncate(told.service))
+        _, packed = known.find(service, told.number)
+        said = (each for each in known.service_states if each.service == service and each.number == told.number)
+        return packed, next(said, None)
+
+    def forget_one(self) -> list[TableChange]:
+        """Forget a saga, and give the entries that are to be removed."""
+        return self._to_removals(self.read_model.forget_one())
+
+    def _to_removals(self, known: TrackedSaga) -> list[TableChange]:
+        names = self.read_model.intern_table.services_and_workers
+        keys = (
+            TransitionKey(self.partition, names[service], number, known.saga)
+            for service, number in known.list_numbers()
+        )
+        return [TableChange(encode_key(key), None) for key in keys]
+
+    def take_changed_rates(self) -> list[RateEntry]:
+        """Counts that have changed since they were asked for, as far as they are not over."""
+        found = [self._encode_rate(name, minute) for name, minute in sorted(self.counts.touched, key=str)]
+        self.counts.touched.clear()
+        return [each for each in found if each is not None]
+
+    def _encode_rate(self, name: tuple[str | int, ...], minute: int) -> RateEntry | None:
+        counts, (kind, *key) = self.counts, name
+        value: object
+        match kind, *key:
+            case "rate", str() as service, str() as handler:
+                value = counts.handlers.get((service, handler), {}).get(minute)
+            case "failures", str() as service, str() as handler, str() as error:
+                failures = counts.failures.get((service, handler, error))
+                count = 0 if failures is None else failures.minutes.get(minute)
+                value = (count, *failures.last) if failures is not None and count else None
+            case "messages", str() as topic, int() as partition:
+                value = counts.partitions.get((topic, partition), {}).get(minute)
+            case _:  # pragma: no cover
+                raise AssertionError(name)
+        if value is None:
+            return None
+        text = msgspec.json.encode((self.partition, *name)).decode()
+        return RateEntry(text, minute, msgspec.msgpack.encode(value))
+
+    # ---------------------------------------------------------------- what tables kept
+
+    def encode_position(self) -> TableChange:
+        """Position, as an entry of the table of transitions."""
+        return TableChange(POSITION, (f"{self.position}@{self.log_id}" if self.log_id else f"{self.position}").encode())
+
+    def note_log_id(self, log_id: str) -> bool:
+        """Take note of the id of the log that is there; true if the position is one of another log: then all is to be
+        folded. What was told in the other log still holds."""
+        is_another, self.log_id = self.log_id not in ("", log_id), log_id
+        if is_another:
+            self.position = 0
+        return is_another
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Take in an entry of the table of transitions, or that it was removed."""
+        if key == POSITION:
+            position, _, log_id = (value or b"").partition(b"@")
+            if position.isdigit() and len(position) < 20 and log_id.isascii():
+                self.position, self.log_id = int(position), log_id.decode()
+            return
+        try:
+            place = decode_key(key)
+            kept = None if value is None else decode_transition(value)
+            told = None if kept is None else kept.to_event(place)
+        except (BadInput, ValueError, OverflowError):
+            self.refused += 1
+            return
+        if kept is not None and told is not None:
+            self.read_model.apply(told, kept.time_ms)
+        elif (known := self.read_model.sagas.get(place.saga)) is not None:
+            self.read_model.forget(known)
+
+    def restore_rate(self, name: str, minute: int, value: bytes) -> None:
+        """Take in an entry of the table of rates: where it has counted more, it is right."""
+        counts, time_ms = self.counts, minute * MINUTE_MS
+        try:
+            match msgspec.json.decode(name):
+                case [_, "rate", str() as service, str() as handler]:
+                    found = counts.get_minute(service, handler, time_ms)
+                    if found is not None:
+                        found.raise_to(msgspec.msgpack.decode(value, type=MinuteCounts))
+                case [_, "failures", str() as service, str() as handler, str() as error]:
+                    count, last_ms, saga = msgspec.msgpack.decode(value, type=tuple[int, int, str])
+                    counts.raise_failures_to((service, handler, error), minute, count, (last_ms, saga))
+                case [_, "messages", str() as topic, int() as partition]:
+                    counts.raise_messages_to((topic, partition), minute, msgspec.msgpack.decode(value, type=int))
+                case _:
+                    self.refused += 1
+        except msgspec.DecodeError:
+            self.refused += 1
+
+
+def parse_partition(name: str) -> int | None:
+    """Partition in the name of a rate; `None`: it is none of ours."""
+    try:
+        partition = msgspec.json.decode(name)[0]
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return None
+    return partition if isinstance(partition, int) else None
